@@ -25,7 +25,7 @@ STATUS: dict[str, Any] = {
         "position": 5,
         "first": 2,
         "settled": 3,
-        "owed": {"09": 2},
+        "pending": {"09": 2},
         "unsynced_bytes": 4,
         "inbox": 6,
         "inbox_bytes": 7,

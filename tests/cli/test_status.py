@@ -30,7 +30,7 @@ def page(name="alpha", node=ALPHA, **changes):
             "plant/#": {
                 "core": ALPHA,
                 "member": True,
-                "wanted_by": [ALPHA, BETA],
+                "interested_nodes": [ALPHA, BETA],
                 "parents": [] if node == ALPHA else [ALPHA],
                 "children": [BETA] if node == ALPHA else [],
             }
@@ -100,7 +100,7 @@ def test_an_incomplete_observer_is_shown_once_with_what_the_agent_asks_for():
 
 
 def test_a_topic_without_members_among_the_pages_is_shown_once():
-    topic = {"core": BETA, "member": False, "wanted_by": [BETA], "parents": [], "children": []}
+    topic = {"core": BETA, "member": False, "interested_nodes": [BETA], "parents": [], "children": []}
     lines = drawn(page(groups={"plant/#": topic}, cores={}))
     assert "plant/# bb0000 bb0000 alpha, no member" in lines
 

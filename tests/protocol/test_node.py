@@ -377,8 +377,10 @@ def test_without_a_way_to_the_core_a_publication_is_dropped_and_counted():
     wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
     wire.want(2, "g")
     wire.run(0.1)
-    assert wire.give(1, ClientPublished("g", b"")) == [Dropped(NodeId(1), 1, "no way to the core")]
-    assert wire.nodes[1].status().counters == {"no way to the core": 1}
+    assert wire.give(1, ClientPublished("g", b"")) == [
+        Dropped(NodeId(1), 1, "no route to the core")
+    ]
+    assert wire.nodes[1].status().counters == {"no route to the core": 1}
 
 
 def test_a_copy_seen_before_is_a_duplicate():

@@ -296,7 +296,7 @@ def test_7_4_a_letter_of_others_that_finds_no_way_is_counted():
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
     letter = Receipt(THREE, ONE, 1, 5, 5)
-    assert wire.give(2, FrameReceived(link, letter)) == [Ignored("letter without a way")]
+    assert wire.give(2, FrameReceived(link, letter)) == [Ignored("unicast without a route")]
 
 
 def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
@@ -599,7 +599,7 @@ def test_7_9_the_bound_in_bytes_is_one_for_all_origins():
             wire.publish(place, "a", bytes(500), qos=1)
             wire.give(place, JournalCommitted(1, number))
     wire.run(5.0)
-    assert 3_000 <= wire.nodes[2].sizes()["undelivered_bytes"] < 3_000 + 1_100
+    assert 3_000 <= wire.nodes[2].sizes()["uncommitted_bytes"] < 3_000 + 1_100
     wire.disk_works = True
     for origin in (ONE, THREE):
         kept = (effect.publication for effect in wire.effects(origin, AppendToJournal))

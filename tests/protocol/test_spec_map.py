@@ -386,7 +386,7 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
         )
         wire.run(0.1)
     assert max(frame.hops for _, _, frame in sent(wire, InterestAckRequest)) == HOPS_MAX - 1
-    assert views(wire)[2].counters == {"letter past the hop limit": 2}
+    assert views(wire)[2].counters == {"unicast past the hop limit": 2}
 
 
 def test_3_9_a_neighbour_speaks_only_for_nodes_behind_it():

@@ -198,8 +198,10 @@ def test_5_8_what_has_no_way_is_dropped_and_counted():
     wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
     wire.want(2, "g")
     wire.run(0.1)
-    assert wire.give(1, ClientPublished("g", b"x")) == [Dropped(NodeId(1), 1, "no way to the core")]
-    assert wire.nodes[1].status().counters == {"no way to the core": 1}
+    assert wire.give(1, ClientPublished("g", b"x")) == [
+        Dropped(NodeId(1), 1, "no route to the core")
+    ]
+    assert wire.nodes[1].status().counters == {"no route to the core": 1}
 
 
 def test_5_8_a_member_that_has_no_way_drops_and_counts_as_well():
@@ -208,7 +210,9 @@ def test_5_8_a_member_that_has_no_way_drops_and_counts_as_well():
     wire.cut("1-2")
     wire.run(DELAY)
     assert wire.nodes[2].status().groups["g"].parents == ()
-    assert wire.give(2, ClientPublished("g", b"x")) == [Dropped(NodeId(2), 1, "no way to the core")]
+    assert wire.give(2, ClientPublished("g", b"x")) == [
+        Dropped(NodeId(2), 1, "no route to the core")
+    ]
 
 
 def test_5_9_filters_that_agree_in_their_first_levels_can_share_a_group():

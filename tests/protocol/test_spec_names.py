@@ -106,7 +106,7 @@ def test_1_4_what_is_refused_for_a_bound_is_counted():
         wire.publish(1, f"a/{number}")
     view = views(wire)[1]
     assert view.interest[NodeId(2)].filters == ("a", "b")
-    assert (view.sizes["nodes"], view.sizes["plans"]) == (3, 12 % 8)
+    assert (view.sizes["nodes"], view.sizes["topic_plans"]) == (3, 12 % 8)
     assert view.counters.keys() == {"nodes_max"}
     assert views(wire)[2].counters["filters_per_node_max"] == 2
 
@@ -171,7 +171,7 @@ def test_1_4_publications_of_invented_origins_are_bounded():
         invented = Publication(NodeId(origin), 1, 1, 0, "g", b"")
         wire.give(1, FrameReceived(link_of(wire, 1, 2), invented))
     view = views(wire)[1]
-    assert view.sizes["windows"] == UNKNOWN_ORIGINS_MAX
+    assert view.sizes["dedup_windows"] == UNKNOWN_ORIGINS_MAX
     assert view.counters == {"publication of an unknown node": 100 - UNKNOWN_ORIGINS_MAX}
 
 

@@ -84,8 +84,8 @@ def test_a_publication_that_starts_here_is_captured_once():
     event = ClientPublished("a/b", b"21.5")
     captured = [schema.Captured(100, HERE, 4, 9, 0, "a/b", 4)]
     assert told.handled(event, Send(LINK, first), Send(LinkId(8), first)) == captured
-    assert told.handled(event, Dropped(HERE, 10, "no way to the core")) == [
-        schema.Dropped(100, HERE, 5, 10, 0, "no way to the core")
+    assert told.handled(event, Dropped(HERE, 10, "no route to the core")) == [
+        schema.Dropped(100, HERE, 5, 10, 0, "no route to the core")
     ]
     sure = copy(origin=HERE, qos=2)
     assert told.handled(event, AppendToJournal(sure)) == [
@@ -98,8 +98,8 @@ def test_a_raised_incarnation_names_what_starts_later():
     told = Told()
     told.handled(events.TimerFired(), effects.IncarnationRaised(6))
     assert told.taken() == []
-    (dropped,) = told.handled(ClientPublished("a/b", b""), Dropped(HERE, 1, "no way to the core"))
-    assert dropped == schema.Dropped(100, HERE, 6, 1, 0, "no way to the core")
+    (dropped,) = told.handled(ClientPublished("a/b", b""), Dropped(HERE, 1, "no route to the core"))
+    assert dropped == schema.Dropped(100, HERE, 6, 1, 0, "no route to the core")
 
 
 def test_what_was_repaired_has_no_hops():

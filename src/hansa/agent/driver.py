@@ -308,7 +308,7 @@ class Driver:
             except ValueError:
                 if not isinstance(frame, Publication):
                     raise  # a fault of ours; what a client published may be anything
-                self.counters["dropped: no frame can hold it"] += 1
+                self.counters["dropped: larger than a frame"] += 1
                 return
         data = self._last_encoded[1]
         self._outgoing[link].append(data)

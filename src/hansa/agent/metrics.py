@@ -140,7 +140,7 @@ def render_metrics(status: Mapping[str, Any]) -> str:
     """Return the page that Prometheus scrapes, from what /status shows."""
     counters, delivery = status["counters"], status["delivery"]
     neighbours, names = status["neighbours"], status["names"]
-    named = {node: (node, names.get(node, "")) for node in [*neighbours, *delivery["owed"]]}
+    named = {node: (node, names.get(node, "")) for node in [*neighbours, *delivery["pending"]]}
     round_trips = {n: seen["rtt_ms"] for n, seen in neighbours.items()}
     samples: dict[str, MetricSamples | float] = {
         "hansa_agent_info": {(status["version"],): 1},
@@ -156,7 +156,7 @@ def render_metrics(status: Mapping[str, Any]) -> str:
         "hansa_injected_publications_total": counters.get("injected", 0),
         "hansa_dropped_publications_total": _with_prefix(counters, DROPPED_PREFIX),
         "hansa_events_total": _unassigned_counters(counters),
-        "hansa_pending_positions": {named[n]: count for n, count in delivery["owed"].items()},
+        "hansa_pending_positions": {named[n]: count for n, count in delivery["pending"].items()},
         "hansa_recorded_gaps": len(delivery["gaps"]),
         "hansa_link_round_trip_seconds": {
             named[n]: milliseconds / 1000

@@ -36,7 +36,7 @@ def group_status(group_view: GroupStatus) -> dict[str, object]:
     return {
         "core": None if group_view.core is None else format_node_id(group_view.core),
         "member": group_view.is_member,
-        "wanted_by": format_node_ids(group_view.interested_nodes),
+        "interested_nodes": format_node_ids(group_view.interested_nodes),
         "parents": format_node_ids(group_view.parents),
         "children": format_node_ids(group_view.children),
     }

@@ -511,7 +511,7 @@ class Node:
                 effects += self._overlay.flush_early(now)
                 effects += self._overlay.send_to(hop, frame, now)
             elif frame.hops:  # not our own: those are for who is known to be away
-                effects.append(Ignored("letter without a way"))
+                effects.append(Ignored("unicast without a route"))
         return effects
 
     # ------------------------------------------------------------ inspection

@@ -54,11 +54,11 @@ def count_bounded_state(
         "filters": filters,
         "groups": len(forwarding.table),
         "nodes": len(overlay.database.nodes),
-        "plans": forwarding.table.plan_count,
+        "topic_plans": forwarding.table.plan_count,
         "unacknowledged": max(
             (link.channel.pending_count for link in links if link.channel), default=0
         ),
-        "windows": len(forwarding.duplicate_filter),
+        "dedup_windows": len(forwarding.duplicate_filter),
     }
 
 

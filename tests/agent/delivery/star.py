@@ -64,7 +64,7 @@ class Star:
         return all(
             status
             and not status["delivery"]["inbox"]
-            and not any(status["delivery"]["owed"].values())
+            and not any(status["delivery"]["pending"].values())
             and not status["delivery"]["unsynced_bytes"]
             for status in statuses
         )

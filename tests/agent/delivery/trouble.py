@@ -64,7 +64,7 @@ class Trouble(Star):
     def owes(self, count: int) -> bool:
         """Whether the origin is owing so much."""
         status = self.status(ORIGIN)
-        return bool(status) and list(status["delivery"]["owed"].values()) == [count]
+        return bool(status) and list(status["delivery"]["pending"].values()) == [count]
 
     def close(self) -> None:
         self.subscriber.kill()

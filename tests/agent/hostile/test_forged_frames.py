@@ -95,7 +95,7 @@ def hanging(node: LocalNode) -> Iterator[None]:
 def pending(node: LocalNode, receiver: NodeId) -> int:
     """Return how many positions of an agent's journal a receiver has not acknowledged."""
     delivery: Any = node.status()["delivery"]
-    return int(delivery["owed"].get(f"{receiver:016x}", 0))
+    return int(delivery["pending"].get(f"{receiver:016x}", 0))
 
 
 def path(live: Live, topic: str, source: int = 0, target: int = 2) -> tuple[SureClient, SureClient]:

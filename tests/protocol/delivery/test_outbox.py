@@ -34,7 +34,7 @@ def receipt(seq: int, want: int = 0, epoch: int = 1) -> Receipt:
 
 def test_what_nobody_owes_needs_no_receipt():
     assert outbox().receive_receipt(receipt(1), 1, 0.0) == [
-        Ignored("receipt from a node that is owed nothing")
+        Ignored("receipt from a node with nothing pending")
     ]
 
 

@@ -23,7 +23,7 @@ def test_a_letter_for_another_node_goes_on():
 
 def test_a_letter_that_travelled_too_far_is_dropped_and_counted():
     letter = PendingNotice(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
-    assert custody().receive_unicast(letter, 1, 0.0) == [Ignored("letter past the hop limit")]
+    assert custody().receive_unicast(letter, 1, 0.0) == [Ignored("unicast past the hop limit")]
 
 
 def test_with_nothing_owed_there_is_no_deadline():
@@ -41,8 +41,8 @@ def test_sizes_are_those_of_the_largest_stream_and_bytes_those_of_all():
         made.inbox.receive_copy(_owed(origin, 9, 8), 0.0)
     sizes = made.sizes()
     each = memory_bytes(_owed(OTHER, 1, 0))
-    assert (sizes["streams"], sizes["undelivered"], sizes["undelivered_bytes"]) == (2, 3, 4 * each)
-    assert (sizes["held"], sizes["held_bytes"]) == (1, 2 * each)
+    assert (sizes["streams"], sizes["uncommitted"], sizes["uncommitted_bytes"]) == (2, 3, 4 * each)
+    assert (sizes["out_of_order"], sizes["out_of_order_bytes"]) == (1, 2 * each)
 
 
 def _owed(origin: NodeId, number: int, previous: int) -> Publication:

@@ -140,7 +140,7 @@ def test_a_random_parent_is_picked_anew_for_each():
 def test_a_group_without_a_way_is_told_each_time():
     outgoing, news = start(plane(GroupEntry("a/+", False)), published(), published())
     assert not outgoing
-    assert news == [Dropped(HERE, n, "no way to the core") for n in (1, 2)]
+    assert news == [Dropped(HERE, n, "no route to the core") for n in (1, 2)]
 
 
 def test_topics_of_this_broker_stay_here():
@@ -168,7 +168,7 @@ def test_what_no_frame_can_hold_is_told():
     outgoing, news = start(
         plane(GroupEntry("#", True, (L1,))), published(topic="/" * 200), published()
     )
-    assert news == [Ignored("no frame can hold it")]
+    assert news == [Ignored("larger than a frame")]
     assert len(outgoing[L1]) == 1
 
 
@@ -370,7 +370,7 @@ def test_a_named_copy_that_is_in_one_mesh_and_outside_another_spreads_and_goes_o
 def test_a_named_copy_without_a_way_is_told_each_time():
     tried = plane(GroupEntry("a/+", False, core_links=(L1,)))
     news = pass_on(tried, copy(1, target_groups=(G,)), copy(2, target_groups=(G,)))[2]
-    assert news == [Dropped(ELSEWHERE, n, "no way to the core") for n in (1, 2)]
+    assert news == [Dropped(ELSEWHERE, n, "no route to the core") for n in (1, 2)]
 
 
 @pytest.mark.parametrize("qos", [1, 2])

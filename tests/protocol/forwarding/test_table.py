@@ -463,7 +463,7 @@ def test_copies_with_the_same_names_share_a_frame():
 
 
 def test_each_group_that_was_not_reached_is_told():
-    assert drop_effects(copy(number=5), [G, H]) == [Dropped(ORIGIN, 5, "no way to the core")] * 2
+    assert drop_effects(copy(number=5), [G, H]) == [Dropped(ORIGIN, 5, "no route to the core")] * 2
 
 
 def test_the_hop_limit_is_told_as_such():

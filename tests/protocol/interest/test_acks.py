@@ -163,7 +163,7 @@ def test_an_enquiry_has_a_frame_of_its_own():
 
 def test_letters_to_nodes_out_of_reach_are_dropped_and_counted():
     made = post(confirmation(100, hops=1), InterestAckRequest(NodeId(100), NodeId(10), 1))
-    assert made.flush(by_tens, 10.5) == ([], [Ignored("letter without a way")] * 2)
+    assert made.flush(by_tens, 10.5) == ([], [Ignored("unicast without a route")] * 2)
 
 
 def test_own_letters_to_nodes_out_of_reach_are_written_again():
@@ -175,7 +175,7 @@ def test_letters_that_have_travelled_too_far_are_dropped_and_counted():
     made = post(
         confirmation(10, hops=HOPS_MAX), InterestAckRequest(NodeId(10), NodeId(20), HOPS_MAX)
     )
-    assert made.flush(by_tens, 10.5) == ([], [Ignored("letter past the hop limit")] * 2)
+    assert made.flush(by_tens, 10.5) == ([], [Ignored("unicast past the hop limit")] * 2)
     assert made.flush_due is None
 
 

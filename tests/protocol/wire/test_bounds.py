@@ -177,88 +177,97 @@ def test_what_just_keeps_a_bound_passes(frame):
         (Goodbye("x" * 4_097), "goodbye: reason: 4097 bytes, the limit is 4096"),
         (
             PendingNotice(NodeId(1), NodeId(4), 1, 9, 65),
-            "owed of 0000000000000004: hops: 65, the limit is 64",
+            "pending notice of 0000000000000004: hops: 65, the limit is 64",
         ),
         (
             Receipt(NodeId(1), NodeId(4), 1, 9, 9, 0, 65),
             "receipt of 0000000000000004: hops: 65, the limit is 64",
         ),
-        (replace(RESEND, hops=65), "resend of 0000000000000004: hops: 65, the limit is 64"),
+        (
+            replace(RESEND, hops=65),
+            "repair response of 0000000000000004: hops: 65, the limit is 64",
+        ),
         (
             replace(RESEND, publications=(b"",) * 16_385),
-            "resend of 0000000000000004: publications: 16385 items, the limit is 16384",
+            "repair response of 0000000000000004: publications: 16385 items, the limit is 16384",
         ),
         (
             RetainedDigests(NodeId(1), NodeId(4), (0,) * 63),
-            "holdings of 0000000000000004: digests: 63 items, there must be 64",
+            "retained digests of 0000000000000004: digests: 63 items, there must be 64",
         ),
         (
             RetainedRequest(NodeId(1), NodeId(4), (64,)),
-            "ask of 0000000000000004: buckets: 64, the limit is 63",
+            "retained request of 0000000000000004: buckets: 64, the limit is 63",
         ),
         (
             RetainedRequest(NodeId(1), NodeId(4), (), (("a/+", 1),)),
-            "ask of 0000000000000004: topics: topic name 'a/+': '+' and '#' are for filters only",
+            "retained request of 0000000000000004: topics: "
+            "topic name 'a/+': '+' and '#' are for filters only",
         ),
         (
             RetainedVersions(NodeId(1), NodeId(4), (("a", 1),) * 16_385),
-            "listing of 0000000000000004: entries: 16385 items, the limit is 16384",
+            "retained versions of 0000000000000004: entries: 16385 items, the limit is 16384",
         ),
         (
             RetainedValuesFrame(NodeId(1), NodeId(4), (b"",) * 16_385),
-            "values of 0000000000000004: publications: 16385 items, the limit is 16384",
+            "retained values of 0000000000000004: publications: 16385 items, the limit is 16384",
         ),
-        (replace(RESEND, upto=4), "resend of 0000000000000004: goes from 5 to 4"),
+        (replace(RESEND, upto=4), "repair response of 0000000000000004: goes from 5 to 4"),
         (Summary((ROW,) * 24_577), "summary: rows: 24577 items, the limit is 24576"),
         (Fetch((ROW[:2],) * 24_577), "fetch: rows: 24577 items, the limit is 24576"),
         (Update((NODE,) * 24_577), "update: records: 24577 items, the limit is 24576"),
         (
             replace(ANNOUNCE, distance=UNREACHABLE + 1),
-            "announce of 0000000000000003: distance: 4294967296, the limit is 4294967295",
+            "core announcement of 0000000000000003: distance: 4294967296, the limit is 4294967295",
         ),
         (
             replace(ANNOUNCE, parents=numbers(65)),
-            "announce of 0000000000000003: parents: 65 items, the limit is 64",
+            "core announcement of 0000000000000003: parents: 65 items, the limit is 64",
         ),
         (
             replace(ANNOUNCE, members=numbers(65)),
-            "announce of 0000000000000003: members: 65 items, the limit is 64",
+            "core announcement of 0000000000000003: members: 65 items, the limit is 64",
         ),
         (
             replace(ANNOUNCE, claims=replace(CLAIMS, base=5)),
-            "announce of 0000000000000003: claims: "
+            "core announcement of 0000000000000003: claims: "
             "claims record of 0000000000000003: base 5 is above version 4",
         ),
         (
             replace(MEMBERSHIP, joined=("a+",)),
-            "membership of 0000000000000003: joined: "
+            "mesh membership of 0000000000000003: joined: "
             "topic filter 'a+': '+' must be alone in its level",
         ),
         (
             replace(MEMBERSHIP, left=("#/a",)),
-            "membership of 0000000000000003: left: topic filter '#/a': '#' must be the last level",
+            "mesh membership of 0000000000000003: left: "
+            "topic filter '#/a': '#' must be the last level",
         ),
         (
             replace(MEMBERSHIP, left=filters_of(131_073)),
-            "membership of 0000000000000003: left: 131073 items, the limit is 131072",
+            "mesh membership of 0000000000000003: left: 131073 items, the limit is 131072",
         ),
         (
             replace(SOLICIT, hops=65),
-            "solicit of 0000000000000003: hops: 65, the limit is 64",
+            "announcement request of 0000000000000003: hops: 65, the limit is 64",
         ),
-        (FrameAck(0, numbers(257)), "acknowledge: missing: 257 items, the limit is 256"),
-        (InterestAcks((CONFIRMATION,) * 8_193), "confirm: entries: 8193 items, the limit is 8192"),
+        (FrameAck(0, numbers(257)), "frame ack: missing: 257 items, the limit is 256"),
+        (
+            InterestAcks((CONFIRMATION,) * 8_193),
+            "interest acks: entries: 8193 items, the limit is 8192",
+        ),
         (
             InterestAcks((CONFIRMATION, replace(CONFIRMATION, hops=65))),
-            "confirm: entries: confirmation of 0000000000000004: hops: 65, the limit is 64",
+            "interest acks: entries: interest ack of 0000000000000004: hops: 65, the limit is 64",
         ),
         (
             InterestAckRequest(NodeId(1), NodeId(4), 65),
-            "enquire of 0000000000000004: hops: 65, the limit is 64",
+            "interest ack request of 0000000000000004: hops: 65, the limit is 64",
         ),
         (
             SequencedFrame(1, replace(SOLICIT, hops=900)),
-            "numbered: frame: solicit of 0000000000000003: hops: 900, the limit is 64",
+            "sequenced frame: frame: announcement request of 0000000000000003: "
+            "hops: 900, the limit is 64",
         ),
     ],
 )

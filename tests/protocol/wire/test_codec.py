@@ -232,7 +232,10 @@ def test_what_fits_a_frame_still_fits_with_more_groups_named():
         ("10 95 09 ff 07 09 40", "control frame: Expected `int` >= 0 - at `$[1]`"),
         ("10 92 06 91 920902", "control frame: Invalid enum value 9 - at `$[1][0][0]`"),
         ("10 92 0a 11 00", "control frame: MessagePack data is malformed: trailing characters"),
-        ("10 95 09 01 07 09 41", "solicit of 0000000000000001: hops: 65, the limit is 64"),
+        (
+            "10 95 09 01 07 09 41",
+            "announcement request of 0000000000000001: hops: 65, the limit is 64",
+        ),
         ("10 93 0b 10 920a11", "control frame: Invalid value 10 - at `$[2][0]`"),
         ("11", "publication: 1 bytes, its header needs more"),
     ],
@@ -502,7 +505,7 @@ def test_a_publication_that_is_too_large_is_our_mistake(field, size, total):
         (Goodbye("\ud800"), "'utf-8' codec can't encode"),
         (
             AnnouncementRequest(ONE, 7, 9, 65),
-            "solicit of 0000000000000001: hops: 65, the limit is 64",
+            "announcement request of 0000000000000001: hops: 65, the limit is 64",
         ),
         (
             Update((InterestRecord(ONE, 7, 5, 5, ("a" * 1_000,)),) * 1_100),

@@ -90,7 +90,7 @@ def test_what_users_would_feel_is_not_converged(resting, place, changes, problem
         (2, {"groups": group_with(parents=(1, 3))}, "tables agree"),
         (1, {"groups": group_with(children=(2, 4))}, "tables agree"),
         (3, {"groups": group_with(member=True)}, "meshes minimal"),
-        (3, {"groups": group_with(wanted_by=(0,))}, "meshes minimal"),
+        (3, {"groups": group_with(interested_nodes=(0,))}, "meshes minimal"),
         (3, {"installed": lambda view: False}, "interest installed"),
     ],
 )

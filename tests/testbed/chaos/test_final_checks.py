@@ -12,7 +12,7 @@ GAP = {"origin": "b", "epoch": 1, "first": 3, "last": 5, "reason": "retention"}
 
 
 def page(node: str, alarms: dict[str, str] | None = None, **delivery: object) -> dict[str, Any]:
-    empty = {"owed": {"a": 0, "b": 0}, "inbox": 0, "inbox_waiting": 0, "gaps": []}
+    empty = {"pending": {"a": 0, "b": 0}, "inbox": 0, "inbox_waiting": 0, "gaps": []}
     return {"node": node, "alarms": alarms or {}, "delivery": empty | delivery}
 
 

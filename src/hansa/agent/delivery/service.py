@@ -447,7 +447,7 @@ class DeliveryService:
             "position": position - 1,
             "first": writer.first_sequence,
             "settled": outbox.acknowledged_by_all,
-            "owed": {
+            "pending": {
                 f"{node:016x}": d.last_committed - d.acknowledged
                 for node, d in outbox.receivers.items()
             },

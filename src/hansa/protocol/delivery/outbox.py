@@ -179,7 +179,7 @@ class Outbox:
         """A receiver says what it has, and maybe asks for more."""
         debt = self.receivers.get(receipt.source)
         if debt is None:
-            return [Ignored("receipt from a node that is owed nothing")]
+            return [Ignored("receipt from a node with nothing pending")]
         if self._awaits_rollover:
             return []  # it will be reminded
         if (receipt.epoch, receipt.seq) >= self.next_position:

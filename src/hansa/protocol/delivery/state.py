@@ -117,7 +117,7 @@ class DeliveryState:
         """A letter arrived; one for another node goes on."""
         if frame.destination != self._node:
             if frame.hops >= HOPS_MAX:
-                return [Ignored("letter past the hop limit")]
+                return [Ignored("unicast past the hop limit")]
             return [replace(frame, hops=frame.hops + 1)]
         match frame:
             case PendingNotice():
@@ -155,13 +155,13 @@ class DeliveryState:
             held = max(held, len(stream.out_of_order))
             undelivered = max(undelivered, len(stream.uncommitted))
         return {
-            "debts": len(self.outbox.receivers),
-            "held": held,
-            "held_bytes": self.inbox.out_of_order_bytes,
+            "receivers": len(self.outbox.receivers),
+            "out_of_order": held,
+            "out_of_order_bytes": self.inbox.out_of_order_bytes,
             "retained": len(self.retained.entries),
             "streams": len(streams),
-            "undelivered": undelivered,
-            "undelivered_bytes": self.inbox.uncommitted_bytes,
+            "uncommitted": undelivered,
+            "uncommitted_bytes": self.inbox.uncommitted_bytes,
         }
 
     def next_deadline(self) -> float | None:

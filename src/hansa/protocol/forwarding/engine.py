@@ -234,7 +234,7 @@ class ForwardingEngine:
             return effects  # nothing leaves before it is kept
         frames = _append_frames(effects, outgoing)
         if frames is None:
-            return [Ignored("no frame can hold it")]
+            return [Ignored("larger than a frame")]
         plain = not (item.retain or item.properties)
         plan = self.table.plan(item.topic)
         is_shared = plan.interest is not None and plan.interest.shares

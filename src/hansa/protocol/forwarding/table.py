@@ -351,5 +351,5 @@ def send_effects(publication: Publication, copies: Copies, hops: int) -> list[Ef
 
 def drop_effects(publication: Publication, unroutable: list[GroupId]) -> list[Effect]:
     """Return the news of groups that a copy could not be sent to."""
-    reason = "hop limit" if publication.hops >= HOPS_MAX else "no way to the core"
+    reason = "hop limit" if publication.hops >= HOPS_MAX else "no route to the core"
     return [Dropped(publication.origin, publication.sequence, reason) for _ in unroutable]

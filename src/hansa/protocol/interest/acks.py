@@ -105,7 +105,7 @@ class UnicastBatcher:
     def add(self, item: InterestAck | InterestAckRequest, now: float) -> None:
         """Take a letter; of two confirmations from one node to one other, the newer replaces."""
         if item.hops >= HOPS_MAX:
-            self._dropped.append(Ignored("letter past the hop limit"))
+            self._dropped.append(Ignored("unicast past the hop limit"))
         elif isinstance(item, InterestAckRequest):
             self._requests[item.destination, item.source] = item
         else:
@@ -128,7 +128,7 @@ class UnicastBatcher:
             routed, hop = route(item)
             if hop is None:
                 if item.hops:  # what this node wrote itself, it writes again
-                    self._dropped.append(Ignored("letter without a way"))
+                    self._dropped.append(Ignored("unicast without a route"))
             elif isinstance(routed, InterestAckRequest):
                 frames.append((hop, routed))
             else:

@@ -212,7 +212,7 @@ _BOUNDS: dict[type, _Bounds] = {
     frames.Update: _Bounds("update", {"records": _several(ROWS_MAX, check_bounds)}),
     frames.Fetch: _Bounds("fetch", {"rows": _several(ROWS_MAX)}),
     frames.CoreAnnouncement: _Bounds(
-        "announce",
+        "core announcement",
         {
             "distance": _number(frames.UNREACHABLE),
             "parents": _several(PARENTS_MAX),
@@ -221,25 +221,25 @@ _BOUNDS: dict[type, _Bounds] = {
         },
     ),
     frames.MeshMembership: _Bounds(
-        "membership", {"joined": _names(_group), "left": _names(_group)}
+        "mesh membership", {"joined": _names(_group), "left": _names(_group)}
     ),
-    frames.AnnouncementRequest: _Bounds("solicit", {"hops": _number(HOPS_MAX)}),
-    frames.FrameAck: _Bounds("acknowledge", {"missing": _several(MISSING_MAX)}),
-    frames.InterestAcks: _Bounds("confirm", {"entries": _several(NODES_MAX, check_bounds)}),
-    frames.InterestAck: _Bounds("confirmation", {"hops": _number(HOPS_MAX)}),
-    frames.InterestAckRequest: _Bounds("enquire", {"hops": _number(HOPS_MAX)}),
-    frames.PendingNotice: _Bounds("owed", {"hops": _number(HOPS_MAX)}),
+    frames.AnnouncementRequest: _Bounds("announcement request", {"hops": _number(HOPS_MAX)}),
+    frames.FrameAck: _Bounds("frame ack", {"missing": _several(MISSING_MAX)}),
+    frames.InterestAcks: _Bounds("interest acks", {"entries": _several(NODES_MAX, check_bounds)}),
+    frames.InterestAck: _Bounds("interest ack", {"hops": _number(HOPS_MAX)}),
+    frames.InterestAckRequest: _Bounds("interest ack request", {"hops": _number(HOPS_MAX)}),
+    frames.PendingNotice: _Bounds("pending notice", {"hops": _number(HOPS_MAX)}),
     frames.Receipt: _Bounds("receipt", {"hops": _number(HOPS_MAX)}),
     frames.RepairResponse: _Bounds(
-        "resend",
+        "repair response",
         {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)},
         _resend,
     ),
     frames.RetainedDigests: _Bounds(
-        "holdings", {"digests": _exactly(frames.RETAINED_BUCKETS), "hops": _number(HOPS_MAX)}
+        "retained digests", {"digests": _exactly(frames.RETAINED_BUCKETS), "hops": _number(HOPS_MAX)}
     ),
     frames.RetainedRequest: _Bounds(
-        "ask",
+        "retained request",
         {
             "buckets": _several(frames.RETAINED_BUCKETS, _number(frames.RETAINED_BUCKETS - 1)),
             "topics": _several(TOPICS_MAX, _topic),
@@ -247,12 +247,12 @@ _BOUNDS: dict[type, _Bounds] = {
         },
     ),
     frames.RetainedVersions: _Bounds(
-        "listing", {"entries": _several(TOPICS_MAX, _topic), "hops": _number(HOPS_MAX)}
+        "retained versions", {"entries": _several(TOPICS_MAX, _topic), "hops": _number(HOPS_MAX)}
     ),
     frames.RetainedValuesFrame: _Bounds(
-        "values", {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)}
+        "retained values", {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)}
     ),
-    frames.SequencedFrame: _Bounds("numbered", {"frame": check_bounds}),
+    frames.SequencedFrame: _Bounds("sequenced frame", {"frame": check_bounds}),
     records.NodeRecord: _Bounds(
         "node record",
         {

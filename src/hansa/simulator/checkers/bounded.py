@@ -21,17 +21,17 @@ class BoundedState(Checker):
         settings = world.options.protocol
         largest = settings.packet_bytes_max + PUBLICATION_OVERHEAD_BYTES
         self._limits = {
-            "debts": settings.nodes_max,
+            "receivers": settings.nodes_max,
             "filters": settings.filters_per_node_max,
-            "held": settings.out_of_order_max,
-            "held_bytes": settings.out_of_order_bytes_max,
+            "out_of_order": settings.out_of_order_max,
+            "out_of_order_bytes": settings.out_of_order_bytes_max,
             "nodes": settings.nodes_max,
-            "plans": settings.plans_max,
+            "topic_plans": settings.plans_max,
             "streams": settings.nodes_max,
             "unacknowledged": 2 * settings.unacknowledged_max,
-            "undelivered": settings.uncommitted_max,
-            "undelivered_bytes": settings.uncommitted_bytes_max + largest,
-            "windows": 4 * (settings.nodes_max + UNKNOWN_ORIGINS_MAX),
+            "uncommitted": settings.uncommitted_max,
+            "uncommitted_bytes": settings.uncommitted_bytes_max + largest,
+            "dedup_windows": 4 * (settings.nodes_max + UNKNOWN_ORIGINS_MAX),
         }
 
     def on_state_changed(self, site: Site) -> None:

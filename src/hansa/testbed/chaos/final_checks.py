@@ -79,7 +79,7 @@ def find_problems(statuses: Sequence[StatusJson | None], fault_effects: FaultEff
             found.append(f"agent {place} does not answer")
             continue
         delivery = status["delivery"]
-        gone = {node for node in delivery["owed"] if node not in places and is_reborn(node)}
+        gone = {node for node in delivery["pending"] if node not in places and is_reborn(node)}
         gaps = [
             gap
             for gap in delivery["gaps"]
@@ -98,7 +98,7 @@ def find_problems(statuses: Sequence[StatusJson | None], fault_effects: FaultEff
 
 
 def _pending_problems(delivery: StatusJson, gone: Set[str]) -> Iterator[str]:
-    for node, count in delivery["owed"].items():
+    for node, count in delivery["pending"].items():
         if count and node not in gone:
             yield f"owes {count} to {node}"
     for name in ("inbox", "inbox_waiting"):

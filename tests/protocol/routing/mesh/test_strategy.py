@@ -434,7 +434,7 @@ def test_one_of_many_requests_is_enough():
     ids=["back where it came from", "to a node out of reach", "beyond the hop limit"],
 )
 def test_a_request_does_not_travel(sender, frame):
-    assert Place().hear(sender, frame) == [Ignored("request without a way")]
+    assert Place().hear(sender, frame) == [Ignored("announcement request without a route")]
 
 
 def test_a_core_that_is_asked_announces_itself_anew():

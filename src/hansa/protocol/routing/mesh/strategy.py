@@ -314,7 +314,7 @@ class MeshStrategy:
             return []
         hop = self._context.graph.next_hop(frame.core)
         if hop is None or hop == sender or frame.hops >= HOPS_MAX:
-            return [Ignored("request without a way")]
+            return [Ignored("announcement request without a route")]
         onward = AnnouncementRequest(frame.core, *stamp, frame.hops + 1)
         return (
             [SendToNeighbour(hop, onward)]
