@@ -65,7 +65,7 @@ def test_an_answer_to_a_former_life_does_not_count_for_what_that_only_took():
 def test_what_this_state_did_not_have_and_another_acknowledged_is_counted():
     made = inbox({ORIGIN: (1, 2)})
     (news,) = made.receive_repair(answer(after=5, upto=5, acknowledged=5), 0.0)
-    assert news == Ignored("what a state that is gone had acknowledged does not come again")
+    assert news == Ignored("already acknowledged by a lost state, not sent again")
     assert made.receive_repair(answer(after=5, upto=5, acknowledged=5), 0.0) == []
 
 

@@ -28,8 +28,8 @@ def forgot(place: int, memory: LostState) -> FaultEffects:
     [
         (page("a"), []),
         (None, ["agent 0 does not answer"]),
-        (page("a", owed={"b": 2}), ["agent 0: owes 2 to b"]),
-        (page("a", owed={"gone": 2}), ["agent 0: owes 2 to gone"]),
+        (page("a", pending={"b": 2}), ["agent 0: owes 2 to b"]),
+        (page("a", pending={"gone": 2}), ["agent 0: owes 2 to gone"]),
         (
             page("a", inbox=1, inbox_waiting=4),
             ["agent 0: 1 in inbox", "agent 0: 4 in inbox_waiting"],
@@ -69,5 +69,5 @@ def test_a_gap_is_explained_by_a_state_that_was_lost_at_either_end_and_by_nothin
 
 
 def test_who_came_back_as_another_node_is_owed_for_ever_and_may_have_left_gaps():
-    pages = [page("a", owed={"b": 7, "new": 0}, gaps=[GAP]), page("new")]
+    pages = [page("a", pending={"b": 7, "new": 0}, gaps=[GAP]), page("new")]
     assert find_problems(pages, forgot(1, LostState.STATE_DIRECTORY)) == []

@@ -25,7 +25,7 @@ from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, U
 PUBLICATION_OVERHEAD_BYTES = 512
 """About what a publication takes in memory beside what it carries."""
 
-ALREADY_ACKNOWLEDGED = "already acknowledged by a lost state: not sent again"
+ALREADY_ACKNOWLEDGED = "already acknowledged by a lost state, not sent again"
 
 
 def memory_bytes(publication: Publication) -> int:
