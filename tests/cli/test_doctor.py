@@ -44,7 +44,7 @@ def test_a_well_configured_broker_passes(broker, capsys):
     assert "✓ MQTT 5, receive maximum 100\n" in out
     assert "✓ lines of the log that arrived: subscribe, unsubscribe, connect, takeover\n" in out
     assert "✓ guaranteed delivery: exactly-once: it resumes sessions" in out
-    assert "✓ all of 1200 publications for a client that was away were kept\n" in out
+    assert "✓ all of 1200 publications for a disconnected client were kept\n" in out
     assert "Add to mosquitto.conf" not in out
     assert out.endswith("An agent can work here.\n")
 
@@ -95,7 +95,7 @@ def test_the_lines_that_it_prints_are_enough(logs, broker, capsys, wait_for_line
 def test_a_short_queue_does_not_overflow_unless_that_is_asked_for(broker, capsys):
     short = ("max_queued_messages 50", "max_inflight_messages 20")
     address = broker("allow_anonymous true", *short, *LOGS)
-    kept = "all of 20 publications for a client that was away were kept; --queue tries more"
+    kept = "all of 20 publications for a disconnected client were kept; --queue tries more"
     assert main(["doctor", address]) == 0
     assert kept in " ".join(capsys.readouterr().out.split())
     assert main(["doctor", address, "--queue"]) == 0
@@ -107,7 +107,7 @@ def test_a_queue_that_is_too_short_is_measured(broker, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "while no more than 1000 publications wait for one" in out
     assert (
-        "! of 1200 publications for a client that was away the broker kept 1000, and dropped the"
+        "! of 1200 publications for a disconnected client the broker kept 1000 and dropped the"
         " rest" in out
     )
     assert "Add to mosquitto.conf: max_queued_messages 100000 Worth adding" in out

@@ -68,7 +68,7 @@ def test_losses_are_drawn_also_of_a_strategy_that_was_never_seen_to_recover(tmp_
 
 
 def test_a_broken_promise_is_shown_and_ends_with_exit_code_1(capsys, monkeypatch):
-    monkeypatch.setattr(Neighbours, "cost", lambda self, link: 2)  # counted twice per hop
+    monkeypatch.setattr(Neighbours, "link_cost", lambda self, link: 2)  # counted twice per hop
     given = ("--trial", "spohn-2021", "--strategy", "mesh")
     code, out, err = run(capsys, "compare", *given)
     assert (code, err) == (1, "")

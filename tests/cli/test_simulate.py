@@ -214,7 +214,7 @@ def test_a_transcript_tells_what_happened(tmp_path, capsys):
     code, _, _ = run(capsys, "--scenario", "ring-3", "--transcript", str(path))
     text = path.read_text()
     assert code == 0
-    assert "Crash(node=1)" in text
+    assert "CrashAgent(node=1)" in text
     assert "CoreElected(group='plant/#', core=2)" in text
 
 
@@ -242,7 +242,7 @@ def test_datagram_links(capsys):
         capsys, "--loss", "0.05", "--duplicate", "0.05", "--reorder", "0.05", "--json"
     )
     assert code == 0
-    assert "Acknowledge" in json.loads(out)["control_frames"]
+    assert "FrameAck" in json.loads(out)["control_frames"]
 
 
 # ---------------------------------------------------------------- many seeds
@@ -276,8 +276,8 @@ def failing(monkeypatch):
         texts = tuple(f"no loop: text {number}" for number in range(12))
         return ScenarioResult(replace(played.result, violations=texts), played.rows)
 
-    monkeypatch.setattr(simulate, "play", broken)
-    monkeypatch.setattr("hansa.cli.seeds.first_failure", _first_failure)
+    monkeypatch.setattr(simulate, "run_seed", broken)
+    monkeypatch.setattr("hansa.cli.seeds.find_first_failure", _first_failure)
 
 
 def _first_failure(play, seeds):

@@ -100,7 +100,8 @@ def test_an_incomplete_observer_is_shown_once_with_what_the_agent_asks_for():
 
 
 def test_a_topic_without_members_among_the_pages_is_shown_once():
-    topic = {"core": BETA, "member": False, "interested_nodes": [BETA], "parents": [], "children": []}
+    topic = {"core": BETA, "member": False, "interested_nodes": [BETA]}
+    topic |= {"parents": [], "children": []}
     lines = drawn(page(groups={"plant/#": topic}, cores={}))
     assert "plant/# bb0000 bb0000 alpha, no member" in lines
 

@@ -198,9 +198,9 @@ def test_a_link_of_a_node_that_has_joined_meanwhile_is_not_shown():
     class Api:
         url = ""
 
-        def ask(self, path: str) -> list[dict[str, object]]:
+        def request(self, path: str) -> list[dict[str, object]]:
             node = {"id": 0, "name": "", "state": "up", "draining": False, "latency": None}
-            link = {"a": 0, "b": 1, "origin": "planned", "stands": True, "rtt_ms": None}
+            link = {"a": 0, "b": 1, "origin": "planned", "established": True, "rtt_ms": None}
             return [node] if path == "/nodes" else [link]
 
     graph = read_graph(Api())  # type: ignore[arg-type]

@@ -80,13 +80,13 @@ def test_a_whole_life(served):
     status, told = served.ask("POST", "/api/v1/nodes/3/health", report)
     assert status == 200
     links = {(link["a"], link["b"]): link for link in served.ask("GET", "/api/v1/links")[1]}
-    assert (links[0, 3]["stands"], links[0, 3]["rtt_ms"], links[0, 3]["origin"]) == (
+    assert (links[0, 3]["established"], links[0, 3]["rtt_ms"], links[0, 3]["origin"]) == (
         True, 1.5, "planned",
     )  # fmt: skip
     assert served.ask("GET", "/api/v1/nodes/3")[1]["latency"] == 0.4
     assert served.ask("GET", "/api/v1/plan") == (200, [])
     overview = served.ask("GET", "/api/v1/health")[1]
-    assert (overview["up"], overview["links"], overview["hanging"]) == (4, len(links), [])
+    assert (overview["up"], overview["links"], overview["bridges"]) == (4, len(links), [])
     assert served.ask("PATCH", "/api/v1/settings", {"degree_max": 4})[1]["degree_max"] == 4
     assert served.ask("GET", "/api/v1/settings")[1]["degree_max"] == 4
     assert served.ask("POST", "/api/v1/nodes/0/drain", {"draining": True})[1]["draining"]

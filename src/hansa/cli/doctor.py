@@ -263,7 +263,7 @@ def _show_class(out: Console, proof: DeliveryProbeResult) -> None:
     mark = "[green]✓[/green]" if good else MARKS[Severity.WARNING]
     out.print(f"{mark} guaranteed delivery: {word}: {_shown(verdict.reason)}")
     if proof.queued_count is not None and not proof.has_queue_overflowed:
-        kept = f"all of {proof.queued_count} publications for a client that was away were kept"
+        kept = f"all of {proof.queued_count} publications for a disconnected client were kept"
         more = "; --queue tries more" if proof.queue_offered_count <= QUEUE_TRIED_BRIEFLY else ""
         out.print(f"[green]✓[/green] {kept}{more}")
 

@@ -73,7 +73,7 @@ def read_graph(api: ManagerRequests) -> TopologyGraph:
         return TopologyGraph(
             nodes,
             [
-                topology_graph.GraphLink(k["a"], k["b"], k["origin"], k["stands"], k["rtt_ms"])
+                topology_graph.GraphLink(k["a"], k["b"], k["origin"], k["established"], k["rtt_ms"])
                 for k in api.request("/links")
                 if shown.issuperset((k["a"], k["b"]))  # others have joined since the question
             ],

@@ -98,7 +98,7 @@ class Managed(Live):
             }
             links = self.ask("/links")
             wanted = {frozenset((link["a"], link["b"])) for link in links}
-            stands = all(link["stands"] for link in links)
+            stands = all(link["established"] for link in links)
             return stands and there == wanted and not self.ask("/plan")
 
         self.wait(holds, "what the manager wants is what there is")

@@ -47,7 +47,7 @@ async def perform(stage: ChaosFederation) -> float | None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(run, "BEFORE_S", 0.01)
+    monkeypatch.setattr(run, "STEADY_S", 0.01)
     monkeypatch.setattr(run, "POLL_S", 0.01)
     monkeypatch.setattr(run, "LISTEN_S", 0.3)
 

@@ -94,7 +94,7 @@ def test_what_a_trouble_does_and_finds_is_kept_for_the_end(mosquitto):
     problems = [text.partition(":")[0] for text in stage.fault_effects.problems]
     assert problems == ["agent 1 ended with -6", "a copy does not stop"]
     assert stage.fault_effects.fault_counts == {"silence": 1, "worsen": 1, "crash": 1, "leave": 1}
-    assert stage.fault_effects.counts_by_fault == {"clogs": 1, "delays": 1, "abort": 1}
+    assert stage.fault_effects.counts_by_fault == {"clog_links": 1, "degrade_links": 1, "abort": 1}
     nodes = stage.federation.nodes
     processes = [each for node in nodes for each in (node.agent, node.broker.process)]
     assert [each.returncode is None for each in processes if each is not None] == [False] * 4
@@ -121,7 +121,7 @@ def test_of_troubles_at_once_one_that_fails_ends_the_others_in_order():
 
 
 def test_an_agent_that_is_killed_while_another_starts_it_did_not_end_by_itself():
-    node = SimpleNamespace(agent=None, last_words=lambda: "")
+    node = SimpleNamespace(agent=None, last_log_line=lambda: "")
 
     async def start_agent(place: int) -> None:
         node.agent = await asyncio.create_subprocess_exec("sleep", "60")

@@ -113,7 +113,7 @@ def test_versions_that_were_tried(version):
         ({"limits": limits(packet_bytes_max=2_000)}, ("max_packet_size 1048576",)),
         ({"limits": limits(version=Version.V311)}, ()),
         ({"bridges": ("north",)}, ()),
-        ({"limits": limits(version=Version.V311), "copies": 2}, ()),
+        ({"limits": limits(version=Version.V311), "overlap_copies": 2}, ()),
     ],
 )
 def test_messages_can_be_lost(learned, lines):
@@ -173,11 +173,11 @@ def test_of_a_broker_without_a_log_only_what_it_can_do_matters():
         logs_subscribe=False,
         limits=limits(version=Version.V311, packet_bytes_max=2_000),
         proof=DeliveryProbeResult(queued_count=1, queue_offered_count=2),
-        overlap_copies=1,
+        overlap_overlap_copies=1,
     )
     problems = [advice.problem.split(":")[0] for advice in advise_on_broker(learned, "static")]
     assert problems == [
-        "of 2 publications for a client that was away the broker kept 1, and dropped the rest",
+        "of 2 publications for a disconnected client the broker kept 1 and dropped the rest",
         "the broker speaks no MQTT 5",
         "the broker takes packets of at most 2000 bytes",
         "of a publication that two filters of one client match it sends one copy",

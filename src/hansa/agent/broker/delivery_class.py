@@ -37,7 +37,7 @@ class DeliveryProbeResult:
     repeats_pubcomp: bool | None = None
     """Whether a PUBREL that was sent again got its PUBCOMP, and nothing was delivered again."""
     queued_count: int | None = None
-    """Publications that it kept for a client that was away …"""
+    """Publications that it kept for a disconnected client …"""
     queue_offered_count: int = 0
     """… of so many."""
 

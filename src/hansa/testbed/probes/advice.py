@@ -257,8 +257,8 @@ def _check_queue(learned: BrokerFindings) -> list[BrokerAdvice]:
     proof = learned.proof or DeliveryProbeResult()
     if proof.has_queue_overflowed:
         problem = (
-            f"of {proof.queue_offered_count} publications for a client that was away the broker kept"
-            f" {proof.queued_count}, and dropped the rest"
+            f"of {proof.queue_offered_count} publications for a disconnected client the broker kept"
+            f" {proof.queued_count} and dropped the rest"
         )
         return [BrokerAdvice(Severity.WARNING, problem, lines)]
     if (proof.queued_count or 0) > QUEUED_BY_DEFAULT:
