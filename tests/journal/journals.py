@@ -23,7 +23,7 @@ TIME = 1_700_000_000_000_000_000
 
 def captured(number: int, payload: bytes = b"21.5", **fields: Any) -> CapturedRecord:
     values: dict[str, Any] = {
-        "number": number,
+        "sequence": number,
         "qos": 1,
         "topic": "a/b",
         "payload": payload,

@@ -47,7 +47,7 @@ def test_every_kind_is_on_the_page_with_its_fields():
 
 
 def test_every_crash_point_is_on_the_page():
-    _, _, table = PAGE.partition("| point | what was just done |")
+    _, _, table = PAGE.partition("| point | last step before the crash |")
     assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == [
         str(int(each)) for each in JournalCrashPoint
     ]

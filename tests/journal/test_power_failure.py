@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.journal.journals import captured, numbers, open_writer
 
-from hansa.journal import crash, disk, retention, tail
+from hansa.journal import active_segment, crash, disk, retention
 from hansa.journal.crash import JournalCrashPoint
-from hansa.journal.mark import MARK_FILE as MARK
+from hansa.journal.durable_mark import MARK_FILE as MARK
 
 
 class Shadow:
@@ -77,10 +77,10 @@ def test_what_was_promised_is_there_after_a_power_failure(tmp_path, monkeypatch,
             failures.append(point)
 
     monkeypatch.setattr(disk, "_sync_data", shadow.sync)
-    for module in (tail, retention):
+    for module in (active_segment, retention):
         monkeypatch.setattr(module, "sync_directory", shadow.sync_directory)
-    monkeypatch.setattr(tail, "reached", fail)
-    monkeypatch.setattr(crash, "reached", fail)
+    monkeypatch.setattr(active_segment, "pass_crash_point", fail)
+    monkeypatch.setattr(crash, "pass_crash_point", fail)
     with open_writer(shadow.path, segment_bytes=200, retention_bytes=600) as writer:
         for number in range(1, 31):
             writer.append(captured(number))

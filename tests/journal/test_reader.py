@@ -135,17 +135,17 @@ def test_an_index_that_lies_or_lacks_costs_time_and_nothing_else(tmp_path):
 FOLLOW = """
 import sys
 from pathlib import Path
-from hansa.journal.reader import Reader
-from hansa.journal.records import Captured
+from hansa.journal.reader import JournalReader
+from hansa.journal.records import CapturedRecord
 
-reader, at, last = Reader(Path(sys.argv[1])), None, 0
+reader, at, last = JournalReader(Path(sys.argv[1])), None, 0
 print("ready", flush=True)
 while last < int(sys.argv[2]):
     end = reader.bounds.end
     for _, record in reader.read(at, end):
-        if isinstance(record, Captured):
-            assert record.number == last + 1, (last, record.number)
-            last = record.number
+        if isinstance(record, CapturedRecord):
+            assert record.sequence == last + 1, (last, record.sequence)
+            last = record.sequence
     at = end
 print(last)
 """
@@ -193,7 +193,7 @@ def test_a_damaged_mark_is_said_and_the_next_writer_makes_it_anew(tmp_path, cont
         (tmp_path / "durable").unlink()
     else:
         (tmp_path / "durable").write_bytes(content)
-    with pytest.raises(JournalDamaged, match="how far the last segment is durable is not known"):
+    with pytest.raises(JournalDamaged, match="the durable part of the last segment is unknown"):
         read(tmp_path)
     with open_writer(tmp_path) as writer:
         assert "durable is" in writer.damage
@@ -366,7 +366,7 @@ def test_what_is_dropped_since_a_number_was_looked_up_is_said_by_number(
             drop()
         return []
 
-    monkeypatch.setattr(index, "read", look)
+    monkeypatch.setattr(index, "read_index", look)
     with pytest.raises(JournalTrimmed, match=f"the first is {headers[2].next_sequence}") as trimmed:
         for _, record in JournalReader(tmp_path).captured_records(1, 40):
             seen.append(record.sequence)

@@ -15,21 +15,21 @@ def test_a_record_comes_back_as_it_was(record):
 
 def test_every_kind_has_its_own_number_and_none_changes():
     assert {number: kind.__name__ for number, kind in records.RECORD_TYPES.items()} == {
-        1: "Captured",
-        2: "Settled",
-        3: "Unsettled",
-        4: "Chained",
-        5: "Bound",
-        6: "Accepted",
-        7: "Completed",
-        8: "Progress",
-        9: "Custody",
-        10: "Gap",
-        11: "Trimmed",
-        12: "Recorded",
-        13: "Block",
-        14: "Unheard",
-        15: "SessionBegun",
+        1: "CapturedRecord",
+        2: "CaptureCompletedRecord",
+        3: "RedeliverableRecord",
+        4: "LastAssignedRecord",
+        5: "InboxRecord",
+        6: "InjectionAcceptedRecord",
+        7: "InjectionCompletedRecord",
+        8: "OriginProgressRecord",
+        9: "ReceiverAckRecord",
+        10: "GapRecord",
+        11: "TrimmedRecord",
+        12: "RecordedPublication",
+        13: "TelemetryBlock",
+        14: "UnheardRecord",
+        15: "SessionStartedRecord",
     }
 
 
@@ -61,10 +61,10 @@ def test_the_largest_packet_fits_and_no_reader_has_to_take_more():
     assert records.encode_record(
         captured(1, bytes(65 << 20), previous=((2**64 - 1, 2**64 - 1),) * 1024)
     )
-    with pytest.raises(ValueError, match="Captured: 6920.* bytes, limit 69206016"):
+    with pytest.raises(ValueError, match="CapturedRecord: 6920.* bytes, limit 69206016"):
         records.encode_record(captured(1, bytes(records.BODY_BYTES_MAX)))
 
 
 def test_an_integer_of_more_than_64_bits_is_our_own_mistake():
-    with pytest.raises(ValueError, match="Settled"):
+    with pytest.raises(ValueError, match="CaptureCompletedRecord"):
         records.encode_record(records.CaptureCompletedRecord(1 << 64))

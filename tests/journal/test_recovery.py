@@ -196,7 +196,7 @@ def test_a_damaged_header_in_an_ended_segment_does_not_stop_the_writer(tmp_path,
     with open_writer(tmp_path) as writer:
         assert writer.damage.startswith(f"{file}: its header is damaged")
         assert (writer.epoch, writer.next_sequence) == (EPOCH, 41)
-        first = following.number if more else headers[lost].number
+        first = following.next_sequence if more else headers[lost].next_sequence
         assert writer.first_sequence == (1 if lost else first)
         assert list(writer.replay_last_segment())
 

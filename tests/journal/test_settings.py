@@ -10,7 +10,7 @@ from hansa.journal.settings import JournalSettings
     "setting, value, problem",
     [
         ("segment_bytes", 0, "segment_bytes is 0, it must be at least 1"),
-        ("waiting_bytes_max", 0, "waiting_bytes_max is 0, it must be at least 1"),
+        ("unsynced_bytes_max", 0, "unsynced_bytes_max is 0, it must be at least 1"),
         ("segment_seconds", 0.0, "segment_seconds is 0.0, it must be above 0"),
         ("retention_seconds", float("nan"), "retention_seconds is nan, it must be above 0"),
         ("retention_bytes", 1, "retention_bytes is 1, it must not be below segment_bytes"),

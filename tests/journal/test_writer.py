@@ -190,7 +190,7 @@ def test_what_retention_drops_is_said_in_the_journal(path):
 
 def test_what_nobody_waits_for_is_refused_and_counted_when_too_much_waits(path):
     record = RecordedPublication(1, 1, "a", b"x" * 100, False, b"", TIME)
-    with open_writer(path, waiting_bytes_max=300) as writer:
+    with open_writer(path, unsynced_bytes_max=300) as writer:
         assert [writer.append_if_room(record) for _ in range(5)] == [True, True, True, False, False]
         assert writer.dropped == 2
         writer.commit()
@@ -257,7 +257,7 @@ def test_two_writers_cannot_share_a_journal(path):
 
 def test_another_nodes_journal_is_refused(path):
     write(path, captured(1))
-    with pytest.raises(JournalUnusable, match="is that of node 0123456789abcdef, not of 0000"):
+    with pytest.raises(JournalUnusable, match="belongs to node 0123456789abcdef, not to 0000"):
         JournalWriter(path, 1, 1)
     write(path, captured(2))
 

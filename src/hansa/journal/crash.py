@@ -41,8 +41,8 @@ def parse_crash_point(text: str) -> tuple[int, int]:
     point, _, times = text.partition(":")
     if not point.isdecimal() or not (times or "1").isdecimal():
         raise UsageError(
-            f"{CRASH_POINT_VARIABLE} is {text!r}; it takes the number of a crash point, as 3 or, for the fifth "
-            "time that it is passed, 3:5"
+            f"{CRASH_POINT_VARIABLE} is {text!r}; it takes the number of a crash point, such as 3, "
+            "or 3:5 for the fifth time that point 3 is passed"
         )
     return int(point), int(times or 1)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
-from hansa.journal import index, mark
+from hansa.journal import durable_mark, index
 from hansa.journal.records import CapturedRecord, JournalRecord, decode_record
 from hansa.journal.segment import (
     HEADER_BYTES,
@@ -131,7 +131,11 @@ class JournalReader:
         """Return where the segments begin, and where what is durable ends."""
         try:
             # The mark first: the segment it points into is there before it points.
-            durable = mark.read_durable_mark(self._path) if self._durable is None else self._durable
+            durable = (
+                durable_mark.read_durable_mark(self._path)
+                if self._durable is None
+                else self._durable
+            )
             found_bases = segment_bases(self._path)
         except OSError as error:
             raise self._unreadable_error(error) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hansa.errors import JournalDamaged
-from hansa.journal import mark
+from hansa.journal import durable_mark
 from hansa.journal.index import IndexEntry, IndexSpacing
 from hansa.journal.reader import JournalReader, segments_missing_error
 from hansa.journal.records import CapturedRecord
@@ -67,7 +67,7 @@ def recover(path: Path) -> RecoveredJournal:
         found.headers.insert(0, header)
     if found.headers:
         _read_last_segment(path, found.headers[-1], found)
-    elif durable := mark.read_durable_mark(path):
+    elif durable := durable_mark.read_durable_mark(path):
         raise segments_missing_error(path, durable)
     return found
 
@@ -101,7 +101,7 @@ def _read_last_segment(path: Path, header: SegmentHeader, found: RecoveredJourna
     finally:
         os.close(descriptor)
     try:
-        found.durable = mark.read_durable_mark(path)
+        found.durable = durable_mark.read_durable_mark(path)
     except JournalDamaged as error:  # then what is whole is all that can be known
         found.add_damage(str(error))
         return

@@ -22,13 +22,13 @@ from typing import Self
 
 from hansa.errors import JournalUnusable
 from hansa.journal import crash, recovery, retention
+from hansa.journal.active_segment import ActiveSegment
 from hansa.journal.disk import SyncFailed
 from hansa.journal.index import IndexEntry, IndexSpacing
 from hansa.journal.reader import JournalReader
 from hansa.journal.records import CapturedRecord, JournalRecord, TrimmedRecord, encode_record
 from hansa.journal.segment import HEADER_BYTES, SegmentHeader, frame_record, segment_bases
 from hansa.journal.settings import JournalSettings
-from hansa.journal.tail import ActiveSegment
 
 _TRANSIENT_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write that end when somebody makes room."""
@@ -84,8 +84,8 @@ class JournalWriter:
             on_failure.callback(self._lock.close)
             try:
                 found = self._recover(node)
-                self._tail = ActiveSegment(path)
-                on_failure.callback(self._tail.close)
+                self._active_segment = ActiveSegment(path)
+                on_failure.callback(self._active_segment.close)
                 self._continue_or_create(found, SegmentHeader(node, new_epoch, 0, 1, clock()))
             except OSError as error:
                 raise _write_error(path, error) from error
@@ -94,10 +94,11 @@ class JournalWriter:
     def _recover(self, node: int) -> recovery.RecoveredJournal:
         retention.remove_leftovers(self._path, segment_bases(self._path))
         recovered = recovery.recover(self._path)
-        if recovered.headers and recovered.headers[-1].node != node:
+        owner = recovered.headers[-1].node if recovered.headers else node
+        if owner != node:
             raise JournalUnusable(
-                f"the journal {self._path} is that of node {recovered.headers[-1].node:016x}, not of "
-                f"{node:016x}; give this node its own"
+                f"the journal {self._path} belongs to node {owner:016x}, not to {node:016x}; "
+                "give this node its own"
             )
         return recovered
 
@@ -107,14 +108,14 @@ class JournalWriter:
         self._is_reopened = bool(recovered.headers)
         if recovered.headers:
             last = recovered.headers[-1]
-            self._tail.continue_segment(
+            self._active_segment.continue_segment(
                 last.base, recovered.durable, recovered.end, recovered.index_entries
             )
         else:
             last = new_header
             recovered.headers.append(last)
             recovered.end = HEADER_BYTES
-            self._tail.start_segment(last, b"", [])
+            self._active_segment.start_segment(last, b"", [])
         self.truncated_bytes, self.damage = recovered.truncated_bytes, recovered.damage
         self._headers = recovered.headers
         self._next_sequence = recovered.next_sequence
@@ -215,7 +216,7 @@ class JournalWriter:
             if not self._failure:
                 self.commit()
         finally:
-            self._tail.close()
+            self._active_segment.close()
             self._lock.close()
 
     def __enter__(self) -> Self:
@@ -276,12 +277,12 @@ class JournalWriter:
     def _write_batch(self, batch: _PendingRecords) -> None:
         data = b"".join(batch.chunks)
         if batch.new_segment is not None:
-            self._tail.start_segment(batch.new_segment, data, batch.index_entries)
+            self._active_segment.start_segment(batch.new_segment, data, batch.index_entries)
             self.durable = batch.offset + HEADER_BYTES + len(data)
             self._apply_retention()
         elif data:
             crash.pass_crash_point(crash.JournalCrashPoint.COMMIT_BEGUN)
-            self._tail.append(batch.offset, data, batch.index_entries)
+            self._active_segment.append(batch.offset, data, batch.index_entries)
             self.durable = batch.offset + len(data)
 
     def _apply_retention(self) -> None:

@@ -165,7 +165,7 @@ def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
 
 def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True) -> PublishPacket:
     """What the subscription with that identifier brings."""
-    return replace(publish(packet_id, payload, qos, dup=dup), subscriptions=(by,))
+    return replace(publish(packet_id, payload, qos, dup=dup), subscription_ids=(by,))
 
 
 def test_a_rest_is_known_in_the_next_life(tmp_path):
@@ -704,7 +704,7 @@ def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_pat
             is_forgotten.wait(60)
             return renew(renewal)
 
-        monkeypatch.setattr(life.keeping, "renew", renew_late)
+        monkeypatch.setattr(life.keeping, "build_rollover", renew_late)
         life.capture.schedule_rollover(9)
         await until(has_begun.is_set, "its beginning")
         life.capture.expire_node(YOU)

@@ -111,7 +111,7 @@ def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
 
 
 def test_who_waits_for_long_shares_its_packet_id_with_nobody(tmp_path, monkeypatch):
-    monkeypatch.setattr("hansa.agent.delivery.inbox_journal.PUBLISH_IDS", 3)
+    monkeypatch.setattr("hansa.agent.delivery.inbox_journal.PUBLISH_PACKET_IDS", 3)
     backlog = InboxJournal(tmp_path, ME, 5, JournalSettings())
     waits = backlog.add(Publication(YOU, 1, 1, 2, "a", b""))
     ids = []

@@ -154,7 +154,7 @@ def test_a_connection_lost_between_acceptance_and_release_resumes_with_the_relea
 
 def test_the_window_is_the_smaller_of_ours_and_the_broker_s(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path, window=3)
+        life = Life(tmp_path, in_flight_max=3)
         life.connect(receive_maximum=2)
         life.deliver(1, 2, 3, 4, qos=1)
         await life.says(packet(1, qos=1), packet(2, qos=1))
@@ -297,11 +297,11 @@ def test_what_is_sent_again_twice_is_marked_once_and_a_stored_value_not_at_all(t
 
 def test_of_a_former_life_no_more_is_uncertain_than_the_broker_lets_be_under_way(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path, prefer="no-dup")
+        life = Life(tmp_path, session_loss_policy="no-dup")
         life.deliver(1, 2, 3, 4, 5, 6)
         await until(lambda: InboxCommitted(YOU, 8, 6) in life.stored, "stored")
         life.crash()
-        life = Life(tmp_path, prefer="no-dup")
+        life = Life(tmp_path, session_loss_policy="no-dup")
         for lost, left in ((2, (3, 4)), (4, (5, 6))):
             life.connect(session_present=False, receive_maximum=2)
             await life.says(*(packet(n) for n in left))
@@ -314,7 +314,7 @@ def test_of_a_former_life_no_more_is_uncertain_than_the_broker_lets_be_under_way
 
 def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path, prefer="no-dup")
+        life = Life(tmp_path, session_loss_policy="no-dup")
         life.connect()
         life.deliver(1)
         await life.says(packet(1))

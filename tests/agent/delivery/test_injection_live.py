@@ -132,7 +132,7 @@ def test_a_publication_at_which_the_broker_ends_the_connection_does_not_hold_up_
     scene, tmp_path, monkeypatch
 ):
     """MQTT 3.1.1 has no other way to refuse a publication, nor a way to say how large it may be."""
-    monkeypatch.setattr(poison_quarantine, "ENDINGS_MAX", 3)
+    monkeypatch.setattr(poison_quarantine, "DISCONNECTS_MAX", 3)
     broker = scene.broker("max_packet_size 500")
     subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
     large = Publication(YOU, 8, 1, 1, "a", bytes(1_000))

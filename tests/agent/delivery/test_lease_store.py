@@ -65,11 +65,11 @@ def test_it_is_written_now_and_then_and_at_once_for_who_returns(monkeypatch):
         files: list[bytes] = []
         leases = Leases(60.0, 8)
         leases.start_lease(TWO, asyncio.get_running_loop().time())
-        monkeypatch.setattr(lease_store, "SAVE_S", 0.01)
+        monkeypatch.setattr(lease_store, "SAVE_INTERVAL_S", 0.01)
         kept = LeaseStore(b"", leases, files.append, quiet)
         await until(lambda: len(files) > 1, "two of them")
         await kept.stop()
-        monkeypatch.setattr(lease_store, "SAVE_S", 3_600.0)
+        monkeypatch.setattr(lease_store, "SAVE_INTERVAL_S", 3_600.0)
         kept = LeaseStore(files[-1], leases, files.append, quiet)
         count = len(files)
         kept.on_node_reachable(THREE)

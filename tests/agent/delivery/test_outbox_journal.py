@@ -285,7 +285,7 @@ def test_a_new_epoch_owes_nothing_to_who_was_forgotten(tmp_path):
 def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("hansa.agent.delivery.epoch_rollover.PIECE_BYTES", 100)
+    monkeypatch.setattr("hansa.agent.delivery.epoch_rollover.COPY_COMMIT_BYTES", 100)
     settings = JournalSettings(segment_bytes=300)
     made = filled(tmp_path, 40, settings)
     repeatable = [RedeliveryCandidate(n, 1, b"digest", n) for n in (3, 39)]

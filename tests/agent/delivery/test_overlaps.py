@@ -167,7 +167,7 @@ class ByHand:
 class Link:
     """The agent's end of the connection; its own session."""
 
-    requests_left = 500
+    request_quota = 500
 
     def __init__(self, told: Callable[[effects.Effect], None], broker: Broker) -> None:
         self.told = told
@@ -436,7 +436,7 @@ def play(
             scene.close()
 
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as directory:
-        patch.setattr(capture, "Commits", ByHand)
+        patch.setattr(capture, "GroupCommit", ByHand)
         asyncio.run(run(Path(directory)))
 
 

@@ -29,7 +29,7 @@ async def two_at_a_broker_that_ends_at_the_first(life: Life) -> None:
 
 
 def test_it_is_set_aside_and_gets_another_chance(tmp_path, monkeypatch):
-    monkeypatch.setattr(poison_quarantine, "ASIDE_S", 0.01)
+    monkeypatch.setattr(poison_quarantine, "QUARANTINE_S", 0.01)
 
     async def work() -> None:
         alarms: list[str] = []
@@ -52,7 +52,7 @@ def test_it_is_set_aside_and_gets_another_chance(tmp_path, monkeypatch):
 @pytest.mark.parametrize("prefer", ["no-loss", "no-dup"])
 def test_it_stays_aside_when_the_session_is_lost(tmp_path, prefer):
     async def work() -> None:
-        life = Life(tmp_path, prefer=prefer)
+        life = Life(tmp_path, session_loss_policy=prefer)
         await two_at_a_broker_that_ends_at_the_first(life)
         life.connect(session_present=False)
         life.deliver(3, qos=1)
@@ -111,7 +111,7 @@ def test_a_value_that_was_set_aside_is_not_stored_when_it_comes_after_a_newer_on
 
 
 def test_one_that_was_set_aside_waits_until_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(poison_quarantine, "ASIDE_S", 0.0)
+    monkeypatch.setattr(poison_quarantine, "QUARANTINE_S", 0.0)
 
     async def work() -> None:
         life = Life(tmp_path)

@@ -13,7 +13,7 @@ from hansa.protocol.model import Publication
 
 
 def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.PAUSE_S", 0.05)
+    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.05)
 
     async def work() -> None:
         life = Life(tmp_path)
@@ -49,7 +49,7 @@ def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_pa
 
 
 def test_what_was_put_off_keeps_its_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.PAUSE_S", 0.01)
+    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
     async def work() -> None:
         life = Life(tmp_path)
@@ -74,7 +74,7 @@ def test_what_a_broker_may_have_had_before_it_had_no_room_is_still_sent_as_such(
     tmp_path, monkeypatch
 ):
     """EMQX refuses all if it holds too many, also those that it holds."""
-    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.PAUSE_S", 0.01)
+    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
     async def work() -> None:
         life = Life(tmp_path)
@@ -94,7 +94,7 @@ def test_what_a_broker_may_have_had_before_it_had_no_room_is_still_sent_as_such(
 
 
 def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.PAUSE_S", 0.01)
+    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
     async def work() -> None:
         life = Life(tmp_path)
@@ -125,7 +125,7 @@ def test_a_value_that_had_to_wait_does_not_replace_a_newer_one(
     tmp_path, monkeypatch, is_sent_before
 ):
     """Also not if the agent dies over it."""
-    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.PAUSE_S", 0.2)
+    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.2)
     values = [Publication(YOU, 8, n, 1, "a", b"%d" % n, retain=True) for n in (1, 2)]
 
     async def work() -> None:

@@ -131,7 +131,7 @@ def test_order_holds_over_a_new_connection(tmp_path, is_accepted, is_killed):
 def test_value_of_qos_2_that_is_refused_for_quota_does_not_follow_the_newer_one(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.PAUSE_S", 0.01)
+    monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
     async def work() -> None:
         life = Life(tmp_path)

@@ -85,7 +85,7 @@ class Scene:
 
 
 def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatch):
-    monkeypatch.setattr("hansa.agent.delivery.service.COPY_S", 0.0)
+    monkeypatch.setattr("hansa.agent.delivery.service.CLONE_CHECK_S", 0.0)
     other = NodeId(9)
     publication = Publication(other, 7, 1, 1, "a", b"x")
 
@@ -217,7 +217,7 @@ def test_a_fault_in_reading_the_journal_is_answered_so_that_the_node_reads_again
         def fail(order: ReadJournal) -> JournalRead:
             raise RuntimeError("a fault")
 
-        monkeypatch.setattr(scene.made.capture.journal, "recall", fail)
+        monkeypatch.setattr(scene.made.capture.journal, "read_journal", fail)
         scene.made.perform(ReadJournal(NodeId(2), epoch, 3, 9, 1_000))
         await until(lambda: len(faults) == 1, "the fault to be told")
         assert scene.driver.told[-1] == JournalRead(NodeId(2), epoch, 3, 3, ())

@@ -112,7 +112,7 @@ class EpochRollover:
         writer.append(SessionStartedRecord(time.time_ns()))
         for position, unsettled in self.redeliverable.items():
             number = self.new_sequences.get(position, -unsettled.packet_id)
-            writer.append(replace(unsettled, number=number))
+            writer.append(replace(unsettled, sequence=number))
         writer.commit()
 
     def _copy_record(self, record: CapturedRecord, writer: JournalWriter) -> None:
@@ -126,7 +126,7 @@ class EpochRollover:
             return
         number = writer.next_sequence
         previous = tuple((node, self.last_assigned.get(node, 0)) for node in pending_receivers)
-        writer.append(replace(record, number=number, previous=previous))
+        writer.append(replace(record, sequence=number, previous=previous))
         self.last_assigned.update(dict.fromkeys(pending_receivers, number))
         if record.sequence in self.redeliverable:
             self.new_sequences[record.sequence] = number
@@ -136,7 +136,7 @@ class EpochRollover:
     def _carried_state(self) -> Iterator[JournalRecord]:
         yield LastAssignedRecord(tuple(self.last_assigned.items()))
         for position, number in self.new_sequences.items():
-            yield replace(self.redeliverable[position], number=number)
+            yield replace(self.redeliverable[position], sequence=number)
 
 
 def remove_unfinished(directory: Path) -> None:

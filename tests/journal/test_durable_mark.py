@@ -3,50 +3,50 @@
 import pytest
 
 from hansa.errors import JournalDamaged
-from hansa.journal import mark
+from hansa.journal import durable_mark
 from hansa.journal.segment import log_name
 
 
 def test_the_last_word_counts(tmp_path):
-    written = mark.DurableMark(tmp_path)
+    written = durable_mark.DurableMark(tmp_path)
     for offset in (52, 2**64 - 1, 1_000):
         written.write(offset)
-        assert mark.read_durable_mark(tmp_path) == offset
+        assert durable_mark.read_durable_mark(tmp_path) == offset
     written.close()
-    assert mark.read_durable_mark(tmp_path) == 1_000
+    assert durable_mark.read_durable_mark(tmp_path) == 1_000
 
 
 def test_it_stays_when_it_is_opened_again(tmp_path):
     for offset in (52, None):
-        written = mark.DurableMark(tmp_path)
+        written = durable_mark.DurableMark(tmp_path)
         if offset:
             written.write(offset)
         written.close()
-    assert mark.read_durable_mark(tmp_path) == 52
+    assert durable_mark.read_durable_mark(tmp_path) == 52
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 12])
 def test_what_says_nothing_promises_nothing(tmp_path, content):
     if content is not None:
-        (tmp_path / mark.MARK_FILE).write_bytes(content)
+        (tmp_path / durable_mark.MARK_FILE).write_bytes(content)
         (tmp_path / log_name(0)).touch()
-    assert mark.read_durable_mark(tmp_path) == 0
+    assert durable_mark.read_durable_mark(tmp_path) == 0
 
 
 @pytest.mark.parametrize("content", [None, b"\0" * 8 + b"\1" * 4, b"x" * 13])
 def test_one_that_is_not_what_was_written_is_damaged(tmp_path, content):
     (tmp_path / log_name(0)).touch()
     if content is not None:
-        (tmp_path / mark.MARK_FILE).write_bytes(content)
-    with pytest.raises(JournalDamaged, match="durable is (missing|damaged): how far"):
-        mark.read_durable_mark(tmp_path)
+        (tmp_path / durable_mark.MARK_FILE).write_bytes(content)
+    with pytest.raises(JournalDamaged, match="durable is (missing|damaged): the durable part"):
+        durable_mark.read_durable_mark(tmp_path)
 
 
 def test_a_reader_that_meets_a_half_written_one_reads_again(tmp_path, monkeypatch):
-    written = mark.DurableMark(tmp_path)
+    written = durable_mark.DurableMark(tmp_path)
     written.write(77)
     written.close()
-    whole = (tmp_path / mark.MARK_FILE).read_bytes()
+    whole = (tmp_path / durable_mark.MARK_FILE).read_bytes()
     contents = iter([b"\0" * 8 + whole[8:], whole[:5], whole])
     monkeypatch.setattr(type(tmp_path), "read_bytes", lambda _: next(contents))
-    assert mark.read_durable_mark(tmp_path) == 77
+    assert durable_mark.read_durable_mark(tmp_path) == 77

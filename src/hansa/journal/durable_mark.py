@@ -57,8 +57,8 @@ def read_durable_mark(path: Path) -> int:
         problem = "is damaged" if data.strip(b"\0") else ""
     if problem:
         raise JournalDamaged(
-            f"{path / MARK_FILE} {problem}: how far the last segment is durable is not known until the"
-            " journal is opened for writing again",
+            f"{path / MARK_FILE} {problem}: the durable part of the last segment is unknown until"
+            " the journal is opened for writing again",
             0,
         )
     return 0

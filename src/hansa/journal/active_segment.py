@@ -11,8 +11,8 @@ from pathlib import Path
 from hansa.journal import index
 from hansa.journal.crash import JournalCrashPoint, pass_crash_point
 from hansa.journal.disk import reserve_space, sync_directory, sync_file, write_at
+from hansa.journal.durable_mark import DurableMark
 from hansa.journal.index import IndexEntry
-from hansa.journal.mark import DurableMark
 from hansa.journal.segment import SegmentHeader, index_name, log_name
 
 COPY_BYTES = 1 << 20
