@@ -79,6 +79,9 @@ class Life:
     async def renew(self, epoch: int) -> None:
         """Begin a new epoch, and wait until it has begun and nothing of the old one is left."""
         self.capture.schedule_rollover(epoch)
+        await self.rolled_over()
+
+    async def rolled_over(self) -> None:
         await until(lambda: len(self.reopened) > 0, "a new epoch")
         former = self._path / f"{7:020d}"
         await until(lambda: not former.exists(), "the end of the old one")
@@ -709,7 +712,7 @@ def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_pat
         await until(has_begun.is_set, "its beginning")
         life.capture.expire_node(YOU)
         is_forgotten.set()
-        await until(lambda: len(life.reopened) > 0, "a new epoch")
+        await life.rolled_over()
         await until(lambda: not life.unsynced, "the note")
         assert life.keeping.last_assigned == {}
         life.crash()

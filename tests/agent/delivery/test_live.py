@@ -118,7 +118,7 @@ def test_an_agent_killed_in_the_midst_loses_and_inverts_nothing(live, victim, qo
 def test_a_partition_is_only_a_long_delay(live):
     publisher, subscriber = clients(live, "parted")
     for other in (ORIGIN, OTHER):
-        live.federation.cut(RECEIVER, other)
+        live.federation.cut_link(RECEIVER, other)
 
     def alone() -> bool:
         members = live.nodes[ORIGIN].status()["members"]
@@ -128,7 +128,7 @@ def test_a_partition_is_only_a_long_delay(live):
     eventually(alone, "the receiver out of reach")
     publisher.publish_surely(2, "parted", *numbers(0, COUNT))
     for other in (ORIGIN, OTHER):
-        live.federation.mend(RECEIVER, other)
+        live.federation.restore_link(RECEIVER, other)
     publisher.publish_surely(2, "parted", *numbers(COUNT, 2 * COUNT))
     assert subscriber.read_until(2 * COUNT) == numbers(0, 2 * COUNT)
     assert live.counter(RECEIVER, "repaired") >= COUNT
