@@ -26,7 +26,7 @@ def observing(interval=2.0) -> BeaconObserver:
 
 
 def announce(observer, text):
-    return observer.take(TOPIC, text.encode(), now=0.0)
+    return observer.receive_publication(TOPIC, text.encode(), now=0.0)
 
 
 def test_subscribes_to_beacons_and_announcements():

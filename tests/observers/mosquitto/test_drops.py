@@ -27,7 +27,7 @@ def test_messages_dropped_before_the_first_connection_of_an_agent_are_no_loss():
 
 
 def test_a_broker_that_was_restarted_counts_from_0(drops):
-    assert [drops.take(total) for total in (5, 5, 7, 3, 3)] == [5, 0, 2, 3, 0]
+    assert [drops.update_total(total) for total in (5, 5, 7, 3, 3)] == [5, 0, 2, 3, 0]
 
 
 @pytest.mark.parametrize(("saved", "lost"), [(5, 3), (None, 8), ("x", 8)])
@@ -39,19 +39,19 @@ def test_messages_dropped_while_the_agent_was_away_are_reported(saved, lost):
 
 
 def test_messages_that_the_doctor_made_the_broker_drop_are_no_loss(drops):
-    drops.name("hansa-doctor-1-away")
-    assert drops.take(100) == 0
+    drops.on_client_named("hansa-doctor-1-away")
+    assert drops.update_total(100) == 0
     drops.now += DOCTOR_GRACE_S - 1
-    assert drops.take(200) == 0  # the count may come in the midst of it
+    assert drops.update_total(200) == 0  # the count may come in the midst of it
     drops.now += 1
-    assert drops.take(201) == 1
+    assert drops.update_total(201) == 1
 
 
 def test_beside_the_doctor_another_client_may_have_lost_something(drops):
     for number in range(CLIENTS_MAX + 1):
-        drops.name(f"client-{number}")
-    drops.name("hansa-doctor-1-away")
-    assert drops.take(100) == 100
+        drops.on_client_named(f"client-{number}")
+    drops.on_client_named("hansa-doctor-1-away")
+    assert drops.update_total(100) == 100
 
 
 def test_the_observer_reads_counts_and_names_and_saves_the_count():

@@ -123,7 +123,7 @@ def test_life_of_a_client(told):
     assert told.subscribe("bob 0 a/+") == NO_CHANGE
     assert told.subscribe("bob 0 $share/g/b") == ObserverOutput(added=("$share/g/b",))
     assert told.unsubscribe("bob a/+") == ObserverOutput(removed=("a/+",))
-    assert told.observer.wanted() == ("$share/g/b",)
+    assert told.observer.subscribed_filters() == ("$share/g/b",)
     assert told.notice("Client bob disconnected.") == ObserverOutput(removed=("$share/g/b",))
 
 
@@ -136,21 +136,21 @@ def test_takeover_in_2_0_is_told_as_an_error(told):
     )
     assert told.connected("bob", "p2, c0, k60") == NO_CHANGE
     told.connected("bob", "p2, c1, k60")
-    assert told.observer.wanted() == ()
+    assert told.observer.subscribed_filters() == ()
 
 
 def test_timed_session_stays_until_it_expires(told):
     told.connected("bob", "p5, c1, k60")
     told.subscribe("bob 1 a")
     assert told.notice("Client bob closed its connection.") == NO_CHANGE
-    assert told.observer.doubtful_count == 1
+    assert told.observer.uncertain_count == 1
     assert told.notice("Expiring client bob due to timeout.") == ObserverOutput(removed=("a",))
 
 
 def test_own_clients_want_nothing(told):
     assert told.connected("hansa-1") == NO_CHANGE
     assert told.subscribe("hansa-1 2 a/#") == NO_CHANGE
-    assert told.observer.wanted() == ()
+    assert told.observer.subscribed_filters() == ()
 
 
 def test_filters_of_one_broker_only_stay_there(told):
@@ -181,7 +181,7 @@ def test_line_without_the_timestamp_of_before_is_unread(whole):
         LineNotUnderstood("bob 1 a", reason),
         ObservationIncomplete(f"a line of the log could not be read: {reason}"),
     )
-    assert whole.observer.unread_count == 1
+    assert whole.observer.unparsed_count == 1
 
 
 def test_timestamp_is_learned_anew_on_each_connection(told):
@@ -195,7 +195,7 @@ def test_line_that_is_cut_leaves_a_gap_while_its_client_is_there(whole):
     line = whole.stamp + "bob 1 " + "x" * 1200
     (finding,) = whole.send(SUBSCRIBE, line.encode()[:999]).findings
     assert finding == ObservationIncomplete("filters that are too long for a line of the log")
-    assert whole.observer.wanted() == ()
+    assert whole.observer.subscribed_filters() == ()
     assert whole.notice("Client bob disconnected.").findings == (ObservationComplete(),)
 
 
@@ -276,9 +276,9 @@ def test_memory_of_bridges_is_bounded(told, monkeypatch):
 
 
 def test_picture_is_incomplete_until_the_counts_prove_it(told):
-    assert (told.observer.complete, told.observer.reason) == (False, BEFORE)
+    assert (told.observer.is_complete, told.observer.incomplete_reason) == (False, BEFORE)
     assert told.count(OWN_COUNT).findings == (ObservationComplete(),)
-    assert (told.observer.complete, told.observer.reason) == (True, "")
+    assert (told.observer.is_complete, told.observer.incomplete_reason) == (True, "")
 
 
 def test_retained_counts_prove_nothing():
@@ -314,9 +314,9 @@ def test_subscriptions_that_nobody_told_are_a_drift(whole):
     )
     assert whole.connected("bob") == NO_CHANGE
     whole.count(OWN_COUNT)
-    assert not whole.observer.complete
+    assert not whole.observer.is_complete
     whole.count(OWN_COUNT)
-    assert whole.observer.complete
+    assert whole.observer.is_complete
 
 
 def test_exactly_one_unknown_subscription_is_a_drift_although_a_reader_of_ours_was_there(told):
@@ -330,7 +330,7 @@ def test_exactly_one_unknown_subscription_is_a_drift_although_a_reader_of_ours_w
     told.notice("Client b b disconnected.")
     told.count(OWN_COUNT + 1)
     told.count(OWN_COUNT + 1)
-    assert not told.observer.complete
+    assert not told.observer.is_complete
 
 
 def test_a_burst_ends_with_the_bytes_sent(told):
@@ -347,12 +347,12 @@ def test_count_that_is_no_number_is_unread(told):
 
 def test_resumed_session_of_our_own_can_be_declared(told):
     told.count(OWN_COUNT + 2)
-    assert not told.observer.complete
+    assert not told.observer.is_complete
     assert told.observer.declare("hansa-1", ("a", "b")) == NO_CHANGE
     told.count(OWN_COUNT + 2)
     told.count(OWN_COUNT + 2)
-    assert told.observer.complete
-    assert told.observer.wanted() == ()
+    assert told.observer.is_complete
+    assert told.observer.subscribed_filters() == ()
 
 
 # ---------------------------------------------------------------- reconnection and snapshots
@@ -361,13 +361,13 @@ def test_resumed_session_of_our_own_can_be_declared(told):
 def test_reconnection_keeps_what_was_wanted_in_doubt(whole):
     whole.connected("bob")
     whole.subscribe("bob 1 a")
-    change = whole.observer.reconnected(session_lost=True, now=0.0)
+    change = whole.observer.on_connected(session_lost=True, now=0.0)
     assert change == ObserverOutput(findings=(ObservationIncomplete(BEFORE),))
-    assert whole.observer.wanted() == ("a",)
+    assert whole.observer.subscribed_filters() == ("a",)
     whole.connect()
     assert whole.notice("Client bob disconnected.") == NO_CHANGE
     assert whole.count(OWN_COUNT) == ObserverOutput(findings=(ObservationComplete(),))
-    assert whole.observer.wanted() == ()
+    assert whole.observer.subscribed_filters() == ()
 
 
 def test_snapshot_survives_json(told):
@@ -424,7 +424,7 @@ def test_log_since_the_start_tells_what_was_before(told):
     change = told.observer.resync(HISTORY + OWN_LINES, now=0.0)
     assert change == ObserverOutput(added=("lost", "a"))
     assert told.count(OWN_COUNT + 1).findings == (ObservationComplete(),)
-    assert told.observer.wanted() == ("a",)
+    assert told.observer.subscribed_filters() == ("a",)
     assert told.notice("Client b b disconnected.") == ObserverOutput(removed=("a",))
 
 
@@ -432,15 +432,17 @@ def test_log_without_the_start_adds_but_proves_nothing(told):
     told.observer.begin_resync(now=0.0)
     text = HISTORY.partition("Config")[2]
     assert told.observer.resync(text, now=0.0) == ObserverOutput(added=("a",))
-    assert told.observer.reason == "the log does not reach back to the start of the broker"
-    assert told.observer.doubtful_count == 1 + OWN_COUNT
+    assert (
+        told.observer.incomplete_reason == "the log does not reach back to the start of the broker"
+    )
+    assert told.observer.uncertain_count == 1 + OWN_COUNT
 
 
 def test_connection_that_is_cut_in_the_log_leaves_a_gap(told):
     told.observer.begin_resync(now=0.0)
     line = "1794789600: New client connected from h:1 as " + "x" * 1200
     told.observer.resync(HISTORY + line[:999] + "\n", now=0.0)
-    assert not told.observer.complete
+    assert not told.observer.is_complete
 
 
 @pytest.mark.parametrize("text", [TREE, HISTORY])
@@ -452,8 +454,8 @@ def test_lines_that_arrive_meanwhile_are_applied_on_top(told, text):
     told.unsubscribe("bob a")
     told.connected("b b")
     told.observer.resync(text, now=0.0)
-    assert "new" in told.observer.wanted()
-    assert "a" not in told.observer.wanted()
+    assert "new" in told.observer.subscribed_filters()
+    assert "a" not in told.observer.subscribed_filters()
 
 
 @pytest.mark.parametrize("text", ["", "\n", TREE.partition("    $SYS")[0]])
@@ -462,7 +464,7 @@ def test_what_is_not_whole_is_not_taken(told, text):
     told.observer.begin_resync(now=0.0)
     (finding,) = told.observer.resync(text, now=0.0).findings
     assert isinstance(finding, ResyncFailed)
-    assert told.observer.wanted() == ("a",)
+    assert told.observer.subscribed_filters() == ("a",)
 
 
 def test_resync_that_was_not_begun_on_this_connection_fails(told):
@@ -473,7 +475,7 @@ def test_resync_that_was_not_begun_on_this_connection_fails(told):
 
 
 def test_resync_fails_when_too_much_happens_meanwhile(told, monkeypatch):
-    monkeypatch.setattr(mosquitto_observer, "REMEMBERED_LINES_MAX", 1)
+    monkeypatch.setattr(mosquitto_observer, "BUFFERED_LINES_MAX", 1)
     told.observer.begin_resync(now=0.0)
     told.connected("bob")
     told.connected("eve")

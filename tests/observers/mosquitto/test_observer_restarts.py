@@ -159,6 +159,22 @@ def test_after_any_absence_what_is_called_complete_is_complete(version, restarts
         ("connect", "c c", (3, False, False)),
     ],
 ).via("what was learned of a session later decided what an earlier line said of it")
+@example(
+    version="2.0",
+    from_tree=False,
+    restarts=False,
+    before=[
+        ("count",),
+        ("connect", "ann", (3, True, False)),
+        ("subscribe", "c c", (3, False, False), "b 0 x", 0),
+    ],
+    after=[
+        ("subscribe", "ann", (3, False, False), "b 0 x", 0),
+        ("disconnect", "ann", (3, False, False), ""),
+        ("count",),
+        ("connect", "c c", (3, False, False)),
+    ],
+).via("an id guessed from an ambiguous line was later taken for the client of that line")
 @many
 @given(ANY_VERSION, FLAG, FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES))
 def test_late_observer_learns_all_from_the_log_file_or_from_the_tree(

@@ -41,7 +41,11 @@ from hansa.observers.contract import (
 )
 from hansa.observers.mosquitto import log as log
 from hansa.observers.mosquitto import subscription_tree
-from hansa.observers.mosquitto.client_sessions import SessionTable, SubscriptionKind
+from hansa.observers.mosquitto.client_sessions import (
+    UNKNOWN_CLIENT,
+    SessionTable,
+    SubscriptionKind,
+)
 from hansa.observers.mosquitto.drops import DroppedMessageCounter
 from hansa.observers.mosquitto.history import RESTORED, Anchor, Reading, Sample
 from hansa.observers.mosquitto.log import LogChannel
@@ -354,9 +358,13 @@ class MosquittoObserver(Observer):
         """Enter what happened in the books; a grant that a reading only guesses is not certain."""
         match event:
             case log.ClientSubscribed(readings):
+                is_ambiguous = len(readings) > 1
                 for client, topic_filter in readings:
+                    holder = client
+                    if is_ambiguous and client not in self._sessions:
+                        holder = UNKNOWN_CLIENT  # a guessed id must not decide how lines are read
                     self._sessions.on_subscribed(
-                        client, topic_filter, is_certain and len(readings) == 1
+                        holder, topic_filter, is_certain and not is_ambiguous
                     )
             case log.ClientUnsubscribed(readings):
                 self._sessions.on_unsubscribed(readings)
