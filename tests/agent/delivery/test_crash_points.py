@@ -115,7 +115,7 @@ class Federation(Star):
     def _live(self, number: int) -> None:
         point = next(self._lives, None) if number == self.victim else None
         doom = {} if point is None else {"crash_point": point}
-        self.start(number, delivery_window=WINDOW, **doom)
+        self.start(number, delivery_in_flight_max=WINDOW, **doom)
 
     def revive(self) -> None:
         """Start the victim again if it has ended as it should."""

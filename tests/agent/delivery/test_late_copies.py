@@ -21,7 +21,7 @@ ORIGIN, RECEIVER = 0, 1
 
 @pytest.fixture
 def slow(mosquitto):
-    made = Live(LocalFederation(parse_topology("line:2", 1), {"HANSA_DELIVERY_WINDOW": "1"}))
+    made = Live(LocalFederation(parse_topology("line:2", 1), {"HANSA_DELIVERY_IN_FLIGHT_MAX": "1"}))
     try:
         made.start()
         yield made
