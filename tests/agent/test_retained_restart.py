@@ -14,7 +14,7 @@ from tests.agent.test_retained_order import (
     assert_same_values,
 )
 
-from hansa.agent.state import RETAINED_FILE
+from hansa.agent.storage.state_directory import RETAINED_FILE
 from hansa.mqtt.packets import PublishPacket
 from hansa.protocol.retained.digest import RetainedEntry, payload_digest
 from hansa.simulator.topologies import parse_topology

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.agent.telemetry.test_endpoints import served
 from tests.pipeline.recordings import START, captured, journal, many, recorded, telemetry
 
-from hansa.agent import state
+from hansa.agent.storage.state_directory import INBOX_DIRECTORY
 from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, UsageError
 from hansa.journal.records import InboxRecord
 from hansa.journal.settings import JournalSettings
@@ -138,7 +138,7 @@ def test_an_inbox_is_no_copy_of_the_journal_although_it_says_the_same_node_and_e
     )
     (feed,) = find_feeds([str(tmp_path)], telemetry=False).values()
     assert feed.place == str(tmp_path / "journal" / "7")
-    assert INBOX == state.INBOX_DIRECTORY
+    assert INBOX == INBOX_DIRECTORY
 
 
 def reason(error):

@@ -12,7 +12,7 @@ import msgspec
 
 from hansa.agent import tasks
 from hansa.agent.broker.retained_reader import MakeConnection, read_retained
-from hansa.agent.state import RETAINED_FILE, StateDirectory
+from hansa.agent.storage.state_directory import RETAINED_FILE, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import packets
 from hansa.protocol.effects import ListRetained, PersistRetained, PublishRetained, ReadRetained

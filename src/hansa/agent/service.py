@@ -28,8 +28,12 @@ from hansa.agent.links.link_manager import LinkManager, own_link_address
 from hansa.agent.metrics import METRICS_CONTENT_TYPE, render_metrics
 from hansa.agent.retained_store import RetainedStore, load_retained
 from hansa.agent.settings import AgentSettings, broker_address, link_access
-from hansa.agent.state import JOURNAL_DIRECTORY, SUBSCRIPTIONS_FILE, StateDirectory
 from hansa.agent.stopping import Shutdown
+from hansa.agent.storage.state_directory import (
+    JOURNAL_DIRECTORY,
+    SUBSCRIPTIONS_FILE,
+    StateDirectory,
+)
 from hansa.agent.telemetry.endpoints import LogEndpoints
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.service import TelemetryService

@@ -8,7 +8,7 @@ from pathlib import Path
 from hansa.agent.mqttfed.service import FedAgent
 from hansa.agent.service import Agent
 from hansa.agent.settings import AgentSettings, default_state_directory, load_settings
-from hansa.agent.state import StateDirectory
+from hansa.agent.storage.state_directory import StateDirectory
 from hansa.agent.topology.service import apply_manager_settings
 from hansa.cli.arguments import Parser
 from hansa.errors import HansaError

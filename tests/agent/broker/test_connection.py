@@ -12,7 +12,7 @@ from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.broker import connection as connection_module
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.delivery import connect_marker
+from hansa.agent.storage import connect_marker
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import ConnectOptions
 

@@ -8,7 +8,7 @@ import pytest
 from tests.agent.guaranteed import SureClient
 from tests.agent.live import Live, eventually
 
-from hansa.agent.delivery.redelivery import RISES_MIN
+from hansa.agent.delivery.dedup.redelivery import RISES_MIN
 from hansa.mqtt.types import Version
 from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation

@@ -12,9 +12,9 @@ from tests.agent.delivery.crashing import crash
 from tests.agent.waiting import until
 
 from hansa.agent.delivery.capture import Capture
+from hansa.agent.delivery.dedup.redelivery import PACKET_ID_HALF_RANGE
 from hansa.agent.delivery.epoch_rollover import EpochRollover
 from hansa.agent.delivery.outbox_journal import OutboxJournal
-from hansa.agent.delivery.redelivery import PACKET_ID_HALF_RANGE
 from hansa.errors import JournalUnusable
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import JournalWriter
@@ -549,7 +549,7 @@ def test_a_disk_that_fails_holds_back_the_answers_and_is_told(tmp_path, monkeypa
             raise JournalUnusable("no space")
 
         monkeypatch.setattr(life.keeping.writer, "commit", fail)
-        monkeypatch.setattr("hansa.agent.delivery.group_commit.RETRY_S", 0.01)
+        monkeypatch.setattr("hansa.agent.storage.retry.RETRY_S", 0.01)
         life.receive(publish(1))
         await until(lambda: life.problems, "the problem")
         assert (life.answers, life.kept, life.problems[0]) == ([], [], "no space")
@@ -680,7 +680,7 @@ def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
 
         real = JournalWriter.commit
         monkeypatch.setattr(JournalWriter, "commit", commit)
-        monkeypatch.setattr("hansa.agent.delivery.group_commit.RETRY_S", 0.01)
+        monkeypatch.setattr("hansa.agent.storage.retry.RETRY_S", 0.01)
         life.capture.schedule_rollover(9)
         life.receive(publish(2))
         await until(lambda: len(life.problems) > 1, "another attempt")

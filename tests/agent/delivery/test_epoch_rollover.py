@@ -9,8 +9,8 @@ from tests.agent.delivery.star import ORIGIN, PATIENCE, RECEIVER
 from tests.agent.delivery.trouble import Trouble, fill
 from tests.agent.live import eventually
 
-from hansa.agent.delivery import clone_detection
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
+from hansa.agent.storage import clone_detection
 from hansa.journal.crash import EXIT_CODE
 from hansa.journal.reader import JournalReader
 from hansa.journal.records import ReceiverAckRecord

@@ -9,8 +9,8 @@ from typing import Any
 from tests.agent.waiting import PATIENCE, until
 from tests.journal.journals import captured, numbers, open_writer
 
-from hansa.agent.delivery import group_commit
 from hansa.agent.delivery.group_commit import GroupCommit
+from hansa.agent.storage import retry
 from hansa.journal import disk
 from hansa.journal.writer import JournalWriter
 
@@ -53,7 +53,7 @@ def test_all_that_is_appended_while_one_commit_runs_shares_the_next(tmp_path, mo
 
 
 def test_a_disk_that_is_full_is_tried_again_and_both_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(group_commit, "RETRY_S", 0.01)
+    monkeypatch.setattr(retry, "RETRY_S", 0.01)
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from tests.journal.journals import spoil
 
+from hansa.agent.delivery.dedup.redelivery import RedeliveryCandidate, content_digest
 from hansa.agent.delivery.outbox_journal import OutboxJournal
-from hansa.agent.delivery.redelivery import RedeliveryCandidate, content_digest
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.journal.records import CapturedRecord, RecordedPublication
 from hansa.journal.segment import frame_record

@@ -14,7 +14,7 @@ from hansa.agent.alarms import Alarms
 from hansa.agent.delivery.poison_quarantine import DISCONNECTS_MAX
 from hansa.agent.delivery.service import DeliveryService
 from hansa.agent.delivery.settings import DeliverySettings
-from hansa.agent.state import StateDirectory
+from hansa.agent.storage.state_directory import StateDirectory
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version

@@ -26,7 +26,7 @@ from tests.agent.live import PATIENCE, Live, eventually
 
 from hansa.agent.links.fragments import StreamReassembly
 from hansa.agent.links.stream import LENGTH, RECEIPT_BIT, RECEIPT_BYTES, split_frames
-from hansa.agent.state import INBOX_DIRECTORY, JOURNAL_DIRECTORY, KEY_FILE
+from hansa.agent.storage.state_directory import INBOX_DIRECTORY, JOURNAL_DIRECTORY, KEY_FILE
 from hansa.errors import InvalidFrame
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId, Publication, node_id

@@ -20,7 +20,7 @@ from hansa.agent.broker.connection import BrokerAddress
 from hansa.agent.links.link import Address, Link
 from hansa.agent.links.mqtt import MqttLinkAccess, MqttLinks
 from hansa.agent.links.mqtt_stream import CLOSE, FORGED_PUBLICATION, OPEN, close_payload
-from hansa.agent.state import StateDirectory
+from hansa.agent.storage.state_directory import StateDirectory
 from hansa.protocol.model import NodeId, node_id
 from hansa.protocol.wire.codec import decode, encode
 from hansa.protocol.wire.frames import Hello

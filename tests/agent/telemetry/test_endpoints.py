@@ -11,7 +11,7 @@ from tests.journal.journals import EPOCH, NODE, captured, open_writer, write
 
 from hansa.agent.admin import Endpoints as AdminPages
 from hansa.agent.admin import LogHandler, json_response, serve
-from hansa.agent.state import JOURNAL_DIRECTORY
+from hansa.agent.storage.state_directory import JOURNAL_DIRECTORY
 from hansa.agent.telemetry.endpoints import LogEndpoints
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
 from hansa.journal import ranges

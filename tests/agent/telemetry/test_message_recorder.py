@@ -14,7 +14,7 @@ from tests.agent.process import Process, Scene
 
 from hansa.agent.delivery.outbox_journal import OutboxJournal
 from hansa.agent.settings import load_settings
-from hansa.agent.state import JOURNAL_DIRECTORY
+from hansa.agent.storage.state_directory import JOURNAL_DIRECTORY
 from hansa.agent.telemetry.message_recorder import MessageRecorder
 from hansa.agent.telemetry.recorded_topics import TOPICS_MAX, RecordedTopics
 from hansa.errors import JournalUnusable, UsageError

@@ -16,11 +16,16 @@ from typing import NamedTuple
 
 from hansa.agent import tasks
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
+from hansa.agent.delivery.dedup.reconnect_overlap import ReconnectOverlapDedup
+from hansa.agent.delivery.dedup.redelivery import (
+    ALREADY_DURABLE,
+    RedeliveryCandidate,
+    RedeliveryFilter,
+)
 from hansa.agent.delivery.epoch_rollover import EpochRollover
-from hansa.agent.delivery.group_commit import GroupCommit, run_write
+from hansa.agent.delivery.group_commit import GroupCommit
 from hansa.agent.delivery.outbox_journal import OutboxJournal
-from hansa.agent.delivery.overlap_dedup import ReconnectOverlapDedup
-from hansa.agent.delivery.redelivery import ALREADY_DURABLE, RedeliveryCandidate, RedeliveryFilter
+from hansa.agent.storage.retry import run_write
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import pass_crash_point
 from hansa.journal.records import RecordedPublication

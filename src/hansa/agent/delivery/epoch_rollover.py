@@ -16,8 +16,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hansa.agent.delivery import clone_detection
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
+from hansa.agent.storage import clone_detection
 from hansa.errors import JournalUnusable
 from hansa.journal.crash import pass_crash_point
 from hansa.journal.disk import sync_directory

@@ -1,31 +1,16 @@
-"""Makes a journal durable whenever somebody waits for it, and says how far it is."""
+"""Group commit: syncs a journal in a thread and reports each commit."""
 
 import asyncio
 from collections.abc import Callable
 
 from hansa.agent import tasks
-from hansa.errors import JournalUnusable, UsageError
+from hansa.agent.storage.retry import run_write
+from hansa.errors import JournalUnusable
 from hansa.journal.writer import JournalWriter
-
-RETRY_S = 1.0
-"""Seconds until the disk is tried again."""
-
-
-async def run_write(write: Callable[[], object], set_alarm: Callable[[str], None]) -> bool:
-    """Let a thread write something, and return whether it could. If not, `problem` is told why, and
-    it is time to try again; if so, an empty text."""
-    try:
-        await asyncio.to_thread(write)
-    except UsageError as error:
-        set_alarm(str(error))
-        await asyncio.sleep(RETRY_S)
-        return False
-    set_alarm("")
-    return True
 
 
 class GroupCommit:
-    """Commits in a thread, one at a time; what is appended meanwhile shares the next one."""
+    """Commits in a thread, one commit at a time. Records appended meanwhile share the next one."""
 
     def __init__(
         self,
@@ -33,8 +18,8 @@ class GroupCommit:
         on_durable: Callable[[], None],
         set_alarm: Callable[[str], None],
     ) -> None:
-        """`durable` is called after each commit; `problem` is told why there is none, and an empty
-        text when there is one again."""
+        """`on_durable` is called after each commit. `set_alarm` gets the reason of each failure,
+        and an empty text after the next success."""
         self._writer = writer
         self._on_durable = on_durable
         self._set_alarm = set_alarm
@@ -42,7 +27,7 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self) -> None:
-        """Make everything durable that was appended so far."""
+        """Start a commit of everything appended so far, unless one runs; then it follows."""
         self._requested_offset = self._writer.end
         if self._task is None:
             self._task = tasks.start_task(self._run())
@@ -56,7 +41,7 @@ class GroupCommit:
             self._task = None
 
     async def stop(self) -> None:
-        """Commit no more, and close the journal."""
+        """Cancel the commit task and close the journal, which commits the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

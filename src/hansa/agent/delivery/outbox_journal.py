@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hansa.agent.delivery import clone_detection
-from hansa.agent.delivery.epoch_rollover import EpochRollover, remove_unfinished
-from hansa.agent.delivery.overlap_dedup import PreviousCaptures, ReconnectOverlapDedup
-from hansa.agent.delivery.redelivery import (
+from hansa.agent.delivery.dedup.reconnect_overlap import PreviousCaptures, ReconnectOverlapDedup
+from hansa.agent.delivery.dedup.redelivery import (
     RECENT_MAX,
     PacketIdOrder,
     RedeliveryCandidate,
     candidate_from_record,
     content_digest,
 )
+from hansa.agent.delivery.epoch_rollover import EpochRollover, remove_unfinished
+from hansa.agent.storage import clone_detection
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import JournalReader

@@ -11,23 +11,23 @@ from typing import Any, Protocol
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
 from hansa.agent.delivery.capture import Capture
-from hansa.agent.delivery.connect_marker import SESSION_UNCERTAIN, ConnectMarker
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
-from hansa.agent.delivery.group_commit import RETRY_S
 from hansa.agent.delivery.inbox_journal import InboxJournal, gap_status
 from hansa.agent.delivery.injection import Injection, InjectionPort
-from hansa.agent.delivery.lease_store import LeaseStore
 from hansa.agent.delivery.outbox_journal import OutboxJournal
-from hansa.agent.delivery.peer_store import PeerStore, load_peers
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.agent.error_text import quote_text
-from hansa.agent.state import (
+from hansa.agent.status import node_name
+from hansa.agent.storage.connect_marker import SESSION_UNCERTAIN, ConnectMarker
+from hansa.agent.storage.lease_store import LeaseStore
+from hansa.agent.storage.peer_store import PeerStore, load_peers
+from hansa.agent.storage.retry import RETRY_S
+from hansa.agent.storage.state_directory import (
     CONNECT_MARKER_FILE,
     INBOX_DIRECTORY,
     JOURNAL_DIRECTORY,
     StateDirectory,
 )
-from hansa.agent.status import node_name
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.journal.crash import pass_crash_point
 from hansa.mqtt.limits import BrokerLimits

@@ -12,7 +12,7 @@ from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
 from hansa.agent.links.link_manager import LinkManager
 from hansa.agent.settings import AgentSettings
-from hansa.agent.state import StateDirectory
+from hansa.agent.storage.state_directory import StateDirectory
 from hansa.agent.topology.broker_probe import BrokerProbe
 from hansa.agent.topology.http import ManagerRefused, ManagerUnavailable
 from hansa.agent.topology.manager_client import (

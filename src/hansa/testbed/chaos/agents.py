@@ -9,7 +9,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from hansa.agent.state import KEY_FILE, StateDirectory
+from hansa.agent.storage.state_directory import KEY_FILE, StateDirectory
 from hansa.errors import PromiseBroken
 from hansa.journal.crash import EXIT_CODE
 from hansa.protocol.membership.overlay import CONTESTED

@@ -4,8 +4,8 @@ import asyncio
 
 from tests.agent.waiting import until
 
-from hansa.agent.delivery import lease_store
-from hansa.agent.delivery.lease_store import LeaseStore
+from hansa.agent.storage import lease_store
+from hansa.agent.storage.lease_store import LeaseStore
 from hansa.protocol.events import PeersRestored
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import NodeRecord

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from tests.agent.waiting import until
 
-from hansa.agent.delivery import group_commit
-from hansa.agent.delivery.peer_store import PeerStore, decode_peers
+from hansa.agent.storage import retry
+from hansa.agent.storage.peer_store import PeerStore, decode_peers
 from hansa.errors import UsageError
 from hansa.protocol.effects import PersistPeer
 from hansa.protocol.events import PeersPersisted
@@ -36,7 +36,7 @@ def test_what_is_remembered_is_written_and_then_noted():
 
 
 def test_a_disk_that_fails_is_told_and_tried_again(monkeypatch):
-    monkeypatch.setattr(group_commit, "RETRY_S", 0.01)
+    monkeypatch.setattr(retry, "RETRY_S", 0.01)
 
     async def work() -> None:
         failures = [UsageError("no space")]

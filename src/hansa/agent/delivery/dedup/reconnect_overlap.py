@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hansa.agent.broker.overlap_dedup import content_hash
-from hansa.agent.delivery.redelivery import RECENT_MAX, RedeliveryCandidate, content_digest
+from hansa.agent.delivery.dedup.redelivery import RECENT_MAX, RedeliveryCandidate, content_digest
 from hansa.journal.records import CaptureCompletedRecord, RedeliverableRecord
 from hansa.mqtt.packets import PublishPacket
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from hansa.agent.delivery.connect_marker import ConnectMarker
+from hansa.agent.storage.connect_marker import ConnectMarker
 
 
 def greeting(directory: Path, problems: list[str] | None = None) -> ConnectMarker:

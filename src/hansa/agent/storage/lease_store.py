@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from hansa.agent import tasks
-from hansa.agent.delivery.group_commit import run_write
+from hansa.agent.storage.retry import run_write
 from hansa.protocol.events import PeersRestored
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import Record, Stamp

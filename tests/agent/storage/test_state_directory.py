@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from hansa.agent.state import StateDirectory
+from hansa.agent.storage.state_directory import StateDirectory
 from hansa.errors import UsageError
 from hansa.protocol.clock import AHEAD_MAX_MS
 

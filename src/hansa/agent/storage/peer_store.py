@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 
 from hansa.agent import tasks
-from hansa.agent.delivery.group_commit import run_write
-from hansa.agent.state import PEERS_FILE, StateDirectory
+from hansa.agent.storage.retry import run_write
+from hansa.agent.storage.state_directory import PEERS_FILE, StateDirectory
 from hansa.errors import UsageError
 from hansa.protocol.effects import PersistPeer
 from hansa.protocol.events import PeersPersisted
