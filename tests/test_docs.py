@@ -238,6 +238,12 @@ def test_the_reading_order_leads_to_every_page():
     assert [page for page in pages if page not in linked] == []
 
 
+def test_every_how_to_is_listed():
+    linked = LINK.findall(read(DOCS / "README.md"))
+    pages = [f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md")]
+    assert [page for page in pages if page not in linked] == []
+
+
 def test_every_dependency_has_its_reason():
     project = tomllib.loads(read(ROOT / "pyproject.toml"))
     extras = project["project"]["optional-dependencies"].values()
@@ -293,6 +299,36 @@ def definitions(folder: Path) -> list[tuple[str, ...]]:
         for module in sorted(folder.rglob("*.py"))
         for found in inside(ast.parse(read(module)), (module.stem,))
     ]
+
+
+def classes() -> dict[str, list[str]]:
+    """The modules that define each class, by the name of the class."""
+    found: dict[str, list[str]] = {}
+    for module in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(read(module)).body:
+            if isinstance(node, ast.ClassDef):
+                place = module.relative_to(PACKAGE).with_suffix("").as_posix()
+                found.setdefault(node.name, []).append(place)
+    return found
+
+
+def test_class_names_that_occur_twice_are_in_the_glossary():
+    twice = {name: modules for name, modules in classes().items() if len(modules) > 1}
+    table = read(DOCS / "glossary.md").partition("## Class names that occur twice")[2]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    assert {CODE.findall(row[0])[0]: CODE.findall(row[1]) for row in rows} == twice
+
+
+def test_code_that_the_glossary_names_exists():
+    modules = [path.with_suffix("").as_posix() for path in PACKAGE.rglob("*")]
+    defined = {path[-1] for path in definitions(PACKAGE)} | set(classes()) | {"NodeId", "Unicast"}
+    rows = [line.split(" | ") for line in read(DOCS / "glossary.md").splitlines()]
+    named = [word for row in rows if len(row) == 3 for word in CODE.findall(row[2])]
+    assert [
+        word
+        for word in named
+        if word not in defined and not any(module.endswith(f"/{word}") for module in modules)
+    ] == []
 
 
 WALK = CODE.findall(read(DOCS / "walk-of-a-message.md"))

@@ -71,7 +71,7 @@ def installed_to(document: str) -> str:
 
 
 def test_documents_install_where_the_units_start():
-    assert installed_to("operating.md") == installed_to("manager.md")
+    assert installed_to("how-to/install.md") == installed_to("manager.md")
     units = {unit.name: unit.read_text() for unit in UNITS}
     assert "/usr/bin/env" not in "".join(units.values())
 

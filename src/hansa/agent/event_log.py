@@ -3,7 +3,7 @@
 A line is `what happened key=value …`: a node has its name beside its id, texts of clients and peers
 are in quotes, and no line shows how Python writes an object. Whatever repeats as long as its cause
 lasts (a neighbour that is away, a stranger who knocks) is written once and then only in detail;
-docs/operating.md lists the lines.
+docs/how-to/troubleshoot.md lists the lines.
 """
 
 import logging

@@ -21,7 +21,7 @@ EXAMPLES = """\
   HANSA_BROKER_PORT=1884 HANSA_LINK_NEIGHBOURS=a:10500,b:10500 hansa agent
 
 Every setting of the file is also an environment variable: `[broker] port` is HANSA_BROKER_PORT.
-The environment wins. A file for one of two neighbours (docs/operating.md explains all settings):
+The environment wins. A file for one of two neighbours (docs/node.toml has all settings):
 
   name = "plant-1"
   state = "/var/lib/hansa/plant-1"

@@ -30,7 +30,7 @@ def only(**learned) -> BrokerAdvice:
 
 
 def test_the_operator_reads_the_same_lines():
-    page = Path(__file__).parents[3] / "docs" / "operating.md"
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "configure.md"
     lines = page.read_text(encoding="utf-8").splitlines()
     assert [line for line in LOG_SETTINGS if line not in lines] == []
 
