@@ -173,7 +173,7 @@ def test_of_a_broker_without_a_log_only_what_it_can_do_matters():
         logs_subscribe=False,
         limits=limits(version=Version.V311, packet_bytes_max=2_000),
         proof=DeliveryProbeResult(queued_count=1, queue_offered_count=2),
-        overlap_overlap_copies=1,
+        overlap_copies=1,
     )
     problems = [advice.problem.split(":")[0] for advice in advise_on_broker(learned, "static")]
     assert problems == [
