@@ -6,8 +6,9 @@ from typing import Any
 
 from bench.console import say
 from bench.cost import cost_of
-from hansa.cli.sweep import run_case
+from hansa.cli.simulate import parse_request
 from hansa.experiments.fan_out import run_on_executors
+from hansa.experiments.runner import run_case
 from hansa.experiments.sweep import SweepCase, make_sweep
 from hansa.pipeline.session import session
 
@@ -18,7 +19,7 @@ OPTIONS = ("topology",)
 def measure() -> dict[str, object]:
     """Wall time of 2,000 simulations on Spark, as a ratio to multiprocessing (goal 1.2)."""
     cases = make_sweep(VALUES, OPTIONS).cases
-    one = partial(run_case, "bench")
+    one = partial(run_case, parse_request, "bench")
     context = session().sparkContext
     workers = context.defaultParallelism
     _on_spark(context, cases[: 8 * workers], one)  # both sides start with their modules loaded

@@ -1,17 +1,12 @@
 """`hansa experiment`: tables for people, JSON, and one line for every mistake."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from hansa.cli.experiment import _draw
 from hansa.cli.main import main
 from hansa.protocol.links.neighbours import Neighbours
 from hansa.protocol.routing import STRATEGIES
-from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.scenarios.comparison import measure_strategy
-from hansa.simulator.scenarios.trials import make_trials
 
 TRIAL = ("--trial", "antonielli-tree-0")
 
@@ -51,20 +46,6 @@ def test_plots_are_drawn_with_a_bar_for_every_strategy(capsys, tmp_path):
     ]
     picture = (place / "copies.svg").read_text()
     assert all(f">{name}</text>" in picture for name in STRATEGIES)
-
-
-def test_losses_are_drawn_also_of_a_strategy_that_was_never_seen_to_recover(tmp_path):
-    trial = next(each for each in make_trials(seed=1) if each.name == "spohn-2020")
-    found = measure_strategy(trial, ProtocolSettings(), "mesh", seed=1)
-    shown = [
-        replace(found, trial="faults", lost=3, recovered_s=2.0),
-        replace(found, trial="faults", lost=7, strategy="paths", recovered_s=None),
-        replace(found, trial="none", lost=5),
-    ]
-    _draw(shown, {"faults"}, tmp_path)
-    picture = (tmp_path / "lost.svg").read_text()
-    assert ">paths</text>" in picture and ">faults</text>" in picture
-    assert ">none</text>" not in picture
 
 
 def test_a_broken_promise_is_shown_and_ends_with_exit_code_1(capsys, monkeypatch):

@@ -110,7 +110,8 @@ def test_help_is_fast():
 
 def test_help_of_a_command_is_fast():
     code = (
-        "import sys, hansa.cli.simulate as s; s.make_parser().format_help(); print(sorted(sys.modules))"
+        "import sys, hansa.cli.simulate as s; s.make_parser().format_help();"
+        " print(sorted(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "'argparse'" in out.stdout

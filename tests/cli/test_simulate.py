@@ -9,12 +9,13 @@ import pytest
 
 from hansa.cli import simulate
 from hansa.cli.main import main
-from hansa.cli.seeds import SeedTally
+from hansa.simulator import request, seed_runner
 from hansa.simulator.options import FaultCounts
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import simulate as simulate_options
 from hansa.simulator.scenarios.catalogue import SCENARIOS, ScenarioResult
 from hansa.simulator.scenarios.sampling import random_options
+from hansa.simulator.seed_runner import SeedTally
 
 
 def run(capsys, *given):
@@ -155,7 +156,7 @@ def test_a_file_in_parts_is_told(tmp_path, capsys):
     path.write_text("0-1\n2-3\n")
     code, _, err = run(capsys, "--topology", f"file:{path}")
     assert code == 0
-    assert err == f"hansa: file:{path} is in 2 parts that cannot reach each other\n"
+    assert err == f"hansa: file:{path} consists of 2 parts that are not connected\n"
 
 
 def test_faults_by_script_are_measured(capsys):
@@ -172,7 +173,7 @@ def test_faults_by_script_are_measured(capsys):
 @pytest.mark.parametrize(("qos", "lost"), [(0, 2), (2, 0)])
 def test_a_part_that_was_cut_off_gets_what_is_guaranteed(qos, lost, capsys):
     """The publications of seconds 2.5 and 3.75 are made while the only way is cut."""
-    cut = ("--at", "2 cut 1-2", "--at", "4 mend 1-2", "--at", "4.5 publish 0 plant/x")
+    cut = ("--at", "2 cut 1-2", "--at", "4 restore 1-2", "--at", "4.5 publish 0 plant/x")
     clients = ("--subscribe", "2:plant/#", "--publish", "0:plant/temp", "--publications", "8")
     code, out, _ = run(capsys, "--topology", "line:3", *clients, *cut, "--qos", str(qos), "--json")
     values = json.loads(out)
@@ -192,8 +193,8 @@ def test_disturbances_are_shown(capsys):
 
 
 def test_a_fault_that_comes_too_soon_is_told(capsys):
-    _, out, _ = run(capsys, "--at", "2 vanish 0", "--at", "2.5 restart 0")
-    assert re.search(r"^ *vanish 0 +the next fault came first *$", out, flags=re.MULTILINE)
+    _, out, _ = run(capsys, "--at", "2 power-off 0", "--at", "2.5 restart 0")
+    assert re.search(r"^ *power-off 0 +the next fault came first *$", out, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_a_transcript_tells_what_happened(tmp_path, capsys):
 @pytest.mark.parametrize("outside", ["one", "all", "random"])
 def test_settings_that_a_scenario_leaves_open(preset, outside, capsys):
     code, _, _ = run(
-        capsys, "--scenario", "spohn-2020", "--preset", preset, "--outside", outside, "--json"
+        capsys, "--scenario", "spohn-2020", "--preset", preset, "--non-member-forwarding", outside, "--json"
     )
     assert code == 0
 
@@ -269,20 +270,20 @@ def test_many_seeds_as_json(capsys):
 @pytest.fixture
 def failing(monkeypatch):
     """Every run of a scenario or a topology breaks a promise."""
-    play = simulate.run_seed
+    run_request = request.run_request
 
-    def broken(args, seed, listen=None):
-        played = play(args, seed, listen)
+    def broken(*arguments):
+        result = run_request(*arguments)
         texts = tuple(f"no loop: text {number}" for number in range(12))
-        return ScenarioResult(replace(played.result, violations=texts), played.rows)
+        return ScenarioResult(replace(result.result, violations=texts), result.rows)
 
-    monkeypatch.setattr(simulate, "run_seed", broken)
-    monkeypatch.setattr("hansa.cli.seeds.find_first_failure", _first_failure)
+    monkeypatch.setattr(request, "run_request", broken)
+    monkeypatch.setattr(seed_runner, "find_first_failure", _run_first_seed)
 
 
-def _first_failure(play, seeds):
-    """What `seeds.first_failure` does, in this process."""
-    return SeedTally(0, play(seeds[0]), None)
+def _run_first_seed(run_seed, seeds, on_passed):
+    """Stands in for `find_first_failure`, in this process."""
+    return SeedTally(0, run_seed(seeds[0]), None)
 
 
 def test_a_broken_promise_is_exit_code_1(failing, capsys):
@@ -343,7 +344,7 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--seed 1_0",
          "argument --seed: '1_0' is not a whole number; see `hansa simulate --help`"),
         ("--seed 9223372036854775807 --runs 2",
-         "2 runs from seed 9223372036854775807 go beyond the largest, 9223372036854775807; start"
+         "2 runs from seed 9223372036854775807 exceed the largest seed, 9223372036854775807; start"
          " with a smaller --seed"),
         ("--topology ", "topology '': write one of ring:3 line:5 star:8 grid:3x3 tree:15 full:6"
          " random:50,4 geometric:100,0.15 file:links.json"),
@@ -357,18 +358,18 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          " as in 3:plant/temp; see `hansa simulate --help`"),
         ("--filter ", "topic filter '': must not be empty"),
         ("--faults ", "faults '': there is no ''; there are cuts, silent-cuts, one-way-cuts,"
-         " partitions, flaps, crashes, vanishings, freezes, stalls, disk-failures,"
+         " partitions, flaps, crashes, power-offs, freezes, stalls, disk-failures,"
          " clock-jumps, refusals, lossy-restarts, broker-restarts,"
          " link-changes, clones, roll-backs"),
         ("--at ", "step '': write seconds and an action, as in '2 crash 3'"),
         ("--transcript ", "argument --transcript: name a file; see `hansa simulate --help`"),
         ("--scenario random --preset machado",
-         "a scenario decides --preset itself; leave it out, or use --topology"),
+         "a scenario sets --preset itself; omit it, or use --topology"),
         ("--runs 0",
          "argument --runs: 0 must be from 1 to 1000000 runs; see `hansa simulate --help`"),
         ("--preset lan", "argument --preset: there is no 'lan'; there are default, machado; see"
          " `hansa simulate --help`"),
-        ("--outside none", "argument --outside: there is no 'none'; there are one, all, random; see"
+        ("--non-member-forwarding none", "argument --non-member-forwarding: there is no 'none'; there are one, all, random; see"
          " `hansa simulate --help`"),
         ("--subscribe 1", "argument --subscribe: '1' must be a node, a colon and a topic or filter,"
          " as in 3:plant/temp; see `hansa simulate --help`"),
@@ -380,19 +381,19 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--faults crashs=1", "faults 'crashs=1': there is no 'crashs'; did you mean 'crashes'?"),
         ("--faults crashes=x", "faults 'crashes=x': 'x' is not a count; write crashes=2"),
         ("--faults crashes --duration 0",
-         "faults need time to strike; give --duration more than 0 seconds"),
+         "faults need time; give --duration more than 0 seconds"),
         ("--faults stalls",
-         "a disk is only missed at QoS 1 and 2; give --qos 1 or 2"),
+         "disk faults matter only at QoS 1 and 2; give --qos 1 or 2"),
         ("--qos 3", "argument --qos: 3 must be from 0 to 2; see `hansa simulate --help`"),
         ("--at crash", "step 'crash': write seconds and an action, as in '2 crash 3'"),
         ("--scenario ring-3 --redundancy 3",
-         "a scenario decides --redundancy itself; leave it out, or use --topology"),
+         "a scenario sets --redundancy itself; omit it, or use --topology"),
         ("--scenario ring-3 --strategy paths",
-         "a scenario decides --strategy itself; leave it out, or use --topology"),
+         "a scenario sets --strategy itself; omit it, or use --topology"),
         ("--scenario ring-3 --group-depth 1",
-         "a scenario decides --group-depth itself; leave it out, or use --topology"),
+         "a scenario sets --group-depth itself; omit it, or use --topology"),
         ("--runs 2 --transcript x",
-         "--transcript is of one run; leave out --runs or --transcript"),
+         "--transcript needs a single run; omit --runs or --transcript"),
         ("--transcript /nowhere/x", "cannot write /nowhere/x: no such file or directory"),
         ("--colour", "unrecognized arguments: --colour; see `hansa simulate --help`"),
     ],
@@ -402,5 +403,5 @@ def test_bad_input_is_one_line_and_exit_code_2(given, problem, capsys):
 
 
 def test_a_step_after_the_end_is_refused(capsys):
-    problem = "step '20 crash 1' comes after the end; give --duration 20 or more"
+    problem = "step '20 crash 1' comes after the run; give --duration 20 or more"
     assert run(capsys, "--at", "20 crash 1") == (2, "", f"hansa: {problem}\n")

@@ -1,8 +1,18 @@
 """Bars as SVG: what is drawn is what was measured."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
-from hansa.experiments.bars import LABEL_WIDTH, PANEL_WIDTH, VALUE_WIDTH, draw_bars
+from hansa.experiments.bars import (
+    LABEL_WIDTH,
+    PANEL_WIDTH,
+    VALUE_WIDTH,
+    draw_bars,
+    draw_measurements,
+)
+from hansa.protocol.settings import ProtocolSettings
+from hansa.simulator.scenarios.comparison import measure_strategy
+from hansa.simulator.scenarios.trials import make_trials
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,3 +34,17 @@ def test_bars_are_as_long_as_their_values_within_a_panel():
 def test_nothing_is_no_bar_and_text_is_text():
     texts, bars = drawn("<&>", {"<none>": {"a": 0.0}, "empty": {}})
     assert (texts, bars) == (["<&>", "<none>", "a", "0", "empty"], [0.0])
+
+
+def test_losses_are_drawn_for_a_strategy_without_measured_recovery(tmp_path):
+    trial = next(each for each in make_trials(seed=1) if each.name == "spohn-2020")
+    found = measure_strategy(trial, ProtocolSettings(), "mesh", seed=1)
+    shown = [
+        replace(found, trial="faults", lost=3, recovered_s=2.0),
+        replace(found, trial="faults", lost=7, strategy="paths", recovered_s=None),
+        replace(found, trial="none", lost=5),
+    ]
+    draw_measurements(shown, {"faults"}, tmp_path)
+    picture = (tmp_path / "lost.svg").read_text()
+    assert ">paths</text>" in picture and ">faults</text>" in picture
+    assert ">none</text>" not in picture

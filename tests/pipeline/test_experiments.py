@@ -6,14 +6,15 @@ from functools import partial
 
 import pytest
 
-from hansa.cli import simulate
 from hansa.cli.main import main
-from hansa.cli.sweep import run_case
+from hansa.cli.simulate import parse_request
 from hansa.errors import UsageError
 from hansa.experiments.fan_out import run_on_executors
+from hansa.experiments.runner import run_case
 from hansa.experiments.runs import case_key
 from hansa.experiments.sweep import make_sweep
 from hansa.experiments.table import RunTable
+from hansa.simulator.request import run_request
 
 VALUES = {"topology": ["ring:3", "line:3"], "faults": ["", "crashes=1"], "seeds": 3, "duration": 2}
 SWEEP = make_sweep({**VALUES, "name": "small"}, list(VALUES))
@@ -33,7 +34,7 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
     given = ["experiment", "run", str(sweep_file), "--lake", str(tmp_path / "lake")]
     assert main([*given, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err == "hansa: small: 12 simulations, 12 to play\n"
+    assert err == "hansa: small: 12 simulations, 12 to run\n"
     summary = json.loads(out)
     assert [(row["topology"], row["faults"], row["cases"]) for row in summary] == [
         ("line:3", "", 3),
@@ -43,7 +44,7 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
     ]
     assert main(given) == 0
     out, err = capsys.readouterr()
-    assert err == "hansa: small: 12 simulations, 0 to play\n"
+    assert err == "hansa: small: 12 simulations, 0 to run\n"
     assert "line:3" in out and "crashes=1" in out
 
     sql = "select count(distinct fingerprint) as n, max(nodes) as nodes from experiments"
@@ -63,9 +64,7 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
     }
     assert set(rows) == KEYS
     for case in SWEEP.cases[::5]:
-        result = simulate.run_seed(
-            simulate.make_parser().parse_args(case.arguments), case.seed
-        ).result
+        result = run_request(parse_request(case.arguments), case.seed).result
         row = rows[case_key(case)]
         assert (row["fingerprint"], row["delivered"], row["nodes"]) == (
             result.fingerprint,
@@ -77,7 +76,8 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
 @pytest.mark.long
 def test_what_was_played_before_an_interruption_is_not_played_again(spark, tmp_path, sweep_file):
     lake = str(tmp_path / "lake")
-    some = run_on_executors(spark.sparkContext, SWEEP.cases, partial(run_case, "small"))
+    run_small = partial(run_case, parse_request, "small")
+    some = run_on_executors(spark.sparkContext, SWEEP.cases, run_small)
     rows = next(some)
     some.close()
     RunTable(spark, lake).append(rows)
@@ -89,7 +89,7 @@ def test_what_was_played_before_an_interruption_is_not_played_again(spark, tmp_p
 
 def test_a_case_that_two_drivers_played_counts_once(spark, tmp_path):
     runs = RunTable(spark, str(tmp_path))
-    row = run_case("small", SWEEP.cases[0])
+    row = run_case(parse_request, "small", SWEEP.cases[0])
     runs.append([row])
     runs.append([row])
     (summed,) = runs.summary(replace(SWEEP, swept=()), KEYS)
@@ -99,7 +99,7 @@ def test_a_case_that_two_drivers_played_counts_once(spark, tmp_path):
 def test_a_fault_names_the_command_that_shows_it(spark):
     broken = replace(SWEEP.cases[0], parameters=(("topology", "file:/nowhere"),))
     with pytest.raises(UsageError, match="nowhere"):
-        run_case("small", broken)
+        run_case(parse_request, "small", broken)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,10 @@ def run(given: Sequence[str]) -> int:
         _make_directory(args.plots)
     measured = list(_measure(args, chosen))
     if args.plots is not None:
-        _draw(measured, {trial.name for trial in chosen if trial.has_faults}, args.plots)
+        from hansa.experiments.bars import draw_measurements
+
+        with_faults = {trial.name for trial in chosen if trial.has_faults}
+        draw_measurements(measured, with_faults, args.plots)
     if args.json:
         print(json.dumps([asdict(each) for each in measured], indent=2))
     else:
@@ -150,38 +153,12 @@ def _print_tables(measured: "list[StrategyMeasurement]", seed: int) -> None:
     out.print(f"redundancy {measured[0].redundancy}, seed {seed}", style="dim")
 
 
-PLOTS = {
-    "copies": "copies per publication, over all links",
-    "busiest": "copies per publication that the busiest node sends",
-    "delay_ms": "mean delay, ms",
-    "control_frames": "control frames in the whole run, without heartbeats",
-    "lost": "deliveries lost at QoS 0, with faults",
-}
-"""What is drawn, by the field of what was measured."""
-
-
 def _make_directory(directory: Path) -> None:
     """Try the place now, and not when everything has been measured."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--plots {directory}: {error.strerror}") from error
-
-
-def _draw(measured: "list[StrategyMeasurement]", faulty: set[str], directory: Path) -> None:
-    """Draw what there is; losses only of trials with faults, for all strategies of those."""
-    from hansa.experiments.bars import draw_bars
-
-    for name, title in PLOTS.items():
-        panels: dict[str, dict[str, float]] = {}
-        for each in measured:
-            value = getattr(each, name)
-            if value is not None and (name != "lost" or each.trial in faulty):
-                panels.setdefault(each.trial, {})[each.strategy] = value
-        panels = {trial: bars for trial, bars in panels.items() if any(bars.values())}
-        if panels:
-            place = directory / f"{name.removesuffix('_ms').replace('_', '-')}.svg"
-            place.write_text(draw_bars(title, panels), encoding="utf-8")
 
 
 _COLUMNS = (

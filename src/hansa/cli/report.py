@@ -18,8 +18,6 @@ EXAMPLES = """\
   hansa report --lake lake /var/lib/hansa              take in what was recorded first
   hansa report --lake lake --papers --out report.html  and the papers' tables beside ours"""
 
-PAPERS_SEED = 1
-
 
 def run(given: Sequence[str]) -> int:
     """Write a report and return the exit code."""
@@ -47,7 +45,7 @@ def run(given: Sequence[str]) -> int:
                 runner.PipelineJob(args.sources, token, payloads=args.payloads),
                 progress.report_table,
             )
-        papers = _run_papers(progress) if args.papers else ()
+        papers = _run_papers(progress) if args.papers else []
         progress.show("drawing")
         _write(args.out, render_page(collect_report(spark, Lake(args.lake)), papers))
         answer = ask(spark, Lake(args.lake), args.query) if args.query else None
@@ -110,16 +108,6 @@ def _parser() -> Parser:
 
 
 def _run_papers(progress: ConsoleProgress) -> "list[ReportedPaper]":
-    """Play what the papers measured; their numbers are in the scenarios."""
-    from hansa.pipeline.report.page import ReportedClaim, ReportedPaper
-    from hansa.protocol.settings import ProtocolSettings
-    from hansa.simulator.papers import bevilaqua, machado, spohn
-    from hansa.simulator.scenarios.catalogue import run_scenario
+    from hansa.experiments.papers import run_papers
 
-    made = []
-    for scenario in (*spohn.SCENARIOS, *machado.SCENARIOS, *bevilaqua.SCENARIOS):
-        progress.show(f"playing {scenario.name}")
-        played = run_scenario(scenario, ProtocolSettings(), PAPERS_SEED)
-        claims = [ReportedClaim(row.what, row.claimed, row.ours, row.holds) for row in played.rows]
-        made.append(ReportedPaper(f"{scenario.name}: {scenario.title}", claims))
-    return made
+    return run_papers(lambda name: progress.show(f"running {name}"))

@@ -1,11 +1,11 @@
-"""`hansa simulate`: one run or many, of a scenario or of any topology, for people or as JSON."""
+"""`hansa simulate`: run a scenario or any topology, for one seed or many."""
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from hansa.protocol.settings import PRESETS, ManagementBy, Metric, NonMemberForw
 
 if TYPE_CHECKING:
     from hansa.simulator.analysis.transcript import TranscriptListener
+    from hansa.simulator.request import SimulationRequest
     from hansa.simulator.scenarios.catalogue import ScenarioResult
 
 DEFAULT_SEED = 1
@@ -28,11 +29,11 @@ FIXED_BY_SCENARIO = (
     *("reorder", "subscribe", "subscribers", "filter", "publish", "publications", "qos", "faults"),
     *("at", "duration"),
 )
-"""What a scenario itself decides: its expectations would not hold otherwise."""
+"""Options that every scenario sets itself: its expectations depend on them."""
 FIXED_BY_CLAIM = ("strategy",)
-"""What it decides besides if its paper claims something of one strategy."""
-DRAWN_BY_SEED = ("preset", "outside")
-"""What a scenario that draws everything from the seed decides besides."""
+"""Options that a scenario of a paper sets besides."""
+DRAWN_BY_SEED = ("preset", "non_member_forwarding")
+"""Options that a scenario drawn from the seed sets besides."""
 
 EXAMPLES = """\
   hansa simulate --list
@@ -41,16 +42,15 @@ EXAMPLES = """\
   hansa simulate --topology ring:3 --subscribe '1:plant/#' --publish 0:plant/temp
   hansa simulate --topology grid:4x4 --at '2 crash 5' --at '6 restart 5' --transcript story.txt
   hansa simulate --topology random:25,4 --subscribers 10 --faults crashes=3,partitions=1 --runs 100
-  hansa simulate --scenario random --seed 2000 --runs 100   anything that a seed can draw
+  hansa simulate --scenario random --seed 2000 --runs 100   topology, faults and traffic at random
   hansa simulate --scenario random --strategy paths --runs 100          with another strategy
   hansa simulate --scenario overlap --json | python3 -m json.tool
 
-exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa itself
+exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 internal error
 """
 
 
 def run(given: Sequence[str]) -> int:
-    """Run the command with these arguments and return its exit code."""
     args = make_parser().parse_args(given)
     if args.list:
         return _list_scenarios()
@@ -60,12 +60,17 @@ def run(given: Sequence[str]) -> int:
     return _run_one(args, given)
 
 
+def parse_request(given: Sequence[str]) -> "SimulationRequest":
+    """Parse options of `hansa simulate`; for sweeps, whose cases are written in them."""
+    return _make_request(make_parser().parse_args(given))
+
+
 def make_parser() -> Parser:
-    """Return the parser; it imports nothing that takes time."""
+    """Return the parser. Imports nothing slow, so that `--help` is fast."""
     made = Parser(
         "hansa simulate",
-        "Run a federation on virtual time, with the protocol code of the live agent, and check\n"
-        "every promise while it runs. A seed and the options are the whole run, bit for bit.",
+        "Run a federation in virtual time, with the protocol code of the live agent, and check\n"
+        "all promises while it runs. The same seed and options give the same run, bit for bit.",
         EXAMPLES,
     )
     _add_what(made)
@@ -81,7 +86,7 @@ def _add_what(made: Parser) -> None:
     one.add_argument("--list", action="store_true", help="list the scenarios and what they claim")
     one.add_argument(
         "--scenario", metavar="NAME",
-        help="an experiment of the papers, checked; or random: the seed draws everything",
+        help="an experiment of the papers, checked; random: the seed draws everything",
     )  # fmt: skip
     one.add_argument(
         "--topology",
@@ -91,11 +96,11 @@ def _add_what(made: Parser) -> None:
     )
     group.add_argument(
         "--seed", type=arguments.seed, default=DEFAULT_SEED, metavar="N",
-        help=f"decides all that is random (default {DEFAULT_SEED}); printed with every result",
+        help=f"seed of everything random (default {DEFAULT_SEED}); printed with every result",
     )  # fmt: skip
     group.add_argument(
         "--runs", type=whole_number(1, RUNS_MAX, "runs"), default=1, metavar="N",
-        help="play seeds N, N+1 ... on all cores and stop at the first that breaks a promise",
+        help="run N seeds from --seed on, on all cores; stop at the first that breaks a promise",
     )  # fmt: skip
     group.add_argument(
         "--json", action="store_true", help="print one JSON object instead of tables"
@@ -104,11 +109,11 @@ def _add_what(made: Parser) -> None:
         "--transcript",
         metavar="FILE",
         type=arguments.path,
-        help="write what happened, one line each, to FILE",
+        help="write all events to FILE, one line each",
     )
     group.add_argument(
         "--telemetry", metavar="DIR", type=arguments.path,
-        help="write what happened as records, as live agents do, to an empty directory",
+        help="write telemetry, as live agents do, to an empty directory",
     )  # fmt: skip
 
 
@@ -116,29 +121,29 @@ def _add_protocol(made: Parser) -> None:
     group = made.add_argument_group("protocol")
     group.add_argument(
         "--preset", type=one_of(PRESETS), metavar="NAME",
-        help="timers to start from: default, or machado: those of Machado 2023, which take minutes",
+        help="timers: default, or machado for those of Machado 2023, which take minutes",
     )  # fmt: skip
     group.add_argument(
         "--strategy", type=arguments.strategy, metavar="NAME",
-        help="how publications find their way; docs/strategies.md lists them (default mesh)",
+        help="routing strategy, see docs/strategies.md (default mesh)",
     )  # fmt: skip
     group.add_argument(
         "--redundancy", type=whole_number(1, 16, "parents"), metavar="N",
         help="parents per mesh member; 1 makes a tree (default 2)",
     )  # fmt: skip
     group.add_argument(
-        "--outside", type=one_of(NonMemberForwarding), metavar="one|all|random",
-        help="which parents take a publication from outside the mesh (default one)",
+        "--non-member-forwarding", type=one_of(NonMemberForwarding), metavar="one|all|random",
+        help="parents to which a node outside the mesh sends a publication (default one)",
     )  # fmt: skip
     group.add_argument(
         "--metric",
         type=one_of(Metric),
         metavar="hops|rtt",
-        help="what makes a path short (default hops)",
+        help="length of a path (default hops)",
     )
     group.add_argument(
         "--management", type=one_of(ManagementBy), metavar="id|capacity",
-        help="who leads the management group: the smallest id, or the highest of random capacities"
+        help="core of the management group: the smallest id, or the highest random capacity"
         " (default id)",
     )  # fmt: skip
     group.add_argument(
@@ -155,7 +160,7 @@ def _add_links(made: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--jitter", type=decimal_number(0, 60_000, "milliseconds"), metavar="MS",
-        help="added at random to each frame's delay, up to so many milliseconds (default 0)",
+        help="largest random addition to the delay of a frame, in milliseconds (default 0)",
     )  # fmt: skip
     for name, what in (
         ("loss", "is lost"),
@@ -176,11 +181,11 @@ def _add_clients(made: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--subscribers", type=whole_number(0, 100_000, "subscribers"), metavar="N",
-        help="so many subscriptions at random nodes (default 3 unless --subscribe is given)",
+        help="number of subscriptions at random nodes (default 3 unless --subscribe is given)",
     )  # fmt: skip
     group.add_argument(
         "--filter", action="append", metavar="FILTER",
-        help="what random subscribers want; may be repeated (default plant/#)",
+        help="filter of the random subscribers; may be repeated (default plant/#)",
     )  # fmt: skip
     group.add_argument(
         "--publish", action="append", type=arguments.node_and_text, metavar="NODE:TOPIC",
@@ -192,31 +197,31 @@ def _add_clients(made: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--qos", type=whole_number(0, 2), metavar="N",
-        help="QoS of these publications and those of --at; 1 and 2 are guaranteed: agents have"
-        " disks (default 0)",
+        help="QoS of these publications and those of --at; with 1 or 2 agents have disks"
+        " (default 0)",
     )  # fmt: skip
     group.add_argument(
         "--faults", metavar="KIND=N,...",
-        help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes vanishings"
+        help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes power-offs"
         " freezes stalls disk-failures clock-jumps refusals lossy-restarts broker-restarts"
         " link-changes roll-backs clones",
     )  # fmt: skip
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",
-        help="at second S of the duration, an action on nodes N, M: crash N, vanish N, restart N,"
+        help="action at second S of the duration, on nodes N, M: crash N, power-off N, restart N,"
         " restart N without state, freeze N 2 s, stall N 2 s (its disk; with --qos), fail-disk N"
-        " (until it is restarted; with --qos), set-clock N -3600 s (back; it counts from the next"
-        " start), refuse N 2 s (its broker hangs up on it, and keeps its session), back-up N,"
-        " roll-back N (to what was backed up; with --qos), clone N near M (a copy that runs for"
+        " (until it is restarted; with --qos), set-clock N -3600 s (takes effect at the next"
+        " start), refuse N 2 s (the broker disconnects the agent and keeps its session), back-up N,"
+        " roll-back N (to the backup; with --qos), clone N near M (a copy that runs for"
         " 5 s), restart-broker N, restart-broker N 2 s (clients"
-        " are back after 2 s), cut N-M, silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s,"
-        " mend N-M, partition 0,1|2,3,"
+        " reconnect after 2 s), cut N-M, silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s,"
+        " restore N-M, partition 0,1|2,3,"
         " heal, link N-M, unlink N-M, subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC;"
         " may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--duration", type=decimal_number(0, 1_000_000, "seconds"), metavar="S",
-        help="virtual seconds of traffic and faults, after all has settled (default 10)",
+        help="virtual seconds of traffic and faults, after convergence (default 10)",
     )  # fmt: skip
 
 
@@ -224,22 +229,18 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.scenario is not None:
         from hansa.simulator.scenarios.catalogue import find_scenario
 
-        besides = (
-            DRAWN_BY_SEED if find_scenario(args.scenario).is_drawn_from_seed else FIXED_BY_CLAIM
-        )
-        for name in (*FIXED_BY_SCENARIO, *besides):
+        is_drawn = find_scenario(args.scenario).is_drawn_from_seed
+        for name in (*FIXED_BY_SCENARIO, *(DRAWN_BY_SEED if is_drawn else FIXED_BY_CLAIM)):
             if getattr(args, name) is not None:
                 flag = name.replace("_", "-")
-                raise UsageError(
-                    f"a scenario decides --{flag} itself; leave it out, or use --topology"
-                )
+                raise UsageError(f"a scenario sets --{flag} itself; omit it, or use --topology")
     for name in ("transcript", "telemetry"):
         if getattr(args, name) and args.runs > 1:
-            raise UsageError(f"--{name} is of one run; leave out --runs or --{name}")
+            raise UsageError(f"--{name} needs a single run; omit --runs or --{name}")
     if args.seed + args.runs - 1 > SEED_MAX:
         raise UsageError(
-            f"{args.runs} runs from seed {args.seed} go beyond the largest, {SEED_MAX};"
-            " start with a smaller --seed"
+            f"{args.runs} runs from seed {args.seed} exceed the largest seed, {SEED_MAX};"
+            " give a smaller --seed"
         )
 
 
@@ -247,47 +248,47 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
 
 
 def _run_one(args: argparse.Namespace, given: Sequence[str]) -> int:
-    from hansa.cli import results
+    from hansa.cli import simulation_tables
+    from hansa.simulator.request import run_request
 
     with ExitStack() as stack:
-        listen = _listener(args.transcript, stack) if args.transcript else None
-        played = run_seed(args, args.seed, listen)
+        listener = _listener(args.transcript, stack) if args.transcript else None
+        result = run_request(_make_request(args), args.seed, listener, args.telemetry)
     if args.topology is not None:
         _warn_if_partitioned(args)
     if args.json:
-        print(json.dumps(_result_json(args, played, given), indent=2))
+        print(json.dumps(_result_json(args, result, given), indent=2))
     else:
-        results.print_run(args, played, replay_command(given, args.seed))
-    return 0 if played.result.ok else 1
+        simulation_tables.print_run(args, result, replay_command(given, args.seed))
+    return 0 if result.result.ok else 1
 
 
-def run_seed(
-    args: argparse.Namespace, seed: int, listener: "TranscriptListener | None" = None
-) -> "ScenarioResult":
-    """Play one seed of what the arguments describe. Also runs in the processes of `--runs`."""
-    from hansa.cli.plan import make_options, make_settings
-    from hansa.simulator.run import simulate
-    from hansa.simulator.scenarios.catalogue import ScenarioResult, find_scenario
-    from hansa.simulator.scenarios.catalogue import run_scenario as play_scenario
+def _make_request(args: argparse.Namespace) -> "SimulationRequest":
+    from hansa.simulator.request import SimulationRequest
 
-    if args.scenario is not None:
-        scenario = find_scenario(args.scenario)
-        return play_scenario(scenario, make_settings(args), seed, listener, args.telemetry)
-    return ScenarioResult(simulate(make_options(args, seed), listener, args.telemetry), ())
+    names = [field.name for field in fields(SimulationRequest)]
+    return SimulationRequest(**{name: getattr(args, name) for name in names})
 
 
 def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
-    from hansa.cli import results
-    from hansa.cli.seeds import find_first_failure
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from hansa.cli import simulation_tables
+    from hansa.simulator.request import run_request
+    from hansa.simulator.seed_runner import find_first_failure
 
     seeds = range(args.seed, args.seed + args.runs)
-    tally = find_first_failure(partial(run_seed, args), seeds)
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task(f"seeds {seeds[0]} to {seeds[-1]}", total=len(seeds))
+        run_seed = partial(run_request, _make_request(args))
+        tally = find_first_failure(run_seed, seeds, lambda: progress.advance(bar))
     if args.json:
         failed = _result_json(args, tally.failed, given) if tally.failed else None
         values = {"scenario": args.scenario, "seed": args.seed, "runs": args.runs}
         print(json.dumps({**values, "passed": tally.passed, "failed": failed}, indent=2))
     else:
-        results.print_tally(args, tally)
+        simulation_tables.print_tally(args, tally)
     if tally.failed is None:
         return 0
     seed = tally.failed.result.seed
@@ -314,19 +315,18 @@ def _listener(path: Path, stack: ExitStack) -> "TranscriptListener":
 
 
 def _warn_if_partitioned(args: argparse.Namespace) -> None:
-    """A file may describe a federation in several parts; that should not go unnoticed."""
     from hansa.simulator.topologies import connected_components, parse_topology
 
     count = len(connected_components(parse_topology(args.topology, args.seed)))
     if count > 1:
         print(
-            f"hansa: {args.topology} is in {count} parts that cannot reach each other",
+            f"hansa: {args.topology} consists of {count} parts that are not connected",
             file=sys.stderr,
         )
 
 
 def replay_command(given: Sequence[str], seed: int) -> str:
-    """Return the command that plays one seed of these arguments again."""
+    """Return the command that repeats one seed of these arguments."""
     kept: list[str] = []
     words = iter(given)
     for word in words:
@@ -338,24 +338,23 @@ def replay_command(given: Sequence[str], seed: int) -> str:
 
 
 def _result_json(
-    args: argparse.Namespace, played: "ScenarioResult", given: Sequence[str]
+    args: argparse.Namespace, result: "ScenarioResult", given: Sequence[str]
 ) -> dict[str, object]:
-    """Return the result as JSON has it, with what was asked for and how to ask again."""
-    from hansa.cli.plan import PRESET
+    from hansa.simulator.request import PRESET
     from hansa.simulator.scenarios.catalogue import SCENARIOS
 
     drawn = args.scenario is not None and SCENARIOS[args.scenario].is_drawn_from_seed
     return {
-        **json.loads(played.result.to_json()),
+        **json.loads(result.result.to_json()),
         "scenario": args.scenario,
         "preset": None if drawn else args.preset or PRESET,
-        "claims": [asdict(row) for row in played.rows],
-        "replay": replay_command(given, played.result.seed),
+        "claims": [asdict(row) for row in result.rows],
+        "replay": replay_command(given, result.result.seed),
     }
 
 
 def _list_scenarios() -> int:
-    from hansa.cli import results
+    from hansa.cli import simulation_tables
 
-    results.print_scenarios()
+    simulation_tables.print_scenarios()
     return 0

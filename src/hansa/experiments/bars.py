@@ -4,8 +4,11 @@ No library draws them: it is some text and some rectangles. Colours and order ar
 panel, and values stand beside the bars, so that nothing has to be read off an axis.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from xml.sax.saxutils import escape
+
+from hansa.simulator.scenarios.comparison import StrategyMeasurement
 
 COLOURS = ("#3b6fb6", "#e08a2e", "#3f9b57", "#b64b4b", "#7d62a8", "#7a7a7a")
 COLUMNS = 2
@@ -20,6 +23,33 @@ FONT = "font-family='sans-serif' font-size='12'"
 
 Panels = Mapping[str, Mapping[str, float]]
 """Per panel, a value for each bar."""
+
+
+PLOTS = {
+    "copies": "copies per publication, over all links",
+    "busiest": "copies per publication that the busiest node sends",
+    "delay_ms": "mean delay, ms",
+    "control_frames": "control frames in the whole run, without heartbeats",
+    "lost": "deliveries lost at QoS 0, with faults",
+}
+"""Titles of the plots, by field of StrategyMeasurement."""
+
+
+def draw_measurements(
+    measured: Iterable[StrategyMeasurement], trials_with_faults: set[str], directory: Path
+) -> None:
+    """Write one SVG file per plot; losses are drawn only for trials with faults."""
+    measured = list(measured)
+    for name, title in PLOTS.items():
+        panels: dict[str, dict[str, float]] = {}
+        for each in measured:
+            value = getattr(each, name)
+            if value is not None and (name != "lost" or each.trial in trials_with_faults):
+                panels.setdefault(each.trial, {})[each.strategy] = value
+        panels = {trial: bars for trial, bars in panels.items() if any(bars.values())}
+        if panels:
+            path = directory / f"{name.removesuffix('_ms').replace('_', '-')}.svg"
+            path.write_text(draw_bars(title, panels), encoding="utf-8")
 
 
 def draw_bars(title: str, panels: Panels) -> str:

@@ -103,7 +103,7 @@ class FaultCounts:
     partitions: int = 0
     flaps: int = 0
     crashes: int = 0
-    vanishings: int = 0
+    power_offs: int = 0
     freezes: int = 0
     stalls: int = 0
     """Disks that finish no sync for a while."""

@@ -54,7 +54,7 @@ def test_one_kind_more_does_not_move_the_others():
 
 
 def test_whoever_dies_is_started_again():
-    made = [step.action for step in steps(crashes=4, vanishings=4, lossy_restarts=4)]
+    made = [step.action for step in steps(crashes=4, power_offs=4, lossy_restarts=4)]
     dead = Counter(action.node for action in made if isinstance(action, CrashAgent | PowerOff))
     back = Counter(action.node for action in made if isinstance(action, RestartAgent))
     assert dead == back

@@ -49,7 +49,7 @@ def random_faults(options: SimulationOptions) -> list[ScheduledAction]:
         "partitions": (faults.partitions, _partition),
         "flaps": (faults.flaps, _flap),
         "crashes": (faults.crashes, _crash),
-        "vanishings": (faults.vanishings, _vanish),
+        "vanishings": (faults.power_offs, _power_off),
         "freezes": (faults.freezes, _freeze),
         "stalls": (faults.stalls, _stall),
         "disk failures": (faults.disk_failures, _fail_disk),
@@ -158,7 +158,7 @@ def _crash(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
     return _outage_of_node(sampler, with_state=True, notify_peers=True)
 
 
-def _vanish(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+def _power_off(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
     return _outage_of_node(sampler, with_state=True, notify_peers=False)
 
 

@@ -189,7 +189,7 @@ def _faults(rng: random.Random) -> FaultCounts:
         partitions=some(2),
         flaps=some(2),
         crashes=some(4),
-        vanishings=some(3),
+        power_offs=some(3),
         freezes=some(3),
         lossy_restarts=some(2),
         broker_restarts=some(2),

@@ -20,7 +20,7 @@ FILTERS = ("plant/#", "plant/+", "city/park", "+/temp", "a/b/c")
 TOPICS = (TOPIC, "city/park", "a/b/c")
 PUBLICATIONS = 50
 INTERVAL_S = 0.1
-FAULTS = FaultCounts(crashes=6, vanishings=6, cuts=6, silent_cuts=6, outage_s=(4.0, 8.0))
+FAULTS = FaultCounts(crashes=6, power_offs=6, cuts=6, silent_cuts=6, outage_s=(4.0, 8.0))
 FAULTS_DURATION_S = 120.0
 """Long enough that the federation comes to rest between most faults."""
 

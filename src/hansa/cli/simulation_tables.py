@@ -1,4 +1,4 @@
-"""A run as tables for people. Colours only on a terminal; nothing here computes a result."""
+"""Tables of `hansa simulate`: one run, many seeds, the list of scenarios."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -8,8 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hansa.cli.plan import PRESET
-from hansa.cli.seeds import SeedTally
+from hansa.simulator.request import PRESET
 from hansa.simulator.result import DelayStatistics, GuaranteeSummary, SimulationResult
 from hansa.simulator.scenarios.catalogue import SCENARIOS, ScenarioResult
 from hansa.simulator.scenarios.scenario import (
@@ -18,6 +17,7 @@ from hansa.simulator.scenarios.scenario import (
     format_duration,
     recoveries,
 )
+from hansa.simulator.seed_runner import SeedTally
 from hansa.simulator.topologies import parse_topology
 from hansa.terminal import console, make_table
 
@@ -26,16 +26,16 @@ RECOVERIES_SHOWN_MAX = 20
 VIOLATIONS_SHOWN_MAX = 10
 
 
-def print_run(args: argparse.Namespace, played: ScenarioResult, replay: str) -> None:
-    """Print one run."""
-    out, result = console(), played.result
+def print_run(args: argparse.Namespace, scenario_result: ScenarioResult, replay: str) -> None:
+    """Print one run; `replay` is the command that repeats it."""
+    out, result = console(), scenario_result.result
     scenario = _scenario(args)
     if scenario:
         out.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
         out.print(scenario.claim, style="italic")
     out.print(_heading(args, result))
     if scenario:
-        out.print(_claims(played.rows))
+        out.print(_claims(scenario_result.rows))
         for note in scenario.notes:
             out.print(Padding(Text(note, style="dim"), (0, 2)))
     if (scenario is None or scenario.is_drawn_from_seed) and len(result.converged_s) > 1:
@@ -48,25 +48,22 @@ def print_run(args: argparse.Namespace, played: ScenarioResult, replay: str) -> 
 
 
 def print_tally(args: argparse.Namespace, tally: SeedTally) -> None:
-    """Print what many runs have shown."""
+    """Print the result of many seeds."""
     out = console()
-    played = tally.failed or tally.last
-    if played is None:
-        return
     if tally.failed:
         if tally.passed:
-            kept = format_count(tally.passed, "seed")
-            out.print(f"[green]{kept} kept all promises[/green], then this one did not:")
-        out.print(_heading(args, played.result))
-        _print_violations(out, played.result)
-    else:
+            passed = format_count(tally.passed, "seed")
+            out.print(f"[green]{passed} kept all promises[/green], then this one did not:")
+        out.print(_heading(args, tally.failed.result))
+        _print_violations(out, tally.failed.result)
+    elif tally.last:
         first, last = args.seed, args.seed + tally.passed - 1
         out.print(f"[green]seeds {first} to {last}: {tally.passed} runs kept all promises[/green]")
 
 
 def print_scenarios() -> None:
-    """Print the scenarios by name."""
-    made = make_table("scenario", "what happens", "what is claimed")
+    """Print all scenarios with their claims."""
+    made = make_table("scenario", "events", "claim")
     for scenario in SCENARIOS.values():
         made.add_row(scenario.name, scenario.title, scenario.claim)
     console().print(made)
@@ -84,7 +81,6 @@ def _heading(args: argparse.Namespace, result: SimulationResult) -> Text:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Return `1 link`, `2 links`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -93,7 +89,7 @@ def _scenario(args: argparse.Namespace) -> SimulationScenario | None:
 
 
 def _claims(rows: Iterable[ClaimRow]) -> Table:
-    made = make_table("", "claimed", "ours", "")
+    made = make_table("", "claimed", "measured", "")
     marks = {True: Text("✓", "green"), False: Text("✗", "red bold"), None: Text("")}
     for row in rows:
         made.add_row(Text(row.what), Text(row.claimed), Text(row.ours), marks[row.holds])
@@ -101,7 +97,7 @@ def _claims(rows: Iterable[ClaimRow]) -> Table:
 
 
 def _convergence(result: SimulationResult) -> Table:
-    made = make_table("disturbance", ">all right again after")
+    made = make_table("disturbance", ">recovered after")
     found = recoveries(result)
     for recovery in found[:RECOVERIES_SHOWN_MAX]:
         made.add_row(Text(recovery.after), recovery.duration_text)
@@ -124,9 +120,9 @@ def _result_rows(result: SimulationResult) -> list[tuple[str, str]]:
     return [
         ("converged after the start", recoveries(result)[0].duration_text),
         ("publications", str(result.publications)),
-        ("wanted elsewhere, delivered", delivered),
+        ("deliveries at other brokers", delivered),
         ("delivered twice", str(result.duplicates_delivered)),
-        ("duplicates cut on the way", str(result.duplicates_dropped)),
+        ("duplicates dropped on the way", str(result.duplicates_dropped)),
         ("copies per publication", f"{result.copies_per_publication:.2f}"),
         ("delay", _delay(result.delay_ms) if result.delay_ms else "nothing was delivered"),
         ("frames per announcement", f"{result.frames_per_announcement_max} at most"),
@@ -137,13 +133,13 @@ def _result_rows(result: SimulationResult) -> list[tuple[str, str]]:
     ]
 
 
-def _guarantee(got: GuaranteeSummary | None) -> list[tuple[str, str]]:
-    if got is None:
+def _guarantee(summary: GuaranteeSummary | None) -> list[tuple[str, str]]:
+    if summary is None:
         return []
-    came = f"{got.delivered} of {got.promised}, {got.reported} reported as gaps"
+    delivered = f"{summary.delivered} of {summary.promised}, {summary.reported} reported as gaps"
     return [
-        ("promised at QoS 1 and 2, delivered", came),
-        ("repaired, lost before capture", f"{got.repaired}, {got.uncaptured}"),
+        ("promised at QoS 1 and 2, delivered", delivered),
+        ("repaired, lost before capture", f"{summary.repaired}, {summary.uncaptured}"),
     ]
 
 
@@ -160,7 +156,7 @@ def _delays(result: SimulationResult, labels: Callable[[int], str]) -> Table:
 
 
 def _labels(args: argparse.Namespace) -> Callable[[int], str]:
-    """Return what nodes are called: a file may give them names."""
+    """Return the labels of the nodes: a topology file may name them."""
     return parse_topology(args.topology, args.seed).node_label if args.topology is not None else str
 
 

@@ -1,64 +1,63 @@
-"""Many seeds over all cores: plays them in order and stops at the first that breaks a promise."""
+"""Runs many seeds over all cores, in order, and stops at the first one that breaks a promise.
+
+The result does not depend on the number of cores. An exception in a worker is raised here with a
+note that names its seed. Ctrl-C reaches only this process; the workers are terminated.
+"""
 
 import multiprocessing
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.progress import Progress
-
 from hansa.errors import HansaError
 from hansa.simulator.scenarios.catalogue import ScenarioResult
 
 RUNS_AHEAD_PER_CORE = 4
-"""Runs per core that are handed out at once: enough that no core waits."""
+"""Submitted runs per core, so that no core is idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedTally:
-    """How far a row of seeds came."""
+    """Result of a range of seeds."""
 
     passed: int
     failed: ScenarioResult | None
     """The first seed that broke a promise."""
     last: ScenarioResult | None
-    """The last seed that kept all."""
+    """The last seed that passed."""
 
 
 def find_first_failure(
-    run_seed: Callable[[int], ScenarioResult], seeds: Sequence[int]
+    run_seed: Callable[[int], ScenarioResult],
+    seeds: Sequence[int],
+    on_passed: Callable[[], None] = lambda: None,
 ) -> SeedTally:
-    """Play seeds until one fails. The answer does not depend on how many cores there are."""
+    """Run seeds until one fails. `run_seed` must be picklable; `on_passed` is called per seed."""
     passed, last = 0, None
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        bar = progress.add_task(f"seeds {seeds[0]} to {seeds[-1]}", total=len(seeds))
-        with closing(_run_in_order(run_seed, seeds)) as runs:
-            for played in runs:
-                if not played.result.ok:
-                    return SeedTally(passed, played, last)
-                passed, last = passed + 1, played
-                progress.advance(bar)
+    with closing(_run_in_order(run_seed, seeds)) as runs:
+        for result in runs:
+            if not result.result.ok:
+                return SeedTally(passed, result, last)
+            passed, last = passed + 1, result
+            on_passed()
     return SeedTally(passed, None, last)
 
 
 def _run_in_order(
     run_seed: Callable[[int], ScenarioResult], seeds: Sequence[int]
 ) -> Generator[ScenarioResult, None, None]:
-    """Yield the runs in the order of their seeds, a bounded number of them under way."""
-    cores = min(_cores(), len(seeds))
-    others = set(multiprocessing.active_children())
+    cores = min(_usable_cores(), len(seeds))
+    other_children = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"))
     waiting: deque[tuple[int, Future[ScenarioResult]]] = deque()
     complete = False
     try:
         for seed in seeds:
-            with _interrupts_held():
+            with _sigint_blocked():
                 waiting.append((seed, pool.submit(run_seed, seed)))
             if len(waiting) >= RUNS_AHEAD_PER_CORE * cores:
                 yield _result(*waiting.popleft())
@@ -66,29 +65,25 @@ def _run_in_order(
             yield _result(*waiting.popleft())
         complete = True
     finally:
-        if not complete:  # nobody needs what the workers still compute
-            for worker in set(multiprocessing.active_children()) - others:
+        if not complete:
+            for worker in set(multiprocessing.active_children()) - other_children:
                 worker.terminate()
         pool.shutdown(cancel_futures=True)
 
 
 def _result(seed: int, run: Future[ScenarioResult]) -> ScenarioResult:
-    """Return what a worker found. A fault of ours keeps its traceback and gets its seed."""
     try:
         return run.result()
     except HansaError:
         raise
     except Exception as fault:
-        fault.add_note(f"while playing seed {seed}")
+        fault.add_note(f"while running seed {seed}")
         raise
 
 
 @contextmanager
-def _interrupts_held() -> Generator[None, None, None]:
-    """Hold Ctrl-C back while processes start: they inherit that and never see it.
-
-    A terminal sends it to all of them, and only the first one shall tell.
-    """
+def _sigint_blocked() -> Generator[None, None, None]:
+    """Block SIGINT while workers start: they inherit the mask, so only this process handles it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -96,8 +91,7 @@ def _interrupts_held() -> Generator[None, None, None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _cores() -> int:
-    """Return the cores that this process may use; not every system tells, then all count."""
+def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,25 +1,26 @@
-"""What a person types to say when what happens: `--at "2 crash 3"`.
+"""Scripts of `hansa simulate`: `--at "2 crash 3"` and `--faults crashes=2,cuts=1`.
 
-Every action has its words, the same that a run reports. So whatever a random run
-(`--faults crashes=2,cuts=1`) has shown can be written down as a script.
+Every action is written as `describe_action` prints it, so a failing random run can be repeated as a
+script. `ScriptCheck` refuses impossible steps, such as cutting a link that does not exist; the
+simulator itself ignores them, because random faults may be drawn for stopped nodes.
 """
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
-from hansa.cli.rehearsal import ScriptCheck
 from hansa.errors import UsageError
 from hansa.protocol.topics import check_filter, check_name
 from hansa.simulator import actions
 from hansa.simulator.actions import ScheduledAction, SimulatedAction
 from hansa.simulator.options import FaultCounts
-from hansa.simulator.topologies import Topology
+from hansa.simulator.topologies import Topology, TopologyLink
 
 ACTION_EXAMPLES = {
     "crash": "crash 3",
-    "vanish": "vanish 3",
+    "power-off": "power-off 3",
     "freeze": "freeze 3 2.5 s",
     "stall": "stall 3 2.5 s",
     "fail-disk": "fail-disk 3",
@@ -33,7 +34,7 @@ ACTION_EXAMPLES = {
     "cut": "cut 0-1",
     "silence": "silence 0-1",
     "flap": "flap 0-1 5 Hz 2 s",
-    "mend": "mend 0-1",
+    "restore": "restore 0-1",
     "partition": "partition 0,1|2,3",
     "heal": "heal",
     "link": "link 0-3",
@@ -47,11 +48,11 @@ ACTION_EXAMPLES = {
 SECONDS_MAX = 1_000_000.0
 HZ_MAX = 1_000.0
 FLAPS_MAX = 10_000
-"""Times that one step may cut a link."""
+"""Largest number of cuts in one `flap` step."""
 
 _NODE_ACTIONS: dict[str, Callable[[int], SimulatedAction]] = {
     "crash": actions.CrashAgent,
-    "vanish": actions.PowerOff,
+    "power-off": actions.PowerOff,
     "restart": actions.RestartAgent,
     "restart-broker": actions.RestartBroker,
     "fail-disk": actions.FailDisk,
@@ -69,7 +70,7 @@ _COPY_ACTIONS: dict[str, Callable[[int, int], SimulatedAction]] = {
 _LINK_ACTIONS: dict[str, Callable[[int, int], SimulatedAction]] = {
     "cut": actions.CutLink,
     "silence": actions.CutSilently,
-    "mend": actions.RestoreLink,
+    "restore": actions.RestoreLink,
     "link": actions.AddLink,
     "unlink": actions.RemoveLink,
 }
@@ -83,17 +84,17 @@ _CLIENT_ACTIONS: dict[str, Callable[[int, str], SimulatedAction]] = {
 def parse_script(
     texts: Iterable[str], topology: Topology, start_s: float, length_s: float
 ) -> list[ScheduledAction]:
-    """Return the steps that texts like `2.5 cut 0-1` describe, within so long after `start_s`."""
-    rehearsal = ScriptCheck(topology, length_s)
+    """Parse steps like `2.5 cut 0-1`; all must end within `length_s` seconds after `start_s`."""
+    check = ScriptCheck(topology, length_s)
     steps: list[ScheduledAction] = []
     for text in texts:
         seconds, action = _parse(text, topology)
-        rehearsal.add(text, seconds, action)
+        check.add(text, seconds, action)
         steps.append(ScheduledAction(start_s + seconds, action))
-        if isinstance(action, actions.FlapLink):  # it may end with a cut
+        if isinstance(action, actions.FlapLink):  # its last step may be a cut
             end_s = start_s + seconds + action.seconds
             steps.append(ScheduledAction(end_s, actions.RestoreLink(action.a, action.b)))
-    rehearsal.check()
+    check.check()
     return steps
 
 
@@ -158,7 +159,7 @@ def _ends(link: str, between: str, topology: Topology) -> tuple[int, int]:
 
 
 def _duration(words: list[str]) -> float | None:
-    """Return the seconds of `2.5 s` or `2.5`; None if it is no time above 0."""
+    """Return the seconds of `2.5 s` or `2.5`; None if this is not a duration above 0."""
     match words:
         case [number] | [number, "s"]:
             return _number(number, SECONDS_MAX) or None
@@ -166,10 +167,10 @@ def _duration(words: list[str]) -> float | None:
 
 
 def _signed_duration(words: list[str]) -> float | None:
-    """Return the seconds of `2.5 s` or `-2.5 s`; None if it is no time."""
-    back = bool(words) and words[0].startswith("-")
-    seconds = _duration([words[0][1:], *words[1:]] if back else words)
-    return -seconds if back and seconds else seconds
+    """Return the seconds of `2.5 s` or `-2.5 s`; None if this is not a duration."""
+    is_negative = bool(words) and words[0].startswith("-")
+    seconds = _duration([words[0][1:], *words[1:]] if is_negative else words)
+    return -seconds if is_negative and seconds else seconds
 
 
 def _number(text: str, most: float) -> float | None:
@@ -181,7 +182,7 @@ def _number(text: str, most: float) -> float | None:
 
 
 def parse_faults(text: str) -> FaultCounts:
-    """Return the faults that a text like `crashes=2,silent-cuts=1` asks for."""
+    """Parse a text like `crashes=2,silent-cuts=1`; a kind without a count means 1."""
     kinds = {field.name.replace("_", "-"): field.name for field in fields(FaultCounts)}
     del kinds["outage-s"]
     counts: dict[str, Any] = {}
@@ -190,7 +191,7 @@ def parse_faults(text: str) -> FaultCounts:
         if kind not in kinds:
             raise UsageError(f"faults {text!r}: {_suggest(kind, list(kinds))}")
         if kinds[kind] in counts:
-            raise UsageError(f"faults {text!r}: {kind} is there twice; write it once")
+            raise UsageError(f"faults {text!r}: {kind} is given twice")
         if equals and not (count.isascii() and count.isdecimal() and len(count) < 6):
             raise UsageError(f"faults {text!r}: {count!r} is not a count; write {kind}=2")
         counts[kinds[kind]] = int(count) if equals else 1
@@ -201,3 +202,116 @@ def _suggest(word: str, words: list[str]) -> str:
     near = difflib.get_close_matches(word, words, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
     return f"there is no {word!r}; {hint}"
+
+
+class ScriptCheck:
+    """Checks whether the steps of a script are possible; they may be given in any order."""
+
+    def __init__(self, topology: Topology, length_s: float) -> None:
+        self._topology = topology
+        self._length_s = length_s
+        self._steps: list[tuple[float, str, SimulatedAction]] = []
+        self._links = set(topology.links)
+        self._down: set[int] = set()
+        self._backed_up: set[int] = set()
+        self._frozen_until: dict[int, float] = {}
+
+    def add(self, text: str, seconds: float, action: SimulatedAction) -> None:
+        """Add a step; raise UsageError if it ends after the run."""
+        lasts = _duration_s(action)
+        end = seconds + lasts
+        if end > self._length_s:
+            verb = "ends after" if lasts else "comes after"
+            raise UsageError(f"step {text!r} {verb} the run; give --duration {end:g} or more")
+        self._steps.append((seconds, text, action))
+
+    def check(self) -> None:
+        """Check all steps in order of time, simultaneous ones in the given order."""
+        for seconds, text, action in sorted(self._steps, key=lambda step: step[0]):
+            problem = self._check_node_action(seconds, action) or self._check_link_action(action)
+            if problem:
+                raise UsageError(f"step {text!r}: {problem}")
+
+    def _check_node_action(self, seconds: float, action: SimulatedAction) -> str | None:
+        match action:
+            case actions.CrashAgent(node) | actions.PowerOff(node) | actions.FreezeAgent(node) if (
+                node in self._down
+            ):
+                name = self._topology.node_label(node)
+                return f"node {name} is not running then; restart it first"
+            case actions.CrashAgent(node) | actions.PowerOff(node):
+                self._down.add(node)
+            case actions.BackUpState(node):
+                self._backed_up.add(node)
+            case actions.RollBackState(node) if node not in self._backed_up:
+                name = self._topology.node_label(node)
+                return f"nothing of node {name} is backed up then; 'back-up {name}' first"
+            case actions.RestartAgent(node) | actions.RollBackState(node):
+                self._down.discard(node)
+                self._frozen_until.pop(node, None)
+            case actions.FreezeAgent(node, lasts):
+                if seconds < self._frozen_until.get(node, 0.0):
+                    return f"node {self._topology.node_label(node)} is frozen already"
+                self._frozen_until[node] = seconds + lasts
+            case actions.HealAll():
+                self._frozen_until.clear()
+        return None
+
+    def _check_link_action(self, action: SimulatedAction) -> str | None:
+        match action:
+            case actions.AddLink(a, b):
+                return self._add(a, b)
+            case (
+                actions.CutLink(a, b)
+                | actions.CutSilently(a, b)
+                | actions.CutOneWay(a, b)
+                | actions.RestoreLink(a, b)
+                | actions.RemoveLink(a, b)
+                | actions.FlapLink(a, b)
+            ):
+                link = (min(a, b), max(a, b))
+                if link not in self._links:
+                    return self._no_link(a, b)
+                if isinstance(action, actions.RemoveLink):
+                    self._links.remove(link)
+            case actions.Partition(sides):
+                return self._check_partition(sides)
+        return None
+
+    def _add(self, a: int, b: int) -> str | None:
+        link: TopologyLink = (min(a, b), max(a, b))
+        if a == b:
+            return "a node cannot be linked to itself"
+        if link in self._links:
+            label = self._topology.node_label
+            return f"{label(a)} and {label(b)} are linked already"
+        self._links.add(link)
+        return None
+
+    def _no_link(self, a: int, b: int) -> str:
+        label = self._topology.node_label
+        near = sorted(set().union(*(link for link in self._links if a in link)) - {a})
+        names = ", ".join(label(node) for node in near) or "no node"
+        return f"{label(a)} and {label(b)} are not linked then; {label(a)} is linked to {names}"
+
+    def _check_partition(self, sides: tuple[tuple[int, ...], ...]) -> str | None:
+        named = [node for side in sides for node in side]
+        if len(sides) < 2:
+            return "name two sides or more, as in 'partition 0,1|2,3'"
+        (node, times), *_ = Counter(named).most_common(1)
+        if times > 1:
+            return f"node {self._topology.node_label(node)} is named twice"
+        side_of = {node: number for number, side in enumerate(sides) for node in side}
+        named_links = [link for link in self._links if side_of.keys() >= set(link)]
+        if all(side_of[a] == side_of[b] for a, b in named_links):
+            return "no link connects these sides"
+        return None
+
+
+def _duration_s(action: SimulatedAction) -> float:
+    match action:
+        case actions.FreezeAgent(_, s) | actions.StallDisk(_, s) | actions.RefuseAgent(_, s):
+            return s
+        case actions.FlapLink(_, _, _, s) | actions.RestartBroker(_, float() as s):
+            return s
+    return 0.0

@@ -1,11 +1,11 @@
-"""Many seeds: in order whatever the cores do, and over as soon as one fails."""
+"""Many seeds: results in order, stop at the first failure."""
 
 import multiprocessing
 from dataclasses import replace
 
 import pytest
 
-from hansa.cli.seeds import find_first_failure
+from hansa.simulator.seed_runner import find_first_failure
 from hansa.errors import UsageError
 from hansa.simulator.options import SimulationOptions
 from hansa.simulator.run import simulate
@@ -34,14 +34,14 @@ def _faulty(seed: int) -> ScenarioResult:
     return _all_well(seed)
 
 
-def test_all_seeds_are_played():
+def test_all_seeds_are_run():
     tally = find_first_failure(_all_well, range(3, 6))
     assert (tally.passed, tally.failed) == (3, None)
     assert tally.last is not None
     assert tally.last.result.seed == 5
 
 
-def test_the_first_failing_seed_ends_it():
+def test_first_failing_seed_stops_the_run():
     tally = find_first_failure(_from_seven_on_broken, range(4, 1_000_000))
     assert tally.passed == 3
     assert tally.failed is not None
@@ -49,12 +49,12 @@ def test_the_first_failing_seed_ends_it():
     assert multiprocessing.active_children() == []
 
 
-def test_bad_input_is_told_as_in_a_single_run():
+def test_usage_error_of_a_worker_is_raised():
     with pytest.raises(UsageError, match="^seed 1 is not for us$"):
         find_first_failure(_refused, range(1, 100))
 
 
-def test_a_fault_of_ours_names_its_seed():
+def test_exception_of_a_worker_names_its_seed():
     with pytest.raises(ZeroDivisionError) as fault:
         find_first_failure(_faulty, range(2, 100))
-    assert fault.value.__notes__[-1] == "while playing seed 3"
+    assert fault.value.__notes__[-1] == "while running seed 3"
