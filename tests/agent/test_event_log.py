@@ -121,7 +121,7 @@ def test_no_line_shows_how_python_writes_an_object(kind, caplog):
         ),
         (
             contract.LineNotUnderstood("x" * 100, "no client"),
-            f"observer: line unread line='{'x' * 80}'… reason='no client'",
+            f"observer: line not understood line='{'x' * 80}'… reason='no client'",
         ),
     ],
 )

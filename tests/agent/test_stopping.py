@@ -64,9 +64,9 @@ raise SystemExit(main(["agent"]))
 
 BUSY_LOOP = """
 import asyncio, sys
-from hansa.agent.stopping import Stopping
+from hansa.agent.stopping import Shutdown
 async def run():
-    Stopping(stop_timeout_s=0.5).handle_signals(lambda: print("the loop was told"))
+    Shutdown(stop_timeout_s=0.5).handle_signals(lambda: print("the loop was told"))
     print("busy", flush=True)
     while True:
         pass

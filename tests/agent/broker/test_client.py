@@ -30,7 +30,7 @@ class FakeConnection:
         self.orders: list[inputs.Input] = []
         self.waiting_bytes = 0
         self.packet_bytes_max = 1_000
-        self.requests_left = 500
+        self.request_quota = 500
         self.is_trusted = False
 
     @property
@@ -51,7 +51,7 @@ class FakeConnection:
 class Scene:
     """A client between a fake broker and a fake node."""
 
-    def __init__(self, connected: bool = True, staying: Sequence[str] = ()) -> None:
+    def __init__(self, connected: bool = True, local_topics: Sequence[str] = ()) -> None:
         self.events: list[object] = []
         self.captured: list[tuple[str, bytes]] = []
         self.statuses: list[str] = []
@@ -60,7 +60,7 @@ class Scene:
             feed=self.events.append,
             on_captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
             on_status=self.statuses.append,
-            local_topics=staying,
+            local_topics=local_topics,
         )
         self.broker: Any = self.client.connection
         if connected:
@@ -134,13 +134,13 @@ def test_an_answer_counts_only_if_the_subscription_is_not_being_ended():
 def test_a_filter_that_was_given_up_for_a_moment_only_is_answered_once_more():
     scene = Scene()
     scene.client.subscribe(["a"])
-    scene.broker.requests_left = 0
+    scene.broker.request_quota = 0
     scene.client.unsubscribe(["a"])
     scene.grant("a")
     assert scene.events == []
     scene.client.subscribe(["a"])
     scene.broker.take()
-    scene.broker.requests_left = 2
+    scene.broker.request_quota = 2
     scene.grant("other")
     assert scene.broker.take() == subscribed(("a", 1)) * 2
     scene.grant("a")
@@ -240,11 +240,11 @@ def test_an_answer_for_a_filter_that_was_given_up_means_nothing():
 
 def test_more_requests_than_the_session_takes_wait_for_answers():
     scene = Scene()
-    scene.broker.requests_left = 0
+    scene.broker.request_quota = 0
     scene.client.subscribe(["a", "b"])
     scene.client.unsubscribe(["a"])
     assert scene.broker.take() == []
-    scene.broker.requests_left = 5
+    scene.broker.request_quota = 5
     scene.ended()
     assert scene.broker.take() == subscribed(("b", 1))
 
@@ -292,7 +292,7 @@ def test_in_3_1_1_stored_values_are_known_by_their_flag():
 
 
 def test_with_too_many_echoes_due_nothing_more_is_injected(monkeypatch):
-    monkeypatch.setattr(echo_filter, "DUE_MAX", 1)
+    monkeypatch.setattr(echo_filter, "ECHOES_MAX", 1)
     scene = Scene(connected=False)
     scene.connect(identifiers=False, version=Version.V311)
     scene.client.subscribe(["a"])
@@ -310,7 +310,7 @@ def test_publications_are_injected_with_one_order():
 
 
 def test_what_clients_tell_their_own_agent_is_not_injected():
-    scene = Scene(staying=["beacon/#"])
+    scene = Scene(local_topics=["beacon/#"])
     scene.client.publish([publication("beacon/a"), ("beacon/b", b"x"), publication("b")])
     assert scene.broker.take() == [inputs.Publish([packets.PublishPacket("b", b"x")])]
     assert scene.client.counters["dropped: topic stays at its broker"] == 2
@@ -343,7 +343,7 @@ def test_a_value_that_waits_is_forgotten_when_a_newer_one_comes_at_another_qos()
 
 
 def test_a_value_that_waits_because_the_broker_is_slow_is_sent_when_it_is_not(monkeypatch):
-    monkeypatch.setattr(client, "SLOW_S", 0.01)
+    monkeypatch.setattr(client, "RETAINED_RETRY_S", 0.01)
 
     async def work() -> None:
         scene = Scene()
@@ -558,7 +558,7 @@ async def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one
 
 @in_loop
 async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(life, monkeypatch):
-    monkeypatch.setattr(client, "COPY_PATIENCE_S", 0.0)
+    monkeypatch.setattr(client, "OVERLAP_WAIT_S", 0.0)
     copy = packets.PublishPacket("a/b", b"x", 1, packet_id=5, subscription_ids=(2,))
 
     scene = await life()
@@ -609,7 +609,7 @@ async def test_retained_values_of_qos_0_are_held_back_while_others_are_stored(li
     scene.broker.take()
     batch = [value("a", b"1"), publication("a"), ("b", b"2")]
     scene.client.publish(batch)
-    scene.keeper.is_storing = True
+    scene.keeper.has_pending_retained = True
     scene.client.publish(batch)
     sizes = [len(order.batch) for order in scene.broker.take() if isinstance(order, inputs.Publish)]
     assert sizes == [3, 2]
@@ -714,11 +714,11 @@ async def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is
     assert scene.client.counters["stored values left out"] == 1
 
 
-@pytest.mark.parametrize(("sends_each", "copies"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(("sends_overlap_copies", "copies"), [(True, 2), (False, 1)])
 @in_loop
-async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_each, copies):
+async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_overlap_copies, copies):
     scene = await life()
-    scene.client.sends_each = sends_each
+    scene.client.sends_overlap_copies = sends_overlap_copies
     scene.client.subscribe(["a/#", "+/b"])
     scene.connect(version=Version.V311)
     copy = packets.PublishPacket("a/b", b"x", 1)

@@ -325,7 +325,7 @@ def test_what_mqtt_forbids_is_told_and_the_broker_is_not_stormed(monkeypatch):
 
     async def work(made: Connection) -> None:
         uniform = made._rng.uniform  # noqa: SLF001
-        monkeypatch.setattr(made, "_chance", Spy(pauses, made, uniform))
+        monkeypatch.setattr(made, "_rng", Spy(pauses, made, uniform))
         await until(lambda: len(pauses) >= 6, "six attempts")
 
     run(monkeypatch, scene, work)

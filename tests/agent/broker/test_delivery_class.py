@@ -56,15 +56,15 @@ def test_brokers_that_are_known(proof, expected):
 @pytest.mark.parametrize(
     ("changed", "expected", "words"),
     [
-        ({"resumes": False}, DeliveryClass.BEST_EFFORT, "forgets a client"),
-        ({"queued": 0}, DeliveryClass.BEST_EFFORT, "keeps nothing"),
-        ({"redelivers": False}, DeliveryClass.AT_LEAST_ONCE, "does not come again"),
-        ({"keeps_ids": False}, DeliveryClass.AT_LEAST_ONCE, "other packet ids"),
-        ({"takes_qos_2": False}, DeliveryClass.AT_LEAST_ONCE, "takes no QoS 2"),
-        ({"delivers_once": False}, DeliveryClass.AT_LEAST_ONCE, "not delivered once"),
-        ({"completes_again": False}, DeliveryClass.AT_LEAST_ONCE, "PUBREL"),
-        ({"queued": None}, DeliveryClass.EXACTLY_ONCE, "delivers QoS 2 once"),
-        ({"resumes": None}, None, "reached another"),
+        ({"resumes_session": False}, DeliveryClass.BEST_EFFORT, "forgets a client"),
+        ({"queued_count": 0}, DeliveryClass.BEST_EFFORT, "keeps nothing"),
+        ({"redelivers_unacknowledged": False}, DeliveryClass.AT_LEAST_ONCE, "does not come again"),
+        ({"keeps_packet_ids": False}, DeliveryClass.AT_LEAST_ONCE, "other packet ids"),
+        ({"accepts_qos2": False}, DeliveryClass.AT_LEAST_ONCE, "takes no QoS 2"),
+        ({"deduplicates_publish": False}, DeliveryClass.AT_LEAST_ONCE, "not delivered once"),
+        ({"repeats_pubcomp": False}, DeliveryClass.AT_LEAST_ONCE, "PUBREL"),
+        ({"queued_count": None}, DeliveryClass.EXACTLY_ONCE, "delivers QoS 2 once"),
+        ({"resumes_session": None}, None, "reached another"),
     ],
 )
 def test_one_thing_that_is_lacking_decides(changed, expected, words):

@@ -36,36 +36,36 @@ def test_as_many_are_ours_as_copies_are_due_and_the_rest_are_somebody_s(echoes):
 
 def test_topic_and_payload_must_both_be_equal(echoes):
     echoes.expect("t", b"x", 1)
-    assert not echoes.take("t", b"y")
-    assert not echoes.take("u", b"x")
-    assert echoes.take("t", memoryview(b"x"))
+    assert not echoes.consume_echo("t", b"y")
+    assert not echoes.consume_echo("u", b"x")
+    assert echoes.consume_echo("t", memoryview(b"x"))
 
 
 def test_what_nobody_here_is_subscribed_to_does_not_come_back(echoes):
     echoes.expect("t", b"x", 0)
-    assert not echoes.take("t", b"x")
+    assert not echoes.consume_echo("t", b"x")
 
 
 def test_an_echo_is_expected_for_a_while_only(echoes, clock):
     echoes.expect("t", b"x", 3)
     clock.now += ECHO_EXPECTED_S - 1
-    assert echoes.take("t", b"x")
+    assert echoes.consume_echo("t", b"x")
     clock.now += 2
-    assert echoes.take("t", b"x")
+    assert echoes.consume_echo("t", b"x")
     clock.now += ECHO_EXPECTED_S
-    assert not echoes.take("t", b"x")
+    assert not echoes.consume_echo("t", b"x")
     assert echoes.missed == 1
 
 
 def test_when_too_many_are_due_it_says_so_until_some_have_come_or_never_will(
     echoes, clock, monkeypatch
 ):
-    monkeypatch.setattr(module, "DUE_MAX", 3)
+    monkeypatch.setattr(module, "ECHOES_MAX", 3)
     for number in range(3):
         assert not echoes.is_full
         echoes.expect("t", b"%d" % number, 1)
     assert echoes.is_full
-    echoes.take("t", b"1")
+    echoes.consume_echo("t", b"1")
     assert not echoes.is_full
     echoes.expect("t", b"1", 1)
     assert echoes.is_full

@@ -244,7 +244,7 @@ def test_a_refused_log_topic_is_told():
 
 
 def test_a_broker_that_sends_no_log_is_told_and_one_that_does_is_not(monkeypatch):
-    monkeypatch.setattr(watcher_module, "SILENCE_S", 0.01)
+    monkeypatch.setattr(watcher_module, "LOG_TIMEOUT_S", 0.01)
 
     async def silent() -> Scene:
         scene = Scene(LOG)
@@ -408,7 +408,7 @@ def test_a_wide_interest_survives_a_restart_until_everything_is_known():
 
 
 def test_a_broker_that_sends_no_log_makes_the_interest_wide(monkeypatch):
-    monkeypatch.setattr(watcher_module, "SILENCE_S", 0.01)
+    monkeypatch.setattr(watcher_module, "LOG_TIMEOUT_S", 0.01)
     scene = WideScene("#")
 
     async def work() -> None:

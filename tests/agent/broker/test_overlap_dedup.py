@@ -173,7 +173,7 @@ def test_a_rest_does_not_count_even_if_it_would_decide(rest):
 
 
 def test_a_copy_that_did_not_count_is_known_when_it_comes_again(monkeypatch):
-    monkeypatch.setattr("hansa.agent.broker.overlap_dedup.REMEMBERED", 3)
+    monkeypatch.setattr("hansa.agent.broker.overlap_dedup.DUPLICATES_REMEMBERED", 3)
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
     assert taken(copies, sure(1, packet_id=1), sure(2, packet_id=2)) == [(1,)]

@@ -131,7 +131,7 @@ def test_forged_records_of_all_agents_end_none_of_them(live: Live, peer: RawPeer
     born = 0 if started == "earlier" else wall_ms()
     with unharmed(live):
         forged = [
-            replace(known[node], incarnation=wall_ms() + 60_000, born=born, links=())
+            replace(known[node], incarnation=wall_ms() + 60_000, first_incarnation=born, links=())
             for node in ids.values()
         ]
         before = [counted(node, CONTESTED) for node in live.nodes]

@@ -142,7 +142,7 @@ def test_a_lost_link_is_dialled_again(run):
 
 
 def test_where_no_agent_listens_that_is_said(run, monkeypatch):
-    monkeypatch.setattr(mqtt, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(mqtt, "OPEN_RETRY_S", 0.01)
 
     async def work(stage: Stage) -> None:
         stage.client.dial(stage.client.address)

@@ -116,7 +116,7 @@ def test_no_more_is_under_way_than_the_bound_and_what_waited_leaves_together():
 
 
 def test_numbers_go_round(monkeypatch):
-    monkeypatch.setattr(mqtt_stream, "_NUMBERS", 100)
+    monkeypatch.setattr(mqtt_stream, "_SEQUENCE_MODULUS", 100)
 
     def work(one: End, two: End) -> None:
         for _ in range(300):

@@ -158,7 +158,7 @@ def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_wind
 
 
 def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypatch):
-    monkeypatch.setattr(stream, "STUCK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(stream, "EXCESS_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(stream, "CLOSE_GRACE_S", 0.01)
 
     async def run() -> Side:

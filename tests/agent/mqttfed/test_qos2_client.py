@@ -83,8 +83,8 @@ def test_what_is_published_arrives_once_and_own_publications_do_not_come_back(ru
 
 
 def test_what_the_broker_cannot_take_now_is_dropped_and_counted(run, monkeypatch):
-    monkeypatch.setattr(qos2_client, "WAITING_MAX", 5)
-    monkeypatch.setattr(qos2_client, "UNDER_WAY_MAX", 2)
+    monkeypatch.setattr(qos2_client, "QUEUE_MAX", 5)
+    monkeypatch.setattr(qos2_client, "IN_FLIGHT_MAX", 2)
 
     async def work(pair: Pair) -> None:
         for _ in range(10):
@@ -110,7 +110,7 @@ def test_what_is_too_large_for_the_broker_is_counted_and_the_next_one_arrives(ru
 
 
 def test_what_cannot_be_sent_makes_room_for_what_waits(run, monkeypatch):
-    monkeypatch.setattr(qos2_client, "UNDER_WAY_MAX", 1)
+    monkeypatch.setattr(qos2_client, "IN_FLIGHT_MAX", 1)
 
     async def work(pair: Pair) -> None:
         for payload in (bytes(3_000), bytes(3_000), b"end"):

@@ -23,7 +23,7 @@ def test_what_is_not_federated_or_has_wildcards_is_left_out():
 
 
 def test_a_filter_that_comes_and_goes_is_told_once_and_memory_is_bounded(caplog, monkeypatch):
-    monkeypatch.setattr(module, "TOLD_MAX", 2)
+    monkeypatch.setattr(module, "LOGGED_MAX", 2)
     wishes = SubscribedTopics()
     for level in "aaabba":
         wishes.apply_change([f"federated/{level}/#"], [])

@@ -228,12 +228,12 @@ def test_topics_are_remembered_within_a_bound():
 
 def test_what_the_disk_does_not_take_is_counted(monkeypatch):
     class Full:
-        def offer(self, record: RecordedPublication) -> bool:
+        def append_if_room(self, record: RecordedPublication) -> bool:
             if record.payload == b"worse":
                 raise JournalUnusable("gone")
             return False
 
-        def commit_soon(self) -> None:
+        def schedule_commit(self) -> None:
             raise AssertionError
 
     async def note() -> MessageRecorder:

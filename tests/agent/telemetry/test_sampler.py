@@ -44,7 +44,7 @@ class Told(Side):
     def of(self, kind: type) -> list[tuple[int, str, int | None]]:
         """Number, topic and hops of what was told of one kind."""
         found: list[Any] = [each for each in self.records if isinstance(each, kind)]
-        return [(each.seq, each.topic, getattr(each, "hops", None)) for each in found]
+        return [(each.sequence, each.topic, getattr(each, "hops", None)) for each in found]
 
 
 def row_of_three(sample: int, payloads: int) -> list[Told]:

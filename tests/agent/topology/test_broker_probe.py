@@ -39,7 +39,7 @@ def test_it_measures_the_way_to_the_broker_and_back(mosquitto, tmp_path):
 
 
 def test_without_a_broker_there_is_nothing_to_measure(monkeypatch):
-    monkeypatch.setattr(broker_probe, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(broker_probe, "PROBE_TIMEOUT_S", 0.05)
 
     async def scene() -> None:
         assert await BrokerProbe(connecting(1), "$hansa/probe/1").measure() is None

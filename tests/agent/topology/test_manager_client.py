@@ -25,13 +25,13 @@ class Agent:
     """Somebody who joins."""
 
     def __init__(
-        self, url: str, number: int = 1, *, token: str = "", secret: str = "", listens: bool = True
+        self, url: str, number: int = 1, *, token: str = "", secret: str = "", follows_events: bool = True
     ) -> None:
         self.node = f"{number:016x}"
         self.link = f"127.0.0.1:{10500 + number}"
         self.told: list[TopologyAssignment] = []
         self.reports = 0
-        voice = ManagerCallbacks(self.introduce, self.report, self.told.append, listens)
+        voice = ManagerCallbacks(self.introduce, self.report, self.told.append, follows_events)
         self.client = ManagerClient(ManagerAddress(url, token, secret), voice)
 
     def introduce(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Scripted:
 
 def test_an_answer_to_a_report_that_is_no_managers_is_outlived(monkeypatch):
     async def scene() -> None:
-        agent = Agent("http://127.0.0.1:1", listens=False)
+        agent = Agent("http://127.0.0.1:1", follows_events=False)
         scripted = Scripted(TOLD, {"hello": "I am a proxy"}, TOLD)
         monkeypatch.setattr(agent.client, "_http", scripted)
         task = asyncio.create_task(agent.client.run())
@@ -194,7 +194,7 @@ class Hasty(Agent):
 
 def test_what_happens_during_a_report_is_reported_at_once(monkeypatch):
     async def scene() -> None:
-        agent = Hasty("http://127.0.0.1:1", listens=False)
+        agent = Hasty("http://127.0.0.1:1", follows_events=False)
         slow = TOLD | {"settings": SETTINGS | {"health_interval": 3600}}
         monkeypatch.setattr(agent.client, "_http", Scripted(slow))
         task = asyncio.create_task(agent.client.run())
