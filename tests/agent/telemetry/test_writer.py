@@ -51,16 +51,16 @@ def test_records_add_up_to_what_clients_saw(told, tmp_path):
     assert seen == {b"0-": 50, b"1-": 20, b"2-": 10}
 
     def by_qos(kind: type, number: int) -> dict[int, int]:
-        names = {(r.origin, r.incarnation, r.sequence, r.qos) for r in of(kind, read(told, number))}
+        names = {(r.origin, r.epoch, r.sequence, r.qos) for r in of(kind, read(told, number))}
         return Counter(qos for *_, qos in names)
 
     expected = {0: 50, 1: 20, 2: 10}
     eventually(lambda: by_qos(schema.Delivered, 2) == expected, "all deliveries told")
     eventually(lambda: by_qos(schema.Captured, 0) == expected, "all captures told")
     origin, receiver = read(told, 0), read(told, 2)
-    delays = {(d.origin, d.incarnation, d.sequence, d.qos): d.time_ns for d in of(schema.Delivered, receiver)}
+    delays = {(d.origin, d.epoch, d.sequence, d.qos): d.time_ns for d in of(schema.Delivered, receiver)}
     for captured in of(schema.Captured, origin):
-        key = (captured.origin, captured.incarnation, captured.sequence, captured.qos)
+        key = (captured.origin, captured.epoch, captured.sequence, captured.qos)
         assert 0 < delays[key] - captured.time_ns < 20_000_000_000
     assert {record.group for record in of(schema.InterestAdded, receiver)} == {"plant/#"}
     assert "plant/#" in [r.group for r in of(schema.SubscribedAtBroker, origin)]
