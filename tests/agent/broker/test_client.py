@@ -716,7 +716,9 @@ async def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is
 
 @pytest.mark.parametrize(("sends_overlap_copies", "copies"), [(True, 2), (False, 1)])
 @in_loop
-async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(life, sends_overlap_copies, copies):
+async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(
+    life, sends_overlap_copies, copies
+):
     scene = await life()
     scene.client.sends_overlap_copies = sends_overlap_copies
     scene.client.subscribe(["a/#", "+/b"])

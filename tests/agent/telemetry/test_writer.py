@@ -58,7 +58,9 @@ def test_records_add_up_to_what_clients_saw(told, tmp_path):
     eventually(lambda: by_qos(schema.Delivered, 2) == expected, "all deliveries told")
     eventually(lambda: by_qos(schema.Captured, 0) == expected, "all captures told")
     origin, receiver = read(told, 0), read(told, 2)
-    delays = {(d.origin, d.epoch, d.sequence, d.qos): d.time_ns for d in of(schema.Delivered, receiver)}
+    delays = {
+        (d.origin, d.epoch, d.sequence, d.qos): d.time_ns for d in of(schema.Delivered, receiver)
+    }
     for captured in of(schema.Captured, origin):
         key = (captured.origin, captured.epoch, captured.sequence, captured.qos)
         assert 0 < delays[key] - captured.time_ns < 20_000_000_000

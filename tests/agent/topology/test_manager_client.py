@@ -25,7 +25,13 @@ class Agent:
     """Somebody who joins."""
 
     def __init__(
-        self, url: str, number: int = 1, *, token: str = "", secret: str = "", follows_events: bool = True
+        self,
+        url: str,
+        number: int = 1,
+        *,
+        token: str = "",
+        secret: str = "",
+        follows_events: bool = True,
     ) -> None:
         self.node = f"{number:016x}"
         self.link = f"127.0.0.1:{10500 + number}"
