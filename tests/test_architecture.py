@@ -66,7 +66,7 @@ CLASSES_WITH_MANY_ATTRIBUTES = {
     "observers/mosquitto/history.py:Reading": 16,
     "observers/mosquitto/observer.py:MosquittoObserver": 13,
     "protocol/delivery/receiver_progress.py:ReceiverProgress": 13,
-    "protocol/interest/filters.py:RemoteInterest": 13,
+    "protocol/interest/remote.py:RemoteInterest": 13,
     "protocol/membership/overlay.py:Overlay": 15,
     "protocol/node.py:Node": 17,
     "protocol/retained/values.py:RetainedState": 17,

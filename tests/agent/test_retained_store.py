@@ -114,7 +114,7 @@ def test_broker_that_lost_its_sessions_is_read_for_values_of_its_own_clients(tmp
         values = RetainedStore(state, busy, busy, AtBroker(), None, lambda problem: None)
         values.on_session_lost()
         assert busy.told == []
-        busy.node.delivery.retained.entries.update(
+        busy.node._delivery.retained.entries.update(  # noqa: SLF001
             {
                 "own": RetainedEntry(5, busy.node.id, b"x"),
                 "own deleted": RetainedEntry(6, busy.node.id),

@@ -860,7 +860,7 @@ def test_copy_that_started_later_acknowledges_nothing_while_the_first_has_the_id
     wire.run(5.0)
     assert wire.deliveries() == {1: [b"x"], 9: [b"x"]}
     assert {source for source, _ in sent(wire, Receipt)} == {1, 2}
-    assert wire.nodes[3].delivery.outbox.acknowledged == {NodeId(1): 1}
+    assert wire.nodes[3].delivery.acknowledged == {NodeId(1): 1}
 
 
 def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
@@ -972,10 +972,10 @@ def test_whom_a_node_counts_on_and_what_it_promises():
     """Who has confirmed its interest, and whose interest it has itself in force."""
     wire = Wire("1-2 2-3")
     wire.want(1, "g/#")
-    assert list(wire.nodes[1].interest_acks.acknowledged_by) == []
+    assert list(wire.nodes[1].interest_acks()) == []
     wire.run(0.5)
-    assert sorted(wire.nodes[1].interest_acks.acknowledged_by) == [2, 3]
-    assert wire.nodes[3].remote_interest.receivers_in_force("g/h") == [1]
-    assert wire.nodes[3].remote_interest.receivers_in_force("h") == []
+    assert sorted(wire.nodes[1].interest_acks()) == [2, 3]
+    assert wire.nodes[3].receivers_in_force("g/h") == [1]
+    assert wire.nodes[3].receivers_in_force("h") == []
     wire.want(1, "h")
-    assert list(wire.nodes[1].interest_acks.acknowledged_by) == []
+    assert list(wire.nodes[1].interest_acks()) == []

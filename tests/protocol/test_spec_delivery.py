@@ -102,7 +102,8 @@ def test_7_1_receivers_that_a_copy_cannot_name_get_it_from_the_journal():
     """7.1 A copy names 1,024 receivers; the others are reminded at once, and ask for it."""
     wire = settled("1-2", (2, "a"))
     crowd = tuple(NodeId(number) for number in range(10, 10 + RECEIVERS_MAX))
-    wire.nodes[1].forwarding.table.plan("a").interest = TopicInterest((*crowd, TWO))
+    table = wire.nodes[1]._forwarding.table  # noqa: SLF001
+    table.plan("a").interest = TopicInterest((*crowd, TWO))
     (keep,) = wire.give(1, ClientPublished("a", b"late", qos=1))
     assert isinstance(keep, AppendToJournal)
     assert [to for to, _ in keep.publication.previous] == [*crowd, TWO]
@@ -111,14 +112,14 @@ def test_7_1_receivers_that_a_copy_cannot_name_get_it_from_the_journal():
     (copy,) = (frame for frame in sends if isinstance(frame, Publication))
     assert [to for to, _ in copy.previous] == [*crowd]
     assert wire.deliveries() == {2: [b"late"]}
-    assert wire.nodes[1].delivery.outbox.acknowledged == {TWO: 1}
+    assert wire.nodes[1].delivery.acknowledged == {TWO: 1}
 
 
 def test_7_1_what_nobody_is_owed_may_be_kept_and_does_not_leave():
     """7.1 A shell may want it in the journal: it has a position, and stays. Although the group's
     name covers it, nobody wants this topic."""
     wire = settled("1-2", (2, "a/b"), group_depth=1)
-    kept = wire.nodes[1].delivery.outbox.assign_position(ClientPublished("a/c", b"x", 1), ())
+    kept = wire.nodes[1].assign_position(ClientPublished("a/c", b"x", 1))
     assert (kept.sequence, kept.previous) == (1, ())
     wire.give(1, JournalCommitted(kept.epoch, kept.sequence))
     wire.run(10.0)
@@ -310,7 +311,7 @@ def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
     wire.give(2, InboxCommitted(ONE, 1, 1))
     wire.run(0.1)
     assert letters(wire, 2, Receipt) == [Receipt(ONE, TWO, 1, 1, 1)]
-    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 1
+    assert wire.nodes[1].delivery.acknowledged_by_all == 1
 
 
 def test_7_5_who_stays_silent_is_reminded_of_the_last_publication():
@@ -356,15 +357,14 @@ def test_7_5_a_receipt_counts_up_to_what_was_sent(seq):
     for _ in range(5):
         wire.publish(1, "b", qos=1)
     wire.run(0.5)
-    outbox = wire.nodes[1].delivery.outbox
     wire.disk_works = False
     wire.publish(1, "a", b"pending", qos=1)
     lie = Receipt(ONE, TWO, 1, seq, seq)
     effects = wire.give(1, FrameReceived(link_to(wire, 1, 2), lie))
     expected = EpochRolloverRequired if seq == 9 else Ignored
     assert [type(effect) for effect in effects] == [expected]
-    assert outbox.acknowledged[TWO] == 1
-    assert outbox.acknowledged_by_all == 1
+    assert wire.nodes[1].delivery.acknowledged[TWO] == 1
+    assert wire.nodes[1].delivery.acknowledged_by_all == 1
 
 
 def test_7_6_what_the_journal_has_lost_is_a_gap():
@@ -456,7 +456,7 @@ def test_7_7_a_node_that_starts_anew_owes_and_takes_where_its_disk_ended():
     wire.join("1-2")
     wire.run(1.0)
     assert wire.deliveries() == {2: [b"1", b"2"]}
-    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 2
+    assert wire.nodes[1].delivery.acknowledged_by_all == 2
 
 
 def test_7_8_a_newer_epoch_ends_the_older_one():
@@ -533,7 +533,7 @@ def test_7_8_a_receipt_of_an_epoch_ahead_of_the_clock_costs_nothing(epoch):
     lose(wire, 1, 2)
     wire.run(20.0)
     assert (numbers(wire, 2), numbers(wire, 3)) == ([1, 2], [1, 2])
-    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 2
+    assert wire.nodes[1].delivery.acknowledged_by_all == 2
 
 
 @pytest.mark.parametrize("epoch", [AHEAD_MAX_MS // 2, FAR])
@@ -562,7 +562,8 @@ def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
         wire.give(2, FrameReceived(link, PendingNotice(TWO, NodeId(number), 1, 0)))
     copy = Publication(THREE, 1, 1, 1, "a", b"early", previous=((TWO, 0),))
     wire.start(3)
-    kept = wire.nodes[3].delivery.outbox.assign_position(ClientPublished("a", b"early", 1), (TWO,))
+    outbox = wire.nodes[3]._delivery.outbox  # noqa: SLF001
+    kept = outbox.assign_position(ClientPublished("a", b"early", 1), (TWO,))
     wire.journals[3] = [kept]
     assert wire.give(2, FrameReceived(link, copy)) == [
         Ignored("publication of a node out of reach")
@@ -624,7 +625,7 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     assert wire.effects(2, Gap) == [Gap(ONE, 1, 1, 1, "end of lease")]
     assert numbers(wire, 2) == [2], "what came is no part of the gap"
     assert wire.effects(1, DeliveryAbandoned) == [DeliveryAbandoned(TWO, 1, 1, 2)]
-    assert wire.nodes[1].delivery.outbox.receivers == {}
+    assert list(wire.nodes[1].delivery.receivers) == []
     assert wire.give(1, ClientPublished("a", b"", qos=1)) == []
     assert wire.give(1, JournalRead(TWO, 1, 0, 1, ())) == []
 
@@ -686,7 +687,7 @@ def test_7_12_a_receiver_that_has_positions_of_this_life_shows_an_old_copy():
     wire.join("1-2")
     wire.run(1.0)
     assert wire.effects(1, EpochRolloverRequired) == [EpochRolloverRequired(9)]
-    assert wire.nodes[1].delivery.outbox.acknowledged == {}, "none of them counts as taken"
+    assert wire.nodes[1].delivery.acknowledged == {}, "none of them counts as taken"
 
 
 def test_7_12_nothing_leaves_for_a_receiver_that_was_not_heard_in_this_life():

@@ -248,8 +248,7 @@ def start_anew(wire: Wire, place: int, incarnation: int) -> None:
     chart = wire.nodes[place].membership
     others = [node for node in chart.known if node != place]
     records = tuple(each for node in others for each in wire.nodes[place].records_of(node))
-    leases = chart.leases
-    past = PeersRestored(records, leases.absent_seconds(wire.now), dict(leases.tombstones))
+    past = PeersRestored(records, chart.absent_seconds(wire.now), dict(chart.tombstones))
     wire.stop(place)
     identity = Identity(NodeId(place), key(place), incarnation)
     wire.start(place, identity, past=RestoredState())
@@ -445,4 +444,4 @@ def test_3_10_frames_that_are_sent_again_avoid_a_relay(sinkhole):
     wire.publish(1, "g", b"x", qos=1)
     wire.run(10.0)
     assert wire.deliveries() == {4: [b"x"]}
-    assert wire.nodes[1].delivery.outbox.acknowledged_by_all == 1
+    assert wire.nodes[1].delivery.acknowledged_by_all == 1

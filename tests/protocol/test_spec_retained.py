@@ -46,7 +46,7 @@ def keep(wire: Wire, place: int, payload: bytes, topic: str = "a", qos: int = 0)
 
 
 def values(wire: Wire, place: int) -> dict[str, RetainedEntry]:
-    return wire.nodes[place].delivery.retained.entries
+    return dict(wire.nodes[place].delivery.retained)
 
 
 def letters(wire: Wire) -> list[str]:
@@ -95,9 +95,10 @@ def test_9_2_the_same_is_delivered_as_retained_again():
     """9.2 What a former life noted and did not get to deliver is still to be kept."""
     value = RetainedEntry(5 * VERSIONS_PER_MS, ONE, payload_digest(b"x"))
     wire = settled("1-2", (2, "a"))
-    wire.nodes[2].delivery.retained.entries["a"] = value
+    retained = wire.nodes[2]._delivery.retained  # noqa: SLF001
+    retained.entries["a"] = value
     publication = Publication(ONE, 1, 1, 0, "a", b"x", True, version=value.version)
-    assert wire.nodes[2].delivery.retained.resolve_retain_flag(publication) == publication
+    assert retained.resolve_retain_flag(publication) == publication
 
 
 def test_9_3_who_newly_wants_a_topic_gets_its_value_and_nobody_else():
@@ -307,7 +308,7 @@ def test_9_6_what_the_broker_has_lost_is_not_deleted():
     wire.stored[1].clear()
     wire.want(3, "a")
     wire.give(1, InterestChanged())
-    retained = wire.nodes[1].delivery.retained
+    retained = wire.nodes[1]._delivery.retained  # noqa: SLF001
     assert retained.on_filters_granted(["a"]) == [ListRetained(("a",))]
     wire.give(1, wire._read(1, ListRetained(("a",))))  # noqa: SLF001
     wire.run(3.0)

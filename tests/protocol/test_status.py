@@ -6,13 +6,8 @@ from dataclasses import asdict
 from tests.protocol.wire_of_nodes import Wire
 
 from hansa.protocol.model import MANAGEMENT_GROUP, LinkId, NodeId
-from hansa.protocol.status import (
-    CoreStatus,
-    GroupStatus,
-    InterestStatus,
-    NeighbourStatus,
-    NodeStatus,
-)
+from hansa.protocol.routing.base import CoreStatus, GroupStatus
+from hansa.protocol.status import InterestStatus, NeighbourStatus, NodeStatus
 
 ONE, TWO = NodeId(1), NodeId(2)
 

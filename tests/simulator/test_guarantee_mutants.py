@@ -15,7 +15,7 @@ from hansa.protocol import effects
 from hansa.protocol.delivery.inbox import Inbox, OriginStream
 from hansa.protocol.delivery.outbox import Outbox
 from hansa.protocol.forwarding.engine import ForwardingEngine
-from hansa.protocol.interest.filters import RemoteInterest
+from hansa.protocol.interest.remote import RemoteInterest
 from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings

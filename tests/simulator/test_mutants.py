@@ -282,7 +282,7 @@ def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
 
 
 HASH_ORDER = """
-from hansa.protocol.interest.filters import LocalInterest
+from hansa.protocol.interest.local import LocalInterest
 from hansa.simulator.actions import Step, Subscribe
 from hansa.simulator.options import Options, Phases
 from hansa.simulator.run import simulate

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from hansa.errors import UsageError
 from hansa.protocol.membership.records import NodeRecord
+from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import NodeId
-from hansa.protocol.status_snapshot import MembershipView
 from hansa.topology.healing import node_name
 from hansa.topology.planner import PlannerLimits
 from hansa.topology.steering import (

@@ -189,7 +189,7 @@ class Driver:
             else:
                 self._perform(effect)
         if to_journal is None and publication.topic in self.recorded_topics:
-            to_journal = self.node.delivery.outbox.assign_position(publication, ())
+            to_journal = self.node.assign_position(publication)
         if to_journal is not None and self.sampler:
             self.sampler.on_captured(self.sampler.clock(), to_journal)
         return to_journal

@@ -148,7 +148,7 @@ class RetainedStore:
         """The broker has forgotten its sessions, and maybe what it held: see what is left of what
         clients here have published. Other nodes' values are compared after every connection."""
         node = self._driver.node
-        values = node.delivery.retained.entries
+        values = node.delivery.retained
         own = [t for t, value in values.items() if value.digest and value.owner == node.id]
         if own:
             self.perform(ListRetained(tuple(own)))
@@ -167,7 +167,7 @@ class RetainedStore:
         await self._save()
 
     async def _save(self) -> None:
-        data = _encode(self._driver.node.delivery.retained.entries)
+        data = _encode(self._driver.node.delivery.retained)
         with suppress(UsageError):  # a full disk is told elsewhere; this can be asked for again
             await asyncio.to_thread(self._state.save_retained, data)
 

@@ -398,7 +398,7 @@ class Agent:
 
     def _names(self, reachable: Iterable[NodeId]) -> dict[str, str]:
         """Return the names of nodes in reach and of those that publications are pending for."""
-        pending = self.driver.node.delivery.outbox.receivers
+        pending = self.driver.node.delivery.receivers
         return {status.format_node_id(node): self._name_of(node) for node in (*reachable, *pending)}
 
     @property

@@ -7,7 +7,7 @@ from hansa.agent.links.link import Link
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId
 from hansa.protocol.node import Node
-from hansa.protocol.status import CoreStatus, GroupStatus
+from hansa.protocol.routing.base import CoreStatus, GroupStatus
 
 
 def format_node_id(node: NodeId) -> str:

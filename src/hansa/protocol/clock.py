@@ -17,21 +17,20 @@ NUMBERS_PER_MS = 1_000
 
 AHEAD = "incarnation ahead of the clock"
 EPOCH_AHEAD = "epoch ahead of the clock"
-"""Why frames are refused."""
 
 
 class WallClock:
-    """Milliseconds since 1970, as far as the shell told."""
+    """Milliseconds since 1970, as reported by the shell."""
 
     def __init__(self, incarnation: int) -> None:
-        """Until the time is known, it is that of an incarnation."""
+        """Assume the time of the incarnation until the shell reports the time."""
         self._assumed_ms = incarnation
         self._offset_ms: float | None = None
         self.now = 0.0
         """The time of the input that is being handled, in the shell's steady seconds."""
 
     def tell(self, now: float) -> None:
-        """It is `now`."""
+        """An input is handled at `now`."""
         self.now = now
         if self._offset_ms is None:
             self._offset_ms = self._assumed_ms - now * 1000
@@ -55,3 +54,10 @@ class WallClock:
         """Return the greatest version or number that a node may have reached since an incarnation
         or an epoch began: more would need more than a million changes a second."""
         return max(0, self.limit_ms + AHEAD_MAX_MS - began_ms) * NUMBERS_PER_MS
+
+    def refusal(self, incarnation: int, number: int, what: str) -> str | None:
+        """Return why an incarnation, or a number since it began, is too great to be honest."""
+        if incarnation > self.limit_ms:
+            return AHEAD
+        is_too_great = number > self.numbers_max(incarnation)
+        return f"{what} out of bounds" if is_too_great else None

@@ -5,17 +5,9 @@ another: this module carries what one reports to those that care, and nothing el
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
-from hansa.protocol.changes import (
-    OVERLAY_CHANGES,
-    CapacityChanged,
-    ControlFrameReceived,
-    NodeRestarted,
-    OverlayChange,
-)
-from hansa.protocol.clock import AHEAD
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.delivery.context import DeliveryContext
 from hansa.protocol.delivery.state import DeliveryState, RestoredState
@@ -50,22 +42,30 @@ from hansa.protocol.forwarding.engine import Deliveries, ForwardingEngine, Outgo
 from hansa.protocol.forwarding.numbering import LocalPublication
 from hansa.protocol.forwarding.table import ForwardingTable
 from hansa.protocol.interest.acks import InterestAckTracker
-from hansa.protocol.interest.filters import LocalInterest, RemoteInterest, subscription_commands
 from hansa.protocol.interest.groups import GroupIndex
+from hansa.protocol.interest.local import LocalInterest
+from hansa.protocol.interest.remote import RemoteInterest, subscription_commands
 from hansa.protocol.interest.shared_subscriptions import ShareSelector
+from hansa.protocol.membership.changes import (
+    OVERLAY_CHANGES,
+    CapacityChanged,
+    ControlFrameReceived,
+    NodeRestarted,
+    OverlayChange,
+)
 from hansa.protocol.membership.database import SetChange
 from hansa.protocol.membership.origins import WRONG_SIDE, Origins
 from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.membership.records import Record, RecordKind
 from hansa.protocol.membership.unicast_routes import UnicastRoutes
+from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import Group, LinkId, NodeId, Publication
 from hansa.protocol.model import Identity as Identity
 from hansa.protocol.routing import make_strategy
 from hansa.protocol.routing.base import SendToNeighbour, make_strategy_context
 from hansa.protocol.routing.early_announcements import UNKNOWN_CORE, EarlyAnnouncements
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.status import NodeStatus
-from hansa.protocol.status_snapshot import MembershipView, count_bounded_state, make_node_status
+from hansa.protocol.status import NodeStatus, count_bounded_state, make_node_status
 from hansa.protocol.topics import is_filter
 from hansa.protocol.wire.frames import (
     UNICASTS,
@@ -89,20 +89,19 @@ class Node:
         self.id = identity.node
         self._settings = settings
         self._overlay = Overlay(identity, settings)
-        self.membership = MembershipView(self._overlay)
         self._local_interest = LocalInterest(settings)
-        self.remote_interest = RemoteInterest(durable=restored is not None)
+        self._remote_interest = RemoteInterest(durable=restored is not None)
         self._group_index = GroupIndex(settings.group_depth)
         self._strategy = make_strategy(
             make_strategy_context(self._overlay, self._group_index, settings)
         )
         restored = restored or RestoredState(epoch=identity.incarnation)  # a journal for each life
         remote, nodes, has_plain_subscriber = (
-            self.remote_interest,
+            self._remote_interest,
             self._overlay.database.nodes,
             self._local_interest.has_plain_subscriber,
         )
-        self.table = ForwardingTable(
+        table = ForwardingTable(
             self._local_interest.plain_filters, settings.plans_max, self._strategy.drain_entries
         )
         conflict = self._overlay.conflict
@@ -114,19 +113,20 @@ class Node:
             was_announced=self._local_interest.was_announced,
             may_acknowledge=lambda: conflict.due is None,
         )
-        self.delivery = DeliveryState(self.id, settings, restored, context)
+        self._delivery = DeliveryState(self.id, settings, restored, context)
+        self.delivery = self._delivery.view()
         has_share, graph = self._local_interest.filters.__contains__, self._overlay.graph
         share_selector = ShareSelector(remote.topic_interest, has_share, lambda: graph.reachable)
         self._unicast_routes = UnicastRoutes(graph)
         self._origins = Origins(graph, self._overlay.neighbours.links, nodes)
-        self.forwarding = ForwardingEngine(
-            self.id, settings, self.table, self.delivery, share_selector, self._origins
+        self._forwarding = ForwardingEngine(
+            self.id, settings, table, self._delivery, share_selector, self._origins
         )
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
         self._early = EarlyAnnouncements(settings)
-        self.interest_acks = InterestAckTracker(
-            self.id, settings, remote.in_force, self.delivery.outbox
+        self._interest_acks = InterestAckTracker(
+            self.id, settings, remote.in_force, self._delivery.outbox
         )
         self.counters: Counter[str] = Counter()
 
@@ -135,7 +135,7 @@ class Node:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one input; return orders and news, in order."""
         effects: list[Effect] = []
-        self.delivery.begin(now)
+        self._delivery.begin(now)
         match event:
             case FrameReceived(link, frame):
                 if isinstance(frame, Publication):
@@ -143,7 +143,7 @@ class Node:
                 effects = self._receive_frame(link, frame, now)
             case ClientPublished():
                 return self._count_dropped(
-                    self.forwarding.publish(event, self._overlay.incarnation)
+                    self._forwarding.publish(event, self._overlay.incarnation)
                 )
             case TimerFired():
                 effects = self._handle_timer(now)
@@ -152,8 +152,8 @@ class Node:
             case InterestChanged():
                 effects = self._apply_local_interest(event, now)
             case SubscriptionsGranted(filters):
-                effects = self.delivery.retained.on_filters_granted(
-                    self.remote_interest.mark_granted(filters)
+                effects = self._delivery.retained.on_filters_granted(
+                    self._remote_interest.mark_granted(filters)
                 )
             case ClockRead(wall_ms):
                 self._overlay.clock.read(wall_ms, now)
@@ -170,9 +170,9 @@ class Node:
             self._overlay.next_deadline(),
             self._strategy_due,
             self._interest_due,
-            self.interest_acks.next_deadline(),
-            self.delivery.next_deadline(),
-            self._local_interest.next_deadline(self.interest_acks.is_installed),
+            self._interest_acks.next_deadline(),
+            self._delivery.next_deadline(),
+            self._local_interest.next_deadline(self._interest_acks.is_installed),
         )
 
     def _change_links(self, event: LinkOpened | LinkClosed, now: float) -> list[Effect]:
@@ -204,8 +204,8 @@ class Node:
         effects = self._dispatch_overlay_output(self._overlay.handle_timer(now), now)
         for node in self._overlay.leases.pop_expired(now):
             effects += self._expire_node(node, now)
-        self.interest_acks.request_missing_acks(self._overlay.graph.reachable, now)
-        effects += self._route_unicasts(self.delivery.handle_timer(now), now)
+        self._interest_acks.request_missing_acks(self._overlay.graph.reachable, now)
+        effects += self._route_unicasts(self._delivery.handle_timer(now), now)
         if self._strategy_due is not None and now >= self._strategy_due:
             effects += self._send_strategy_output(self._strategy.handle_timer(now), now)
         return effects
@@ -214,24 +214,24 @@ class Node:
         """What ends every input: announce interest, report what is in force, flush."""
         if self._interest_due is not None or self._local_interest.withdrawing:
             effects += self._announce_interest(now)
-        if self.remote_interest.to_persist:
+        if self._remote_interest.to_persist:
             effects += [
                 PersistPeer(number, node)
-                for number, node in self.remote_interest.drain_to_persist()
+                for number, node in self._remote_interest.drain_to_persist()
             ]
         for node in (
-            self.remote_interest.drain_newly_in_force()
-            if self.remote_interest.newly_in_force
+            self._remote_interest.drain_newly_in_force()
+            if self._remote_interest.newly_in_force
             else ()
         ):
-            self.interest_acks.send_ack(node, now)
-            self.delivery.retained.schedule_digest(node)
-        frames_to_send, dropped = self.interest_acks.flush(self._unicast_routes.route, now)
+            self._interest_acks.send_ack(node, now)
+            self._delivery.retained.schedule_digest(node)
+        frames_to_send, dropped = self._interest_acks.flush(self._unicast_routes.route, now)
         effects += self._overlay.flush_early(now) if frames_to_send else []
         for to, frame in frames_to_send:
             effects += self._overlay.send_to(to, frame, now)
         effects += [*dropped, *self._overlay.flush(now)]
-        self.table.invalidate_plans(self._strategy.stale_entry_count())
+        self._forwarding.table.invalidate_plans(self._strategy.stale_entry_count())
 
     def _count_dropped(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
@@ -277,8 +277,8 @@ class Node:
             effects += self._check_installed(now)
         for node in joined:
             self._unicast_routes.forget(node)
-            self.interest_acks.send_ack(node, now)
-            self.delivery.on_node_reachable(node, now)
+            self._interest_acks.send_ack(node, now)
+            self._delivery.on_node_reachable(node, now)
         return effects
 
     def _dispatch_change(self, change: OverlayChange, now: float) -> list[Effect]:
@@ -289,10 +289,10 @@ class Node:
                 return self._apply_claims(change.node, change.added, change.removed, now)
             case ControlFrameReceived(sender, InterestAcks(entries)):
                 is_from = partial(self._origins.speaks_for, sender)
-                ours, refused = self.interest_acks.receive_acks(entries, is_from, now)
+                ours, refused = self._interest_acks.receive_acks(entries, is_from, now)
                 return [*refused, *(self._check_installed(now) if ours else ())]
             case ControlFrameReceived(frame=InterestAckRequest() as enquiry):
-                self.interest_acks.receive_ack_request(enquiry, now)
+                self._interest_acks.receive_ack_request(enquiry, now)
                 return []
             case ControlFrameReceived(sender, frame) if isinstance(frame, UNICASTS):
                 # Whoever knows a newer value tells its former owner, in the name of the new one.
@@ -300,7 +300,7 @@ class Node:
                     sender, frame.source
                 ):
                     return [Ignored(WRONG_SIDE)]
-                outcome = self.delivery.receive_unicast(frame, self._overlay.incarnation, now)
+                outcome = self._delivery.receive_unicast(frame, self._overlay.incarnation, now)
                 return self._route_unicasts(outcome, now)
             case ControlFrameReceived(sender, frame):
                 return self._receive_strategy_frame(sender, frame, now)
@@ -315,7 +315,10 @@ class Node:
         """A frame of the strategy; an announcement may carry its core's claims."""
         effects: list[Effect] = []
         if isinstance(frame, CoreAnnouncement):
-            if refusal := self._announcement_refusal(frame):
+            refusal = self._overlay.clock.refusal(
+                frame.incarnation, frame.seq, "announcement number"
+            )
+            if refusal:
                 return [Ignored(refusal)]
             if frame.core == self.id and frame.incarnation > self._overlay.incarnation:
                 effects += self._dispatch_overlay_output(
@@ -334,13 +337,6 @@ class Node:
             return effects if is_kept else [*effects, Ignored(UNKNOWN_CORE)]
         return effects + self._send_strategy_output(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
 
-    def _announcement_refusal(self, frame: CoreAnnouncement) -> str | None:
-        clock = self._overlay.clock
-        if frame.incarnation > clock.limit_ms:
-            return AHEAD
-        too_high = frame.seq > clock.numbers_max(frame.incarnation)
-        return "announcement number out of bounds" if too_high else None
-
     def _send_strategy_output(
         self, outcome: Iterable[Effect | SendToNeighbour], now: float
     ) -> list[Effect]:
@@ -356,7 +352,7 @@ class Node:
 
     def _void_stale_claims(self, node: NodeId, now: float) -> list[Effect]:
         """A node has started anew: what its former life claimed and confirmed counts no more."""
-        self.interest_acks.discard_ack(node)
+        self._interest_acks.discard_ack(node)
         database = self._overlay.database
         if database.stamp(RecordKind.CLAIMS, node)[0] >= database.nodes[node].incarnation:
             return []
@@ -378,7 +374,7 @@ class Node:
     def _apply_local_interest(self, event: InterestChanged, now: float) -> list[Effect]:
         valid = tuple(name for name in event.added if is_filter(name))
         refused = self._local_interest.apply_change(valid, event.removed, now)
-        self.table.clear_plans()
+        self._forwarding.table.clear_plans()
         self._interest_due = earliest(self._interest_due, now + self._settings.change_delay)
         unfit = len(event.added) - len(valid)
         reasons = ["filters_per_node_max"] * refused + ["filter out of bounds"] * unfit
@@ -387,42 +383,42 @@ class Node:
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due, withdraw old ones when nothing depends on them."""
         due = earliest(
-            self._interest_due, self._local_interest.next_deadline(self.interest_acks.is_installed)
+            self._interest_due, self._local_interest.next_deadline(self._interest_acks.is_installed)
         )
         if due is None or now < due:
             return []
         self._interest_due = None
-        added, removed = self._local_interest.pop_due_changes(self.interest_acks.is_installed, now)
+        added, removed = self._local_interest.pop_due_changes(self._interest_acks.is_installed, now)
         if added or removed:
             self._overlay.change_own_set(RecordKind.INTEREST, added, removed, now)
         self._overlay.mark_interest_known(now)
         if not added and not removed:
             return []
         self._restart_installation(now)
-        self.delivery.retained.on_local_interest_removed(removed)
+        self._delivery.retained.on_local_interest_removed(removed)
         groups = self._group_index.apply_change(self.id, added, removed)
         effects = self._send_strategy_output(self._strategy.interest_changed(groups, now), now)
         return effects + self._check_installed(now)
 
     def _apply_remote_interest(self, change: SetChange, now: float) -> list[Effect]:
-        subscribe, unsubscribe = self.remote_interest.apply_change(
+        subscribe, unsubscribe = self._remote_interest.apply_change(
             change.node, change.added, change.removed, change.stamp
         )
         effects = subscription_commands(subscribe, unsubscribe)
-        self.delivery.retained.on_remote_interest_removed(unsubscribe)
-        self.table.clear_plans()  # they know who wants what
+        self._delivery.retained.on_remote_interest_removed(unsubscribe)
+        self._forwarding.table.clear_plans()  # they know who wants what
         groups = self._group_index.apply_change(change.node, change.added, change.removed)
         return effects + self._send_strategy_output(
             self._strategy.interest_changed(groups, now), now
         )
 
     def _restart_installation(self, now: float) -> None:
-        self.interest_acks.restart_installation(
+        self._interest_acks.restart_installation(
             self._overlay.database.stamp(RecordKind.INTEREST, self.id), now
         )
 
     def _check_installed(self, now: float) -> list[Effect]:
-        version = self.interest_acks.check_installed(self._overlay.graph.reachable, now)
+        version = self._interest_acks.check_installed(self._overlay.graph.reachable, now)
         return [InterestInstalled(version)] if version is not None else []
 
     def _expire_node(self, node: NodeId, now: float) -> list[Effect]:
@@ -430,14 +426,14 @@ class Node:
         filters = list(self._overlay.database.names(RecordKind.INTEREST, node))
         claims = list(self._overlay.database.names(RecordKind.CLAIMS, node))
         groups = self._group_index.apply_change(node, (), filters)
-        effects = subscription_commands([], self.remote_interest.expire_node(node, filters))
+        effects = subscription_commands([], self._remote_interest.expire_node(node, filters))
         self._overlay.expire_node(node)
-        self.interest_acks.discard_ack(node)
+        self._interest_acks.discard_ack(node)
         self._unicast_routes.forget(node)
-        effects += self.delivery.expire_node(node)
-        self.table.clear_plans()
+        effects += self._delivery.expire_node(node)
+        self._forwarding.table.clear_plans()
         self._strategy.expire_node(node)
-        self.forwarding.duplicate_filter.expire_node(node)
+        self._forwarding.duplicate_filter.expire_node(node)
         effects += self._apply_claims(node, (), claims, now)
         return effects + self._send_strategy_output(
             self._strategy.interest_changed(groups, now), now
@@ -450,7 +446,7 @@ class Node:
     ) -> list[Effect]:
         """Handle `Published` for many at once, in bytes; return what is not a frame."""
         return self._count_dropped(
-            self.forwarding.publish_batch(batch, self._overlay.incarnation, outgoing, now)
+            self._forwarding.publish_batch(batch, self._overlay.incarnation, outgoing, now)
         )
 
     def forward_batch(
@@ -466,7 +462,7 @@ class Node:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return next(frames, None)  # one by one: it may be the hello
-        other = self.forwarding.forward_batch(
+        other = self._forwarding.forward_batch(
             link_id, frames, outgoing, deliveries, notifications, now
         )
         self._count_dropped(notifications)
@@ -476,7 +472,7 @@ class Node:
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
             return [Ignored("publication without a neighbour")]
-        return self.forwarding.receive_copy(link_id, copy, now)
+        return self._forwarding.receive_copy(link_id, copy, now)
 
     # ------------------------------------------------------------ the disk, and letters
 
@@ -484,7 +480,7 @@ class Node:
         """The disk has done something."""
         match event:
             case PeersRestored(records):
-                self._overlay.leases.restore(event, self.delivery.outbox.receivers, now)
+                self._overlay.leases.restore(event, self._delivery.outbox.receivers, now)
                 outcomes = (self._overlay.merge_record(None, r, now, False) for r in records)
                 return [
                     effect
@@ -492,11 +488,11 @@ class Node:
                     for effect in self._dispatch_overlay_output(outcome, now)
                 ]
             case PeersPersisted(number):
-                self.remote_interest.mark_persisted(number)
+                self._remote_interest.mark_persisted(number)
                 return []
             case _:
-                ready, outcome = self.delivery.handle_storage_event(event, now)
-                released = [effect for item in ready for effect in self.forwarding.originate(item)]
+                ready, outcome = self._delivery.handle_storage_event(event, now)
+                released = [effect for item in ready for effect in self._forwarding.originate(item)]
                 return released + self._route_unicasts(outcome, now)
 
     def _route_unicasts(self, outcome: Iterable[Effect | Unicast], now: float) -> list[Effect]:
@@ -514,7 +510,25 @@ class Node:
                 effects.append(Ignored("unicast without a route"))
         return effects
 
+    def assign_position(self, publication: LocalPublication) -> Publication:
+        """Give a publication of QoS 1 or 2 a journal position although it has no receivers: for
+        recorded topics. Report it with `JournalCommitted` like any other."""
+        return self._delivery.outbox.assign_position(publication, ())
+
     # ------------------------------------------------------------ inspection
+
+    @property
+    def membership(self) -> MembershipView:
+        """Known and reachable nodes, links and leases, for reading."""
+        return MembershipView(self._overlay)
+
+    def receivers_in_force(self, topic: str) -> list[NodeId]:
+        """Return the nodes interested in a topic whose newest interest is in force here."""
+        return self._remote_interest.receivers_in_force(topic)
+
+    def interest_acks(self) -> Collection[NodeId]:
+        """Return the nodes that have acknowledged this node's newest interest."""
+        return self._interest_acks.acknowledged_by
 
     def records_of(self, node: NodeId) -> list[Record]:
         """Return what must be remembered of a node: who it is and what it wants."""
@@ -523,12 +537,12 @@ class Node:
 
     def status(self) -> NodeStatus:
         """Return this node's state as plain values."""
-        self.table.apply_changes()
-        installed, sizes = self.interest_acks.is_installed, self.sizes()
+        self._forwarding.table.apply_changes()
+        installed, sizes = self._interest_acks.is_installed, self.sizes()
         return make_node_status(
             self._overlay,
             self._strategy,
-            self.remote_interest.in_force,
+            self._remote_interest.in_force,
             installed,
             sizes,
             self.counters,
@@ -537,6 +551,6 @@ class Node:
     def sizes(self) -> dict[str, int]:
         """Return how much there is of what has a bound."""
         return (
-            count_bounded_state(self._overlay, self.forwarding, len(self._local_interest.filters))
-            | self.delivery.sizes()
+            count_bounded_state(self._overlay, self._forwarding, len(self._local_interest.filters))
+            | self._delivery.sizes()
         )

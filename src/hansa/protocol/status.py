@@ -1,17 +1,21 @@
-"""A node's state as plain values: what `/status`, the console and the simulator's checkers read.
+"""A node's state as plain values, for `/status` and the simulator's checkers.
 
-Taking a view changes nothing. It copies, so it is for people and tests, not for the fast path.
+A status is a copy: making one changes nothing and is too slow for the forwarding path.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hansa.protocol.membership.records import Stamp
+from hansa.protocol.forwarding.engine import ForwardingEngine
+from hansa.protocol.membership.overlay import Overlay
+from hansa.protocol.membership.records import RecordKind, Stamp
 from hansa.protocol.model import Group, LinkId, NodeId
+from hansa.protocol.routing.base import CoreStatus, GroupStatus, RoutingStrategy
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourStatus:
-    """One usable link."""
+    """The link to a neighbour."""
 
     link: LinkId
     rtt_ms: float | None
@@ -19,34 +23,8 @@ class NeighbourStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class CoreStatus:
-    """The way to one core. At the core itself the distance is 0 and there are no parents."""
-
-    incarnation: int
-    seq: int
-    distance: int
-    feasible_distance: int
-    """The smallest distance it ever announced for this `seq`. Parents' are always smaller, which is
-    why parents never form a loop."""
-    parents: tuple[NodeId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """One group as this node sees it."""
-
-    core: NodeId | None
-    interested_nodes: tuple[NodeId, ...]
-    """The nodes in reach whose clients want it, this one included, ordered by id."""
-    is_member: bool
-    parents: tuple[NodeId, ...]
-    """Parents that this node has told of its membership, ordered by id; empty if no member."""
-    children: tuple[NodeId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class InterestStatus:
-    """What one node wants, as far as this node knows."""
+    """The interest of one node, as far as this node knows it."""
 
     stamp: Stamp
     filters: tuple[str, ...]
@@ -54,23 +32,72 @@ class InterestStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node, whole."""
+    """The whole state of one node."""
 
     node: NodeId
     incarnation: int
     neighbours: dict[NodeId, NeighbourStatus]
     reachable: tuple[NodeId, ...]
-    """Every node in reach, this one included, ordered by id."""
+    """Every reachable node, this one included, ordered by id."""
     digest: int
     """Equal on two nodes if and only if their databases hold the same rows."""
     cores: dict[NodeId, CoreStatus]
     groups: dict[Group, GroupStatus]
     interest: dict[NodeId, InterestStatus]
     in_force: dict[NodeId, Stamp]
-    """Per other node, the stamp of its interest that this node has in force."""
+    """Per other node, the stamp of its interest that is in force here."""
     installed: bool
-    """Whether every node in reach has this node's newest interest in force."""
+    """Whether this node's newest interest is in force at every reachable node."""
     sizes: dict[str, int]
-    """How much of each bounded thing there is: rows, filters, windows, plans, waiting frames …"""
+    """Current size of everything that has a bound: rows, filters, windows, pending frames …"""
     counters: dict[str, int]
-    """What was dropped, ignored or refused, by reason."""
+    """Dropped, ignored and refused inputs, by reason."""
+
+
+def count_bounded_state(
+    overlay: Overlay, forwarding: ForwardingEngine, filters: int
+) -> dict[str, int]:
+    """Return the size of everything that has a bound."""
+    links = overlay.neighbours.links.values()
+    return {
+        "filters": filters,
+        "groups": len(forwarding.table),
+        "nodes": len(overlay.database.nodes),
+        "topic_plans": forwarding.table.plan_count,
+        "unacknowledged": max(
+            (link.channel.pending_count for link in links if link.channel), default=0
+        ),
+        "dedup_windows": len(forwarding.duplicate_filter),
+    }
+
+
+def make_node_status(
+    overlay: Overlay,
+    strategy: RoutingStrategy,
+    in_force: Mapping[NodeId, Stamp],
+    installed: bool,
+    sizes: dict[str, int],
+    counters: Mapping[str, int],
+) -> NodeStatus:
+    """Copy the state of a node's parts."""
+    database = overlay.database
+    return NodeStatus(
+        node=overlay.identity.node,
+        incarnation=overlay.incarnation,
+        neighbours={
+            node: NeighbourStatus(link.id, None if link.rtt is None else link.rtt * 1000)
+            for node, link in sorted(overlay.neighbours.by_node.items())
+        },
+        reachable=tuple(sorted(overlay.graph.reachable)),
+        digest=database.digest,
+        cores=strategy.core_statuses(),
+        groups={group: strategy.group_status(group) for group in strategy.groups()},
+        interest={
+            node: InterestStatus(database.stamp(RecordKind.INTEREST, node), tuple(row.names))
+            for node, row in sorted(database.sets[RecordKind.INTEREST].items())
+        },
+        in_force=dict(sorted(in_force.items())),
+        installed=installed,
+        sizes=sizes,
+        counters=dict(sorted(counters.items())),
+    )

@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from hansa.errors import UsageError
+from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import NodeId
-from hansa.protocol.status_snapshot import MembershipView
 from hansa.topology.graph import NodeName
 from hansa.topology.healing import (
     DEGREE_SLACK,

@@ -1,6 +1,8 @@
 """How long others have been out of reach, on disk."""
 
 import asyncio
+from collections.abc import Callable
+from typing import cast
 
 from tests.agent.waiting import until
 
@@ -9,6 +11,7 @@ from hansa.agent.storage.lease_store import LeaseStore
 from hansa.protocol.events import PeersRestored
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import NodeRecord
+from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import NodeId
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -19,9 +22,15 @@ def quiet(text: str) -> None:
     assert text == ""
 
 
+def store(
+    saved: bytes, leases: Leases, write: Callable[[bytes], None], alarm: Callable[[str], None]
+) -> LeaseStore:
+    return LeaseStore(saved, cast(MembershipView, leases), write, alarm)
+
+
 async def saved(leases: Leases, files: list[bytes]) -> None:
     """Run for a moment, and end."""
-    kept = LeaseStore(files[-1] if files else b"", leases, files.append, quiet)
+    kept = store(files[-1] if files else b"", leases, files.append, quiet)
     await kept.stop()
 
 
@@ -32,7 +41,7 @@ def test_the_next_life_knows_who_is_away_and_who_was_forgotten():
         leases.start_lease(TWO, asyncio.get_running_loop().time() - 20.0)
         leases.add_tombstone(THREE, (3, 5))
         await saved(leases, files)
-        again = LeaseStore(files[-1], Leases(60.0, 8), files.append, quiet)
+        again = store(files[-1], Leases(60.0, 8), files.append, quiet)
         past = again.peers_restored([RECORD])
         await again.stop()
         return past
@@ -53,7 +62,7 @@ def test_nothing_is_written_as_long_as_nobody_is_away():
 
 def test_a_file_that_cannot_be_read_is_as_good_as_none():
     async def work() -> None:
-        kept = LeaseStore(b"\xc1", Leases(60.0, 8), quiet, quiet)  # type: ignore[arg-type]
+        kept = store(b"\xc1", Leases(60.0, 8), quiet, quiet)  # type: ignore[arg-type]
         assert kept.peers_restored(()) == PeersRestored(())
         await kept.stop()
 
@@ -66,19 +75,17 @@ def test_it_is_written_now_and_then_and_at_once_for_who_returns(monkeypatch):
         leases = Leases(60.0, 8)
         leases.start_lease(TWO, asyncio.get_running_loop().time())
         monkeypatch.setattr(lease_store, "SAVE_INTERVAL_S", 0.01)
-        kept = LeaseStore(b"", leases, files.append, quiet)
+        kept = store(b"", leases, files.append, quiet)
         await until(lambda: len(files) > 1, "two of them")
         await kept.stop()
         monkeypatch.setattr(lease_store, "SAVE_INTERVAL_S", 3_600.0)
-        kept = LeaseStore(files[-1], leases, files.append, quiet)
+        kept = store(files[-1], leases, files.append, quiet)
         count = len(files)
         kept.on_node_reachable(THREE)
         leases.cancel_lease(TWO)
         kept.on_node_reachable(TWO)
         await until(lambda: len(files) > count, "that it has returned")
-        assert LeaseStore(files[-1], leases, files.append, quiet).peers_restored(
-            ()
-        ) == PeersRestored(())
+        assert store(files[-1], leases, files.append, quiet).peers_restored(()) == PeersRestored(())
         await kept.stop()
 
     asyncio.run(work())

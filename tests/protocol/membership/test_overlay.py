@@ -10,13 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.protocol.changes import (
-    CapacityChanged,
-    ControlFrameReceived,
-    LinkCostsChanged,
-    NodeRestarted,
-    OverlayOutput,
-)
 from hansa.protocol.clock import AHEAD, AHEAD_MAX_MS
 from hansa.protocol.effects import (
     CloseLink,
@@ -31,6 +24,13 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.links.neighbours import RTT_UNKNOWN, NeighbourLink
+from hansa.protocol.membership.changes import (
+    CapacityChanged,
+    ControlFrameReceived,
+    LinkCostsChanged,
+    NodeRestarted,
+    OverlayOutput,
+)
 from hansa.protocol.membership.database import SetChange
 from hansa.protocol.membership.id_conflict import LATER_AGAIN_S, LATER_S, PAUSE_S
 from hansa.protocol.membership.overlay import CONTESTED, WRONG_KEY, Overlay

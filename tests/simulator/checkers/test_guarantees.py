@@ -147,27 +147,24 @@ def test_before_anybody_confirmed_nothing_is_promised():
 def test_a_node_counts_on_a_confirmation_even_if_the_other_forgets_it():
     """What the publisher's own node thinks does not excuse it."""
     played = play()
-    played.world.sites[0].node.remote_interest.in_force.clear()
-    played.world.sites[0].node.remote_interest.receivers = lambda topic: ()
-    played.world.sites[0].node.forwarding._share_selector.topic_interest = lambda topic: (
-        TopicInterest(())
-    )
+    played.world.sites[0].node._remote_interest.in_force.clear()  # noqa: SLF001
+    wants_nothing(played, 0)
     assert len(finish(played)) == 1
 
 
 def wants_nothing(played, place):
     """Let a node take no other's interest for one that is in force, whoever asks."""
     site = played.world.sites[place]
-    site.node.remote.promised = lambda topic: ()
-    site.node.remote.receivers = lambda topic: ()
-    site.node.plane._turns.audience = lambda topic: TopicInterest(())  # noqa: SLF001
+    site.node.receivers_in_force = lambda topic: ()
+    site.node._remote_interest.receivers = lambda topic: ()  # noqa: SLF001
+    site.node._forwarding._share_selector.topic_interest = lambda topic: TopicInterest(())  # noqa: SLF001
 
 
 def test_what_nobody_confirmed_is_promised_when_all_must_have_come_to_rest():
     late = (30.0, ClientPublish(0, "a/b", qos=1))
     played = play(late, until=1.0)
     wants_nothing(played, 0)
-    played.world.sites[1].node.interest_acks.acknowledged_by.clear()
+    played.world.sites[1].node._interest_acks.acknowledged_by.clear()  # noqa: SLF001
     assert finish(played, until=29.0) == []
     assert len(finish(played, until=40.0)) == 1
 

@@ -68,9 +68,9 @@ def test_what_was_acknowledged_is_known_after_a_restart():
         (9.0, RestartAgent(0)),
     ]
     world = played(*script).run(9.01)
-    assert world.world.sites[0].node.delivery.outbox.acknowledged == {1: 1}
+    assert world.world.sites[0].node.delivery.acknowledged == {1: 1}
     world.run(12.0)
-    assert world.world.sites[0].node.delivery.outbox.acknowledged == {1: 2}
+    assert world.world.sites[0].node.delivery.acknowledged == {1: 2}
 
 
 def test_a_packet_that_comes_again_is_acknowledged_and_not_captured_again():

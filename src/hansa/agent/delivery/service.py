@@ -204,7 +204,7 @@ class DeliveryService:
         self._ack_task = tasks.start_task(self._record_acknowledged())
         self._lease_store = LeaseStore(
             b"" if self._outbox.is_cloned else self._state.load_leases(),
-            driver.node.membership.leases,
+            driver.node.membership,
             write=self._state.save_leases,
             set_alarm=self._alarms.setter("leases"),
         )
@@ -215,7 +215,7 @@ class DeliveryService:
         self._is_stopping = self._outbox.is_stopping = True
         for task in (*self._read_tasks, *self._loss_tasks, self._ack_task):
             task.cancel()
-        self.capture.record_acknowledged(self._driver.node.delivery.outbox.acknowledged)
+        self.capture.record_acknowledged(self._driver.node.delivery.acknowledged)
         await self._peer_store.stop()
         await self._lease_store.stop()
         await self.capture.stop()
@@ -243,7 +243,7 @@ class DeliveryService:
 
     def _schedule_rollover(self, epoch: int, delay_s: float) -> None:
         epoch = max(epoch, self._outbox.writer.epoch + 1)
-        self.capture.record_acknowledged(self._driver.node.delivery.outbox.acknowledged)
+        self.capture.record_acknowledged(self._driver.node.delivery.acknowledged)
         self.capture.schedule_rollover(epoch, delay_s)
         text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
         self._alarms.set("journal restored", text)
@@ -335,14 +335,14 @@ class DeliveryService:
         """Write down now and then what others have: less is copied should a new epoch begin."""
         while True:
             await asyncio.sleep(ACK_RECORD_INTERVAL_S)
-            self.capture.record_acknowledged(self._driver.node.delivery.outbox.acknowledged)
+            self.capture.record_acknowledged(self._driver.node.delivery.acknowledged)
 
     def _report_trimmed(self) -> None:
         """Retention may have dropped something: some of it may not have been delivered."""
         first = self._outbox.writer.first_sequence
         if first <= self._first_sequence:
             return
-        pending = self._driver.node.delivery.outbox.first_pending_before(first)
+        pending = self._driver.node.delivery.first_pending_before(first)
         if pending:
             oldest = max(self._first_sequence, min(pending.values()))
             self.counters["dropped: retention, not acknowledged"] += first - oldest
@@ -439,18 +439,15 @@ class DeliveryService:
 
     def status(self) -> dict[str, object]:
         """Return where everything stands."""
-        outbox = self._driver.node.delivery.outbox
-        epoch, position = outbox.next_position
+        delivery = self._driver.node.delivery
+        epoch, position = delivery.next_position
         writer = self._outbox.writer
         return {
             "epoch": epoch,
             "position": position - 1,
             "first": writer.first_sequence,
-            "settled": outbox.acknowledged_by_all,
-            "pending": {
-                f"{node:016x}": d.last_committed - d.acknowledged
-                for node, d in outbox.receivers.items()
-            },
+            "settled": delivery.acknowledged_by_all,
+            "pending": {f"{node:016x}": count for node, count in delivery.pending.items()},
             "unsynced_bytes": writer.end - writer.durable,
             "inbox": len(self._inbox.entries),
             "inbox_bytes": self._inbox.total_bytes,

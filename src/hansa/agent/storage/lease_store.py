@@ -15,8 +15,8 @@ import msgspec
 from hansa.agent import tasks
 from hansa.agent.storage.retry import run_write
 from hansa.protocol.events import PeersRestored
-from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import Record, Stamp
+from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import NodeId
 
 SAVE_INTERVAL_S = 60.0
@@ -40,14 +40,14 @@ class LeaseStore:
     def __init__(
         self,
         saved: bytes,
-        leases: Leases,
+        membership: MembershipView,
         write: Callable[[bytes], None],
         set_alarm: Callable[[str], None],
     ) -> None:
         """Go on with what was saved. `write` saves, `problem` is told why it cannot, and an empty
         text when it can again."""
         self._write = write
-        self._leases = leases
+        self._membership = membership
         self._set_alarm = set_alarm
         try:
             self._saved = _decoder.decode(saved)
@@ -82,8 +82,8 @@ class LeaseStore:
             await self._save()
 
     async def _save(self) -> None:
-        absent_seconds = self._leases.absent_seconds(asyncio.get_running_loop().time())
-        tombstones = {int(node): stamp for node, stamp in self._leases.tombstones.items()}
+        absent_seconds = self._membership.absent_seconds(asyncio.get_running_loop().time())
+        tombstones = {int(node): stamp for node, stamp in self._membership.tombstones.items()}
         now = SavedLeases(
             {int(node): seconds for node, seconds in absent_seconds.items()}, tombstones
         )

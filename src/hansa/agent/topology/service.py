@@ -23,8 +23,8 @@ from hansa.agent.topology.manager_client import (
 )
 from hansa.errors import UsageError
 from hansa.mqtt import effects
+from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import Identity, NodeId
-from hansa.protocol.status_snapshot import MembershipView
 from hansa.topology.healing import node_name
 from hansa.topology.planner import PlannerLimits
 from hansa.topology.steering import NeighbourSelector

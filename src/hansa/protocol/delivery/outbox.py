@@ -105,6 +105,13 @@ class Outbox:
             node: debt.acknowledged for node, debt in self.receivers.items() if debt.acknowledged
         }
 
+    @property
+    def pending(self) -> dict[NodeId, int]:
+        """Per receiver, how many committed positions lie behind its acknowledgement."""
+        return {
+            node: debt.last_committed - debt.acknowledged for node, debt in self.receivers.items()
+        }
+
     def first_pending_before(self, position: int) -> dict[NodeId, int]:
         """Return who may not have all that it was owed before a position, and from which on."""
         return {

@@ -14,6 +14,7 @@ from hansa.protocol.deadlines import earliest
 from hansa.protocol.delivery.context import DeliveryContext
 from hansa.protocol.delivery.inbox import Inbox
 from hansa.protocol.delivery.outbox import Outbox
+from hansa.protocol.delivery.view import DeliveryView
 from hansa.protocol.effects import Effect, Ignored
 from hansa.protocol.events import (
     EpochStarted,
@@ -73,6 +74,10 @@ class DeliveryState:
         self.inbox = Inbox(
             node, settings, restored.accepted, self.retained.resolve_retain_flag, context
         )
+
+    def view(self) -> DeliveryView:
+        """Return read access for shells."""
+        return DeliveryView(self.outbox, self.retained.entries, self.next_deadline)
 
     def begin(self, now: float) -> None:
         """An input is handled at this time."""

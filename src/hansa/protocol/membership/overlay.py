@@ -7,13 +7,6 @@ in the order in which they happened.
 
 from collections.abc import Iterable
 
-from hansa.protocol.changes import (
-    CapacityChanged,
-    ControlFrameReceived,
-    LinkCostsChanged,
-    NodeRestarted,
-    OverlayOutput,
-)
 from hansa.protocol.clock import AHEAD, WallClock
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
@@ -28,6 +21,13 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.links.neighbours import MISMATCHES_MAX, NeighbourLink, Neighbours, name_in
+from hansa.protocol.membership.changes import (
+    CapacityChanged,
+    ControlFrameReceived,
+    LinkCostsChanged,
+    NodeRestarted,
+    OverlayOutput,
+)
 from hansa.protocol.membership.database import (
     Database,
     FetchRequired,
@@ -393,10 +393,7 @@ class Overlay:
                 self._schedule_flush(now)
 
     def _stamp_refusal(self, record: Record) -> str | None:
-        if record.incarnation > self.clock.limit_ms:
-            return AHEAD
-        too_high = record.version > self.clock.numbers_max(record.incarnation)
-        return "version out of bounds" if too_high else None
+        return self.clock.refusal(record.incarnation, record.version, "version")
 
     def _exceeded_bound(
         self, record: Record, before: NodeRecord | None, source: NodeId | None

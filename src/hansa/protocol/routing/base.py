@@ -19,8 +19,33 @@ from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.membership.records import ClaimsRecord, RecordKind
 from hansa.protocol.model import Group, LinkId, NodeId
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.status import CoreStatus, GroupStatus
 from hansa.protocol.wire.frames import ControlFrame, OrderedFrame
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStatus:
+    """The route to one core. At the core itself the distance is 0 and there are no parents."""
+
+    incarnation: int
+    seq: int
+    distance: int
+    feasible_distance: int
+    """The smallest distance announced for this `seq`. Parents are always closer to the core than
+    this, so parents never form a loop."""
+    parents: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """One group as this node sees it. All nodes are ordered by id."""
+
+    core: NodeId | None
+    interested_nodes: tuple[NodeId, ...]
+    """The reachable nodes with subscribers, this one included."""
+    is_member: bool
+    parents: tuple[NodeId, ...]
+    """Parents to which this node announced its membership; empty if it is not a member."""
+    children: tuple[NodeId, ...]
 
 
 class SendToNeighbour(msgspec.Struct, frozen=True):

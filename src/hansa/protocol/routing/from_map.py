@@ -11,8 +11,13 @@ from typing import ClassVar
 
 from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.model import MANAGEMENT_GROUP, Group, NodeId
-from hansa.protocol.routing.base import StrategyContext, StrategyInvariant, StrategyOutput
-from hansa.protocol.status import CoreStatus, GroupStatus
+from hansa.protocol.routing.base import (
+    CoreStatus,
+    GroupStatus,
+    StrategyContext,
+    StrategyInvariant,
+    StrategyOutput,
+)
 from hansa.protocol.wire.frames import ControlFrame
 
 

@@ -236,7 +236,8 @@ _BOUNDS: dict[type, _Bounds] = {
         _resend,
     ),
     frames.RetainedDigests: _Bounds(
-        "retained digests", {"digests": _exactly(frames.RETAINED_BUCKETS), "hops": _number(HOPS_MAX)}
+        "retained digests",
+        {"digests": _exactly(frames.RETAINED_BUCKETS), "hops": _number(HOPS_MAX)},
     ),
     frames.RetainedRequest: _Bounds(
         "retained request",
@@ -250,7 +251,8 @@ _BOUNDS: dict[type, _Bounds] = {
         "retained versions", {"entries": _several(TOPICS_MAX, _topic), "hops": _number(HOPS_MAX)}
     ),
     frames.RetainedValuesFrame: _Bounds(
-        "retained values", {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)}
+        "retained values",
+        {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)},
     ),
     frames.SequencedFrame: _Bounds("sequenced frame", {"frame": check_bounds}),
     records.NodeRecord: _Bounds(

@@ -327,7 +327,7 @@ class GuaranteedDelivery(Checker):
 
 def _has_confirmed_interest(receiver: Node, origin: NodeId, topic: str) -> bool:
     """Whether a node knows that another has its newest interest in force, a topic included."""
-    return origin in receiver.interest_acks.acknowledged_by and _is_topic_covered(
+    return origin in receiver.interest_acks() and _is_topic_covered(
         receiver.records_of(receiver.id), topic
     )
 
@@ -336,7 +336,7 @@ def _nodes_in_force(site: Site, topic: str) -> set[NodeId]:
     """The nodes whose interest is in force where somebody publishes; of an agent that does not run,
     those that it remembers, for its broker keeps what is published."""
     if site.node is not None:
-        return set(site.node.remote_interest.receivers_in_force(topic))
+        return set(site.node.receivers_in_force(topic))
     known = site.state.disk.records.items()
     return {node for node, records in known if _is_topic_covered(records, topic)}
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from hansa.protocol.model import Group
+from hansa.protocol.routing.base import GroupStatus
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.status import GroupStatus, NodeStatus
+from hansa.protocol.status import NodeStatus
 from hansa.simulator.analysis.convergence import convergence_limit_s
 from hansa.simulator.options import LinkOptions, SimulationOptions
 from hansa.simulator.result import SimulationResult

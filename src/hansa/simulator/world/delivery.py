@@ -87,7 +87,7 @@ class SimulatedDelivery:
         """The agent does not know what its broker stores of what was in flight, nor of what other
         nodes published."""
         assert site.node is not None
-        values = site.node.delivery.retained.entries
+        values = site.node.delivery.retained
         topics = [each.topic for each in site.state.disk.inbox.values() if each.retain]
         if topics or values:
             event = events.StoreUncertain(tuple(dict.fromkeys(topics)), reconnected=True)
@@ -145,7 +145,7 @@ class SimulatedDelivery:
         """The journal begins anew, with all that was not acknowledged."""
         assert site.node is not None
         disk = site.state.disk
-        for kept in disk.start_epoch(epoch, site.node.delivery.outbox.acknowledged):
+        for kept in disk.start_epoch(epoch, site.node.delivery.acknowledged):
             self._record_position(kept.publication)
             self._acknowledge(site, kept.packet_id)
         self._handle_event(
@@ -224,7 +224,7 @@ class SimulatedDelivery:
             tuple[int, int], events.Event
         ] = {}  # in this order; the last of a key counts
         assert site.node is not None
-        site.state.disk.acknowledged = site.node.delivery.outbox.acknowledged
+        site.state.disk.acknowledged = site.node.delivery.acknowledged
         writes = site.state.disk.sync()
         self._injection.on_synced(site, writes)
         self._write_arriving(site)

@@ -15,8 +15,8 @@ from hansa.protocol.delivery.repair import select_for_repair
 from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import ReadJournal
 from hansa.protocol.events import JournalRead, PeersRestored
-from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.records import Record, Stamp
+from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import NodeId, Publication
 
 JOURNAL_MAX = 1_000_000
@@ -319,9 +319,10 @@ class SimulatedDisk:
         records = tuple(record for records in self.records.values() for record in records)
         return PeersRestored(records, self.absent_seconds, self.tombstones)
 
-    def save_leases(self, leases: Leases, now: float) -> None:
+    def save_leases(self, membership: MembershipView, now: float) -> None:
         """Remember how leases stand."""
-        self.absent_seconds, self.tombstones = leases.absent_seconds(now), dict(leases.tombstones)
+        self.absent_seconds = membership.absent_seconds(now)
+        self.tombstones = dict(membership.tombstones)
 
     def read_journal(self, command: ReadJournal) -> JournalRead:
         """Read what is owed to a node."""

@@ -50,7 +50,7 @@ class RetainedValues:
     def _memorise(self, site: Site, effect: Effect) -> None:
         self._tell(site, effect)
         assert site.node is not None
-        site.state.retained = dict(site.node.delivery.retained.entries)
+        site.state.retained = dict(site.node.delivery.retained)
 
     def _store(self, site: Site, effect: Effect) -> None:
         assert type(effect) is orders.PublishRetained
@@ -61,7 +61,7 @@ class RetainedValues:
         assert type(effect) is orders.ListRetained
         self._tell(site, effect)
         assert site.node is not None
-        if site.broker.stored or site.node.delivery.retained.entries:
+        if site.broker.stored or site.node.delivery.retained:
             mark = site.state.disk.next_index + len(site.unwritten)
             asked = (effect.filters, self._scheduler.now, mark)
             self._scheduler.after(POLL_S, self._try_survey, site, site.process_run, asked)

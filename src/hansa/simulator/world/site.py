@@ -179,7 +179,7 @@ class Site:
     def stop(self, now: float, surviving_fraction: float = 0.0) -> None:
         """End a life; only the memory stays, with a part of what was not safe yet."""
         assert self.node is not None
-        self.state.disk.save_leases(self.node.membership.leases, now)
+        self.state.disk.save_leases(self.node.membership, now)
         self.process_run += 1
         self.broker.is_connected = False
         self.node = None

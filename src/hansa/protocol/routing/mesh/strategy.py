@@ -15,6 +15,8 @@ from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.membership.records import ClaimsRecord, Stamp
 from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, Group, GroupId, NodeId, group_id
 from hansa.protocol.routing.base import (
+    CoreStatus,
+    GroupStatus,
     SendToNeighbour,
     StrategyContext,
     StrategyInvariant,
@@ -25,7 +27,6 @@ from hansa.protocol.routing.mesh.announcer import Announcer
 from hansa.protocol.routing.mesh.election import Election
 from hansa.protocol.routing.mesh.members import MeshMembers
 from hansa.protocol.routing.mesh.routes import CoreRoutes
-from hansa.protocol.status import CoreStatus, GroupStatus
 from hansa.protocol.wire.bounds import FLAGS_MAX
 from hansa.protocol.wire.frames import (
     UNREACHABLE,

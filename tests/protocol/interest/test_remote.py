@@ -1,0 +1,235 @@
+"""Interest of other nodes: subscribing, grants, what is in force and what is persisted."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.protocol.interest.remote import RemoteInterest
+from hansa.protocol.membership.records import Stamp
+from hansa.protocol.model import NodeId
+from hansa.protocol.topics import split_share
+
+A, B = NodeId(1), NodeId(2)
+
+
+# ---------------------------------------------------------------- remote: subscribing
+
+
+def test_the_first_that_wants_a_filter_makes_us_subscribe():
+    remote = RemoteInterest()
+    assert remote.apply_change(A, ["a", "b"], [], (1, 1)) == (["a", "b"], [])
+    assert remote.apply_change(B, ["b", "c"], [], (1, 1)) == (["c"], [])
+
+
+def test_the_last_that_wanted_a_filter_makes_us_unsubscribe():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.apply_change(B, ["b"], [], (1, 1))
+    assert remote.apply_change(A, [], ["a", "b"], (1, 2)) == ([], ["a"])
+    assert remote.apply_change(B, [], ["b"], (1, 2)) == ([], ["b"])
+
+
+def test_a_share_that_one_node_leaves_is_still_the_others():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["$share/g/a"], [], (1, 1))
+    remote.apply_change(B, ["$share/g/a"], [], (1, 1))
+    assert remote.apply_change(A, [], ["$share/g/a"], (1, 2)) == ([], [])
+    assert list(remote.nodes_by_share["$share/g/a"]) == [B]
+    assert remote.apply_change(B, [], ["$share/g/a"], (1, 2)) == ([], ["a"])
+    assert not remote.nodes_by_share
+
+
+def test_a_share_is_subscribed_to_without_its_name_and_once():
+    remote = RemoteInterest()
+    assert remote.apply_change(A, ["$share/g/a", "$share/h/a", "a"], [], (1, 1)) == (["a"], [])
+    assert remote.apply_change(A, [], ["a", "$share/g/a"], (1, 2)) == ([], [])
+    assert remote.apply_change(A, [], ["$share/h/a"], (1, 3)) == ([], ["a"])
+
+
+def test_a_plain_filter_in_the_place_of_a_share_keeps_the_subscription():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["$share/g/a"], [], (1, 1))
+    assert remote.apply_change(A, ["a"], ["$share/g/a"], (1, 2)) == ([], [])
+
+
+# ---------------------------------------------------------------- remote: in force
+
+
+def test_an_interest_is_in_force_when_its_last_filter_is_granted():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.mark_granted(["a"])
+    assert (remote.in_force, remote.drain_newly_in_force()) == ({}, [])
+    remote.mark_granted(["b"])
+    assert (remote.in_force, remote.drain_newly_in_force()) == ({A: (1, 1)}, [A])
+
+
+def test_what_was_granted_before_is_in_force_at_once():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(B, ["a"], [], (3, 9))
+    assert remote.in_force == {A: (1, 1), B: (3, 9)}
+
+
+def test_one_grant_settles_all_that_waited_for_it():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.apply_change(B, ["a"], [], (1, 2))
+    remote.mark_granted(["a"])
+    assert (remote.in_force, remote.drain_newly_in_force()) == ({A: (1, 1), B: (1, 2)}, [A, B])
+
+
+def test_a_newer_interest_is_not_in_force_before_its_own_filters_are_granted():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(A, ["b"], ["a"], (1, 2))
+    assert remote.in_force == {A: (1, 1)}
+    remote.mark_granted(["b"])
+    assert remote.in_force == {A: (1, 2)}
+
+
+def test_a_filter_that_goes_ungranted_is_waited_for_no_longer():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(A, [], ["b"], (1, 2))
+    assert remote.in_force == {A: (1, 2)}
+
+
+def test_what_was_unsubscribed_must_be_granted_anew():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a"], [], (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(A, [], ["a"], (1, 2))
+    remote.apply_change(A, ["a"], [], (1, 3))
+    assert (remote.granted, remote.in_force) == ({}, {A: (1, 2)})
+
+
+def test_grants_that_nobody_waits_for_are_ignored():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a", "b"], [], (1, 1))
+    remote.mark_granted(["x", "a", "a"])
+    assert (remote.granted, remote.in_force) == ({"a": None}, {})
+
+
+def test_what_has_settled_is_told_once():
+    remote = RemoteInterest()
+    remote.apply_change(A, [], [], (1, 1))
+    assert [remote.drain_newly_in_force(), remote.drain_newly_in_force()] == [[A], []]
+
+
+def test_a_forgotten_node_leaves_nothing_behind():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a", "b", "c"], [], (1, 1))
+    remote.apply_change(B, ["b"], [], (1, 1))
+    remote.mark_granted(["a", "b", "c"])
+    assert remote.expire_node(A, ["a", "b", "c"]) == ["a", "c"]
+    assert (remote.nodes_by_filter, remote.in_force) == ({"b": {B: 1}}, {B: (1, 1)})
+    assert remote.drain_newly_in_force() == [B]
+
+
+def test_a_node_can_be_forgotten_that_never_came_into_force():
+    remote = RemoteInterest()
+    remote.apply_change(A, ["a"], [], (1, 1))
+    assert remote.expire_node(A, ["a"]) == ["a"]
+    assert (remote.nodes_by_filter, remote.in_force, remote.drain_newly_in_force()) == ({}, {}, [])
+
+
+remote_filters = st.frozensets(st.sampled_from(["a", "b", "$share/g/a", "$share/g/c"]))
+remote_steps = st.one_of(
+    st.tuples(st.just("change"), st.sampled_from([A, B]), remote_filters),
+    st.tuples(st.just("grant"), st.lists(st.sampled_from(["a", "b", "c"]), max_size=2)),
+    st.tuples(st.just("forget"), st.sampled_from([A, B])),
+)
+
+
+class Recount:
+    """What a remote interest must answer, counted anew each time."""
+
+    def __init__(self) -> None:
+        self.remote = RemoteInterest()
+        self.wanted: dict[NodeId, frozenset[str]] = {}
+        self.stamps: dict[NodeId, Stamp] = {}
+        self.in_force: dict[NodeId, Stamp] = {}
+        self.subscribed: set[str] = set()
+        self.granted: set[str] = set()
+
+    def plain(self, node: NodeId) -> set[str]:
+        return {split_share(name)[1] for name in self.wanted[node]}
+
+    def change(self, node: NodeId, wish: frozenset[str]) -> None:
+        had = self.wanted.get(node, frozenset())
+        stamp = (1, self.stamps.get(node, (1, 0))[1] + 1)
+        self.wanted[node], self.stamps[node] = wish, stamp
+        subscribe, unsubscribe = self.remote.apply_change(
+            node, sorted(wish - had), sorted(had - wish), stamp
+        )
+        assert self.subscribed.isdisjoint(subscribe)
+        self.subscribed.update(subscribe)
+        self.drop(unsubscribe)
+
+    def forget(self, node: NodeId) -> None:
+        filters = sorted(self.wanted.pop(node, frozenset()))
+        self.in_force.pop(node, None)
+        self.drop(self.remote.expire_node(node, filters))
+
+    def drop(self, names: list[str]) -> None:
+        assert self.subscribed.issuperset(names)
+        self.subscribed.difference_update(names)
+        self.granted.intersection_update(self.subscribed)
+
+    def grant(self, names: list[str]) -> None:
+        self.remote.mark_granted(names)
+        self.granted.update(self.subscribed.intersection(names))
+
+    def check(self) -> None:
+        for node in self.wanted:
+            if self.plain(node) <= self.granted:
+                self.in_force[node] = self.stamps[node]
+        assert self.subscribed == set().union(*map(self.plain, self.wanted))
+        assert self.remote.in_force == self.in_force
+        assert set(self.remote.granted) == self.granted
+
+
+@settings(max_examples=80)
+@given(st.lists(remote_steps, max_size=25))
+def test_an_interest_is_in_force_exactly_when_all_of_it_is_granted(steps):
+    recount = Recount()
+    for name, *arguments in steps:
+        getattr(recount, name)(*arguments)
+        recount.check()
+
+
+def test_on_a_disk_interest_counts_when_it_is_remembered():
+    remote = RemoteInterest(durable=True)
+    remote.apply_change(NodeId(1), ("a",), (), (1, 1))
+    remote.mark_granted(["a"])
+    remote.apply_change(NodeId(2), ("a",), (), (1, 1))
+    assert remote.drain_to_persist() == [(1, 1), (2, 2)]
+    assert remote.drain_to_persist() == []
+    remote.mark_persisted(1)
+    assert remote.drain_newly_in_force() == [1]
+    remote.expire_node(NodeId(2), ("a",))
+    assert remote.drain_to_persist() == [(3, 2)]
+    remote.mark_persisted(3)
+    assert remote.drain_newly_in_force() == []
+    assert remote.receivers("a") == (1,)
+
+
+def test_who_is_remembered_last_has_the_newest_change():
+    """Or a disk that has saved all would say that it has saved the older one."""
+    remote = RemoteInterest(durable=True)
+    remote.apply_change(NodeId(2), ("a",), (), (1, 1))
+    remote.apply_change(NodeId(1), ("a",), (), (1, 1))
+    remote.apply_change(NodeId(2), ("b",), (), (1, 2))
+    assert remote.drain_to_persist() == [(2, 1), (3, 2)]
+
+
+def test_who_wants_a_topic_is_right_whether_or_not_it_was_asked_in_between():
+    remote = RemoteInterest()
+    remote.apply_change(NodeId(1), ["a", "b"], [], (1, 1))
+    remote.apply_change(NodeId(1), [], ["a"], (1, 2))
+    assert (remote.receivers("a"), remote.receivers("b")) == ((), (1,))
+    remote.apply_change(NodeId(1), ["a"], ["b"], (1, 3))
+    assert (remote.receivers("a"), remote.receivers("b")) == ((1,), ())
