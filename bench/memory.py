@@ -7,8 +7,8 @@ import sys
 from bench.console import say
 from hansa.protocol.events import FrameReceived, LinkOpened, SubscriptionsGranted
 from hansa.protocol.membership.records import InterestRecord, NodeRecord, Record
-from hansa.protocol.model import LinkId, NodeId
-from hansa.protocol.node import Identity, Node
+from hansa.protocol.model import Identity, LinkId, NodeId
+from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import PROTOCOL_VERSION, Hello, Update
 

@@ -26,8 +26,16 @@ from hansa.protocol.events import (
 )
 from hansa.protocol.membership import records
 from hansa.protocol.membership.records import RecordKind
-from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, LinkId, NodeId, Publication, group_id
-from hansa.protocol.node import Identity, Node
+from hansa.protocol.model import (
+    HOPS_MAX,
+    MANAGEMENT_GROUP,
+    Identity,
+    LinkId,
+    NodeId,
+    Publication,
+    group_id,
+)
+from hansa.protocol.node import Node
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.wire import frames
 from hansa.protocol.wire.codec import decode, encode

@@ -40,8 +40,8 @@ from hansa.protocol.events import (
 )
 from hansa.protocol.forwarding.engine import Deliveries, Outgoing
 from hansa.protocol.membership.records import InterestRecord
-from hansa.protocol.model import MANAGEMENT_GROUP, LinkId, NodeId, Publication, group_id
-from hansa.protocol.node import Identity, Node
+from hansa.protocol.model import MANAGEMENT_GROUP, Identity, LinkId, NodeId, Publication, group_id
+from hansa.protocol.node import Node
 from hansa.protocol.settings import ManagementBy, Metric, NonMemberForwarding, ProtocolSettings
 from hansa.protocol.wire.codec import encode
 from hansa.protocol.wire.frames import (

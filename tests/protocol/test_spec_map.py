@@ -29,6 +29,7 @@ from hansa.protocol.status import InterestStatus
 from hansa.protocol.wire.codec import encode
 from hansa.protocol.wire.frames import (
     UNICASTS,
+    AnyFrame,
     Fetch,
     Frame,
     Heartbeat,
@@ -42,7 +43,6 @@ from hansa.protocol.wire.frames import (
     Summary,
     Update,
 )
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 
 
 def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():

@@ -12,8 +12,7 @@ import pytest
 from tests.protocol.transcript import GROUP, transcript
 from tests.protocol.wire_of_nodes import Wire, key
 
-from hansa.protocol.model import NodeId
-from hansa.protocol.node import Identity
+from hansa.protocol.model import Identity, NodeId
 
 FOLDER = Path(__file__).parent / "transcripts"
 TOPIC = "plant/temp"

@@ -46,8 +46,8 @@ from hansa.protocol.events import (
     SubscriptionsGranted,
     TimerFired,
 )
-from hansa.protocol.model import KEY_BYTES, LinkId, NodeId, Publication
-from hansa.protocol.node import Identity, Node
+from hansa.protocol.model import KEY_BYTES, Identity, LinkId, NodeId, Publication
+from hansa.protocol.node import Node
 from hansa.protocol.retained.digest import payload_digest
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import matches

@@ -43,8 +43,7 @@ from hansa.protocol.forwarding.numbering import LocalPublication
 from hansa.protocol.model import LinkId, PlainMessage, Publication
 from hansa.protocol.node import Node
 from hansa.protocol.wire.codec import decode, encode
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
-from hansa.protocol.wire.frames import Hello
+from hansa.protocol.wire.frames import AnyFrame, Hello
 
 INVALID_FRAMES_MAX = 3
 """Frames that cannot be read until the link is closed."""

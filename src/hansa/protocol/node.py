@@ -6,7 +6,6 @@ another: this module carries what one reports to those that care, and nothing el
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from functools import partial
 
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.delivery.context import DeliveryContext
@@ -59,8 +58,7 @@ from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.membership.records import Record, RecordKind
 from hansa.protocol.membership.unicast_routes import UnicastRoutes
 from hansa.protocol.membership.view import MembershipView
-from hansa.protocol.model import Group, LinkId, NodeId, Publication
-from hansa.protocol.model import Identity as Identity
+from hansa.protocol.model import Group, Identity, LinkId, NodeId, Publication
 from hansa.protocol.routing import make_strategy
 from hansa.protocol.routing.base import SendToNeighbour, make_strategy_context
 from hansa.protocol.routing.early_announcements import UNKNOWN_CORE, EarlyAnnouncements
@@ -69,6 +67,7 @@ from hansa.protocol.status import NodeStatus, count_bounded_state, make_node_sta
 from hansa.protocol.topics import is_filter
 from hansa.protocol.wire.frames import (
     UNICASTS,
+    AnyFrame,
     CoreAnnouncement,
     Fetch,
     InterestAckRequest,
@@ -76,7 +75,6 @@ from hansa.protocol.wire.frames import (
     RetainedVersions,
     Unicast,
 )
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 
 
 class Node:
@@ -288,8 +286,9 @@ class Node:
             case SetChange():
                 return self._apply_claims(change.node, change.added, change.removed, now)
             case ControlFrameReceived(sender, InterestAcks(entries)):
-                is_from = partial(self._origins.speaks_for, sender)
-                ours, refused = self._interest_acks.receive_acks(entries, is_from, now)
+                ours, refused = self._interest_acks.receive_acks(
+                    entries, lambda node: self._origins.speaks_for(sender, node), now
+                )
                 return [*refused, *(self._check_installed(now) if ours else ())]
             case ControlFrameReceived(frame=InterestAckRequest() as enquiry):
                 self._interest_acks.receive_ack_request(enquiry, now)

@@ -11,8 +11,13 @@ from zlib import crc32
 from hansa.protocol import effects, events
 from hansa.protocol.model import LinkId, NodeId, Publication
 from hansa.protocol.wire.codec import encode
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
-from hansa.protocol.wire.frames import CoreAnnouncement, Heartbeat, RepairResponse, SequencedFrame
+from hansa.protocol.wire.frames import (
+    AnyFrame,
+    CoreAnnouncement,
+    Heartbeat,
+    RepairResponse,
+    SequencedFrame,
+)
 from hansa.telemetry import schema
 
 PENDING_HEARTBEATS_MAX = 2

@@ -17,7 +17,12 @@ from hansa.protocol.membership.records import (
     RecordKind,
 )
 from hansa.protocol.model import HOPS_MAX, NodeId
-from hansa.protocol.settings import ProtocolSettings
+from hansa.protocol.settings import (
+    LABEL_BYTES_MAX,
+    NEIGHBOURS_MAX,
+    NODES_MAX,
+    ProtocolSettings,
+)
 from hansa.protocol.wire import bounds, frames
 from hansa.protocol.wire.frames import (
     RETAINED_BUCKETS,
@@ -106,7 +111,7 @@ def test_no_frame_and_no_record_is_forgotten():
     "frame",
     [
         replace(HELLO, name="é" * 127, capabilities=("x",) * bounds.CAPABILITIES_MAX),
-        replace(HELLO, federation="x" * bounds.LABEL_BYTES_MAX),
+        replace(HELLO, federation="x" * LABEL_BYTES_MAX),
         replace(HELLO, agreement="x" * bounds.AGREEMENT_BYTES_MAX),
         Goodbye("x" * bounds.REASON_BYTES_MAX),
         Summary((ROW,) * bounds.ROWS_MAX),
@@ -115,9 +120,9 @@ def test_no_frame_and_no_record_is_forgotten():
         replace(ANNOUNCE, distance=UNREACHABLE, parents=numbers(bounds.PARENTS_MAX)),
         replace(ANNOUNCE, members=numbers(bounds.FLAGS_MAX)),
         replace(SOLICIT, hops=HOPS_MAX),
-        replace(NODE, addresses=("x" * bounds.LABEL_BYTES_MAX,) * bounds.ADDRESSES_MAX),
-        replace(NODE, links=links(bounds.NEIGHBOURS_MAX), capacity=0.0),
-        InterestAcks((replace(CONFIRMATION, hops=HOPS_MAX),) * bounds.NODES_MAX),
+        replace(NODE, addresses=("x" * LABEL_BYTES_MAX,) * bounds.ADDRESSES_MAX),
+        replace(NODE, links=links(NEIGHBOURS_MAX), capacity=0.0),
+        InterestAcks((replace(CONFIRMATION, hops=HOPS_MAX),) * NODES_MAX),
         InterestAckRequest(NodeId(1), NodeId(4), HOPS_MAX),
         replace(CHANGE, added=filters_of(256, 1_020), removed=filters_of(1, 1_024)),
         replace(WHOLE, part=bounds.PARTS_MAX - 1, parts=bounds.PARTS_MAX),
@@ -334,7 +339,7 @@ def test_only_groups_may_be_the_management_group():
 
 def test_the_defaults_stay_within_the_bounds():
     settings = ProtocolSettings()
-    assert settings.nodes_max <= bounds.NODES_MAX
+    assert settings.nodes_max <= NODES_MAX
     assert settings.filters_per_node_max <= bounds.NAMES_MAX
     assert settings.redundancy <= bounds.PARENTS_MAX
     assert MISSING_SPAN <= bounds.MISSING_MAX
@@ -344,6 +349,6 @@ def test_the_defaults_stay_within_the_bounds():
 
 
 def test_a_refusal_can_quote_both_hellos():
-    quoted = repr("\x01" * bounds.LABEL_BYTES_MAX)
+    quoted = repr("\x01" * LABEL_BYTES_MAX)
     assert 2 * len(quoted) + 100 < bounds.REASON_BYTES_MAX
     assert 2 * bounds.AGREEMENT_BYTES_MAX + 100 < bounds.REASON_BYTES_MAX

@@ -12,13 +12,12 @@ from tests.protocol.arbitrary import any_frame, every_frame, publications, u64
 from hansa.errors import InvalidFrame
 from hansa.protocol.membership.records import ClaimsRecord, InterestRecord, NodeRecord, RecordKind
 from hansa.protocol.model import HOPS_MAX, TARGET_GROUPS_MAX, GroupId, NodeId, Publication
+from hansa.protocol.settings import NEIGHBOURS_MAX, NODES_MAX, PACKET_BYTES_MAX
 from hansa.protocol.topics import TOPIC_LEVELS_MAX
 from hansa.protocol.wire import frames
 from hansa.protocol.wire.bounds import (
     FLAGS_MAX,
     NAMES_BYTES_MAX,
-    NEIGHBOURS_MAX,
-    NODES_MAX,
     ROWS_MAX,
 )
 from hansa.protocol.wire.codec import (
@@ -28,7 +27,6 @@ from hansa.protocol.wire.codec import (
     FORMAT_VERSION,
     FRAME_BYTES_MAX,
     HOPS_AT,
-    PACKET_BYTES_MAX,
     TOPIC_BYTES_AT,
     decode,
     decode_publication,

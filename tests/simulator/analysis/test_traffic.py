@@ -4,8 +4,13 @@ import pytest
 
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.wire import codec
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
-from hansa.protocol.wire.frames import CoreAnnouncement, Heartbeat, MeshMembership, SequencedFrame
+from hansa.protocol.wire.frames import (
+    AnyFrame,
+    CoreAnnouncement,
+    Heartbeat,
+    MeshMembership,
+    SequencedFrame,
+)
 from hansa.simulator.analysis.traffic import TrafficCounter
 
 PUBLICATION = Publication(

@@ -22,6 +22,7 @@ from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.settings import NEIGHBOURS_MAX, Metric, ProtocolSettings
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
+    AnyFrame,
     FrameAck,
     Goodbye,
     Heartbeat,
@@ -29,7 +30,6 @@ from hansa.protocol.wire.frames import (
     OrderedFrame,
     SequencedFrame,
 )
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 
 RTT_UNIT = 0.0001
 """Seconds per unit of distance when the metric is round-trip time."""

@@ -53,6 +53,7 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import is_local_only
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
+    AnyFrame,
     Fetch,
     Goodbye,
     Heartbeat,
@@ -62,7 +63,6 @@ from hansa.protocol.wire.frames import (
     Summary,
     Update,
 )
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
 
 WRONG_KEY = "node id that does not follow from its key"
 CONTESTED = "record of this node that it did not write"

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol.membership import records
 from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT_GROUP
-from hansa.protocol.settings import LABEL_BYTES_MAX as LABEL_BYTES_MAX
-from hansa.protocol.settings import NEIGHBOURS_MAX as NEIGHBOURS_MAX
-from hansa.protocol.settings import NODES_MAX as NODES_MAX
+from hansa.protocol.settings import LABEL_BYTES_MAX, NEIGHBOURS_MAX, NODES_MAX
 from hansa.protocol.topics import check_filter, check_name
 from hansa.protocol.wire import frames
 

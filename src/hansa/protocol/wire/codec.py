@@ -44,7 +44,7 @@ import msgspec
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol.model import HOPS_MAX, TARGET_GROUPS_MAX, GroupId, NodeId, Publication
-from hansa.protocol.settings import PACKET_BYTES_MAX as PACKET_BYTES_MAX
+from hansa.protocol.settings import PACKET_BYTES_MAX
 from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
 from hansa.protocol.wire import frames
 from hansa.protocol.wire.bounds import at_most, check_bounds

@@ -6,8 +6,7 @@ import msgspec
 
 from hansa.protocol.model import Publication
 from hansa.protocol.wire import codec
-from hansa.protocol.wire.frames import AnyFrame as AnyFrame
-from hansa.protocol.wire.frames import SequencedFrame
+from hansa.protocol.wire.frames import AnyFrame, SequencedFrame
 
 _encoder = msgspec.msgpack.Encoder()
 _FORMAT_BYTES = 1

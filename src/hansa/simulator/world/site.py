@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hansa.protocol.effects import Gap
-from hansa.protocol.model import KEY_BYTES, LinkId, NodeId, Publication
-from hansa.protocol.node import Identity, Node
+from hansa.protocol.model import KEY_BYTES, Identity, LinkId, NodeId, Publication
+from hansa.protocol.node import Node
 from hansa.protocol.retained.digest import RetainedEntry
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.options import DiskOptions

@@ -33,8 +33,8 @@ from hansa.protocol.wire.frames import (
     AnnouncementRequest,
     ControlFrame,
     CoreAnnouncement,
+    MeshMembership,
 )
-from hansa.protocol.wire.frames import MeshMembership as MembershipFrame
 
 GROUPS_PER_FRAME_MAX = 200
 """Groups that one membership frame names at most, so that it fits a frame whatever their length."""
@@ -130,7 +130,7 @@ class MeshStrategy:
         match frame:
             case CoreAnnouncement():
                 outcome = self._receive_announcement(sender, frame, now)
-            case MembershipFrame():
+            case MeshMembership():
                 outcome = self._receive_membership(sender, frame)
             case AnnouncementRequest():
                 outcome = self._receive_request(sender, frame, now)
@@ -249,7 +249,7 @@ class MeshStrategy:
             )
         return outcome
 
-    def _receive_membership(self, child: NodeId, frame: MembershipFrame) -> StrategyOutput:
+    def _receive_membership(self, child: NodeId, frame: MeshMembership) -> StrategyOutput:
         most = self._settings.filters_per_node_max + len(
             self._context.index.nodes_by_group
         )  # as relay
@@ -424,7 +424,7 @@ class MeshStrategy:
         size = GROUPS_PER_FRAME_MAX
         parts = range(0, max(len(joined), len(left)), size)
         pairs = [(tuple(joined[at : at + size]), tuple(left[at : at + size])) for at in parts]
-        return [SendToNeighbour(parent, MembershipFrame(core, seq, *pair)) for pair in pairs]
+        return [SendToNeighbour(parent, MeshMembership(core, seq, *pair)) for pair in pairs]
 
     # ------------------------------------------------------------ what others read
 
