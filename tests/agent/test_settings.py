@@ -184,7 +184,7 @@ def test_a_password_is_not_shown():
         ("log = 'loud'", "log must be one of debug, info, warning, error, not 'loud'"),
         (
             "[broker]\nobserver = 'x'",
-            "[broker] observer must be one of mosquitto, beacon, static, embedded, not 'x'",
+            "[broker] observer must be one of mosquitto, proxy, beacon, static, embedded, not 'x'",
         ),
         (f"name = '{256 * 'x'}'", "name must have at most 255 bytes"),
         ("capacity = -1", "capacity must not be below 0, not -1.0"),

@@ -13,10 +13,12 @@ from hansa import __version__
 from hansa.agent import status, tasks
 from hansa.agent.admin import Endpoints, HttpResponse, json_response, serve
 from hansa.agent.alarms import Alarms
+from hansa.agent.broker.access import tls_context
 from hansa.agent.broker.client import BrokerClient
 from hansa.agent.broker.connection import LOGIN_REFUSED, Connection
 from hansa.agent.broker.observer_choice import choose_histories, choose_observer
 from hansa.agent.broker.observer_client import ObserverClient
+from hansa.agent.broker.proxy import SESSIONS_FILE, ProxyServer
 from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.agent.clock import ClockMonitor
 from hansa.agent.delivery.service import DeliveryService
@@ -118,6 +120,7 @@ class Agent:
         self._subscription_log = SubscriptionLog(
             state.path / SUBSCRIPTIONS_FILE, self._alarms.setter("subscriptions")
         )
+        self._proxy = self._make_proxy()
         self.client, observer = self._make_broker_client()
         self.driver.delivery = self._delivery
         self.driver.broker = self.client
@@ -125,8 +128,10 @@ class Agent:
         self._delivery.attach(self.driver, self.client)
         self._telemetry.attach(self.client, self._delivery)
         reader = self._make_reader_connection if isinstance(self.client, BrokerClient) else None
-        parts = (self.driver, self._delivery, self.client, reader)
-        self._retained = RetainedStore(state, *parts, self._alarms.setter("retained"))
+        self._retained = RetainedStore(
+            *(state, self.driver, self._delivery, self.client, reader),
+            self._alarms.setter("retained"),
+        )
         self.driver.retained = self._retained
         self.observer_client = self._make_watcher(observer)
         if isinstance(self.client, BrokerClient):
@@ -152,7 +157,11 @@ class Agent:
     def _make_broker_client(self) -> "tuple[BrokerClient | EmbeddedBroker, Observer]":
         callbacks = (self._telemetry.feed, self._telemetry.on_captured, self._on_broker_status)
         if self._settings.broker.observer != "embedded":
-            observer = choose_observer(self._settings.broker, self._client_id(""))
+            observer = (
+                self._proxy.observer
+                if self._proxy is not None
+                else choose_observer(self._settings.broker, self._client_id(""))
+            )
             # What clients tell their own agent is for it alone; topics with $ never cross anyway.
             own = (*observer.topics_to_subscribe(), f"{self._settings.link.mqtt.prefix}/#")
             local_topics = [name for name in own if not is_local_only(name)]
@@ -178,6 +187,18 @@ class Agent:
         broker.delivery = self._delivery
         return broker, broker.observer
 
+    def _make_proxy(self) -> ProxyServer | None:
+        broker = self._settings.broker
+        if broker.observer != "proxy":
+            return None
+        return ProxyServer(
+            self._settings.proxy,
+            Address(broker.host, broker.port),
+            tls_context("broker", broker),
+            self._state.path / SESSIONS_FILE,
+            self._alarms.setter("proxy sessions"),
+        )
+
     def _make_watcher(self, observer: Observer) -> ObserverClient:
         made = ObserverClient(
             observer,
@@ -189,6 +210,8 @@ class Agent:
         )
         made.filters_when_unknown = self._settings.broker.filters_when_unknown
         made.incomplete = self._note_incomplete
+        if self._proxy is not None:
+            self._proxy.on_observer_output = made.apply_output
         return made
 
     def _is_link_filter(self, topic_filter: str) -> bool:
@@ -246,6 +269,9 @@ class Agent:
         )
         self.observer_client.restore(self._state.load_interest())
         self.observer_client.start()
+        if self._proxy is not None:
+            await self._proxy.start()
+            log.info("proxy for clients at %s", self._proxy.address)
         clock = ClockMonitor(
             self._state.clock_behind_s, self._alarms.setter("clock"), self._tell_clock
         )
@@ -274,6 +300,9 @@ class Agent:
             names = self._settings.admin.names
             logs = self._log_endpoints().handle_request
             server = await serve(admin.host, admin.port, self._endpoints(), logs, names)
+            if self._proxy is not None:
+                place, section = str(self._proxy.address), "proxy"
+                await self._proxy.listen()
         except (OSError, UnicodeError) as error:
             await self.link_manager.stop()
             raise UsageError(listen_error_text(place, section, error)) from error
@@ -293,6 +322,8 @@ class Agent:
         log.info("agent stops")
         part = self._shutdown.stop_part
         server.close()
+        if self._proxy is not None:
+            self._proxy.stop()
         await part("links", self.link_manager.stop())
         self.driver.close_links("stopping")
         self.observer_client.stop()
@@ -447,6 +478,7 @@ class Agent:
                 "problem": self.client.connection.problem,
                 "observed": self.observer_client.complete,
                 "unobserved": self.observer_client.reason,
+                **({"proxy": self._proxy.status()} if self._proxy is not None else {}),
             },
             "neighbours": {
                 status.format_node_id(node): {

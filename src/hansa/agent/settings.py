@@ -41,8 +41,10 @@ OTHER_VARIABLES = (
     *("HANSA_MANAGER_BROKER_USERNAME", "HANSA_MANAGER_BROKER_PASSWORD"),
 )
 """Variables of the command line, the manager and tests, which an agent may inherit."""
-OBSERVERS = ("mosquitto", "beacon", "static", "embedded")
+OBSERVERS = ("mosquitto", "proxy", "beacon", "static", "embedded")
 ADMIN_PORT = 8_080
+PROXY_PORT = 1_884
+PROXY_PROTOCOLS = ("", "v1", "v2")
 OVERLAP_COPIES = ("each", "once")
 MODES = ("hansa", "mqtt-fed")
 RECORD_FILTERS_MAX = 1_024
@@ -63,7 +65,7 @@ class BrokerSettings:
     tls_ca: str = ""
     """File with the authorities to trust; the system's if empty."""
     observer: str = "mosquitto"
-    """How to learn who subscribes: mosquitto, beacon or static; or embedded, a broker of the
+    """How to learn who subscribes: mosquitto, proxy, beacon or static; or embedded, a broker of the
     agent's own for trying things out, which listens on this host and port."""
     filters: tuple[str, ...] = ()
     """With observer static: the filters that clients here want."""
@@ -84,6 +86,26 @@ class BrokerSettings:
     overlap_copies: str = "each"
     """What a broker that only speaks MQTT 3.1.1 sends of a publication that several filters of the
     agent's match: each, a copy for each of them, or once. `hansa doctor` finds out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """With [broker] observer = "proxy": where clients connect instead of the broker's own port."""
+
+    host: str = "127.0.0.1"
+    """Where to listen: the address of an interface, 0.0.0.0 or :: for all."""
+    port: int = PROXY_PORT
+    """0 takes a free port and logs it."""
+    tls_certificate: str = ""
+    """File with the certificate that clients see; without one they speak plain MQTT."""
+    tls_key: str = ""
+    """File with its private key, if it is not in the same file."""
+    proxy_protocol: str = ""
+    """How to tell the broker the address of each client: v1 or v2 of the PROXY protocol, if the
+    broker expects it; empty for not at all."""
+    no_earlier_sessions: bool = False
+    """Whether no client has left a persistent session at the broker before the proxy first ran.
+    Until this is set, subscriptions may be unknown and the agent asks for filters_when_unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +154,7 @@ class AgentSettings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
+    proxy: ProxySettings = field(default_factory=ProxySettings)
     mqtt_fed: MqttFedSettings = field(default_factory=MqttFedSettings)
     topology: TopologySettings = field(default_factory=TopologySettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
@@ -221,10 +244,12 @@ def _check_settings(settings: AgentSettings) -> None:
         raise UsageError("capacity, with what this machine adds to it, is too large to compare")
     _check_record(settings.record)
     _check_broker(settings.broker)
+    _check_proxy(settings.proxy)
     for place, port, least in (
         ("broker", settings.broker.port, 1),
         ("link", settings.link.port, 0),
         ("admin", settings.admin.port, 0),
+        ("proxy", settings.proxy.port, 0),
     ):
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
@@ -264,6 +289,15 @@ def _check_record(filters: tuple[str, ...]) -> None:
             raise UsageError(f"record: {error}") from error
         if topic_filter.startswith("$"):
             raise UsageError(f"record: {topic_filter!r}: topics with $ stay with their broker")
+
+
+def _check_proxy(proxy: ProxySettings) -> None:
+    if proxy.proxy_protocol not in PROXY_PROTOCOLS:
+        raise UsageError(
+            f"[proxy] proxy_protocol must be v1, v2 or empty, not {proxy.proxy_protocol!r}"
+        )
+    if proxy.tls_key and not proxy.tls_certificate:
+        raise UsageError("[proxy] tls_key needs tls_certificate")
 
 
 def _check_broker(broker: BrokerSettings) -> None:

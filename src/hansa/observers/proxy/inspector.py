@@ -1,0 +1,171 @@
+"""Follows one client connection through the proxy and reports its session to the observer.
+
+    client                      broker              observer
+      | CONNECT id, clean?, expiry |
+      |--------------------------->|
+      |        CONNACK present?    |
+      |<---------------------------|  opened: the session is new, or goes on
+      | SUBSCRIBE filters          |
+      |--------------------------->|
+      |        SUBACK codes        |
+      |<---------------------------|  subscribed: the filters that were granted
+      | DISCONNECT expiry?         |
+      |--------------------------->|  closed, with the expiry that counts
+
+A connection that cannot be followed (not MQTT, a packet that is too large, a broker that answers
+nonsense) still passes unchanged. Its client may then have subscriptions that are unknown, and the
+observer is told so.
+"""
+
+from hansa.errors import BrokerMisbehaved
+from hansa.mqtt.fields import FieldCursor
+from hansa.mqtt.properties import Properties, Property, find_property, read_properties
+from hansa.mqtt.types import REFUSAL_CODE_MIN, PacketType
+from hansa.observers.contract import NO_CHANGE, ObserverOutput
+from hansa.observers.proxy.observer import NEVER, ProxyObserver
+from hansa.observers.proxy.scanner import InvalidStream, PacketScanner
+
+PENDING_MAX = 1_024
+"""Requests of one client that the broker has not answered; with more it is not followed further."""
+
+_VERSION_5 = 5
+_CLEAN = 0x02
+
+
+class ConnectionInspector:
+    """One client connection. `number` tells it from others with the same client id."""
+
+    def __init__(self, observer: ProxyObserver, number: int) -> None:
+        self._observer = observer
+        self._number = number
+        self._from_client = PacketScanner(
+            PacketType.CONNECT,
+            PacketType.SUBSCRIBE,
+            PacketType.UNSUBSCRIBE,
+            PacketType.DISCONNECT,
+        )
+        self._from_broker = PacketScanner(
+            PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK
+        )
+        self.client_id = ""
+        self._is_version_5 = False
+        self._expiry_s = 0
+        self._is_open = False
+        self._problem = ""  # why the connection is no longer followed
+        self._pending: dict[tuple[PacketType, int], list[str]] = {}
+
+    def receive_from_client(self, data: bytes, now: float) -> ObserverOutput:
+        """Read bytes that go to the broker."""
+        return self._read(self._from_client, data, now)
+
+    def receive_from_broker(self, data: bytes, now: float) -> ObserverOutput:
+        """Read bytes that go to the client."""
+        return self._read(self._from_broker, data, now)
+
+    def close(self, now: float) -> ObserverOutput:
+        """The connection has ended."""
+        if not self._is_open:
+            return NO_CHANGE
+        self._is_open = False
+        return self._observer.on_closed(self.client_id, self._number, self._expiry_s, now)
+
+    def _read(self, scanner: PacketScanner, data: bytes, now: float) -> ObserverOutput:
+        if self._problem and (self._is_open or scanner is self._from_client):
+            return NO_CHANGE
+        try:
+            for kind, body in scanner.feed(data):
+                self._receive(kind, FieldCursor(body, 0, len(body), kind.name))
+        except (InvalidStream, BrokerMisbehaved) as error:
+            self._problem = str(error)
+            if self._is_open:
+                self._observer.on_lost_track(self.client_id, self._problem)
+        return self._observer.drain(now)
+
+    def _receive(self, kind: PacketType, body: FieldCursor) -> None:
+        match kind:
+            case PacketType.CONNECT:
+                self._read_connect(body)
+            case PacketType.CONNACK:
+                self._read_connack(body)
+            case PacketType.SUBSCRIBE:
+                self._read_request(kind, body)
+            case PacketType.UNSUBSCRIBE:
+                self._read_request(kind, body)
+            case PacketType.SUBACK:
+                filters, codes = self._read_answer(PacketType.SUBSCRIBE, kind, body)
+                granted = [f for f, c in zip(filters, codes, strict=True) if c < REFUSAL_CODE_MIN]
+                self._observer.on_subscribed(self.client_id, granted)
+            case PacketType.UNSUBACK:
+                filters, codes = self._read_answer(PacketType.UNSUBSCRIBE, kind, body)
+                ended = [f for f, c in zip(filters, codes, strict=True) if c < REFUSAL_CODE_MIN]
+                self._observer.on_unsubscribed(self.client_id, ended)
+            case _:
+                self._read_disconnect(body)
+
+    def _read_connect(self, body: FieldCursor) -> None:
+        body.read_binary()  # MQTT, or MQIsdp of version 3.1
+        self._is_version_5 = body.read_byte() & 0x7F == _VERSION_5
+        flags = body.read_byte()
+        body.read_integer(2)
+        found = self._properties(body, PacketType.CONNECT)
+        self.client_id = body.read_text()
+        if self._is_version_5:
+            self._expiry_s = _expiry(found, 0)
+        else:
+            self._expiry_s = 0 if flags & _CLEAN else NEVER
+
+    def _read_connack(self, body: FieldCursor) -> None:
+        is_present, code = bool(body.read_byte() & 1), body.read_byte()
+        if code:
+            return
+        found = self._properties(body, PacketType.CONNACK)
+        assigned = find_property(found, Property.ASSIGNED_CLIENT_IDENTIFIER, self.client_id)
+        self.client_id = str(assigned) or f"\0{self._number}"
+        self._expiry_s = _expiry(found, self._expiry_s)
+        self._is_open = True
+        self._observer.on_opened(
+            self.client_id,
+            self._number,
+            is_present=is_present,
+            is_persistent=self._expiry_s > 0,
+        )
+        if self._problem:  # the broker understood a CONNECT that the proxy does not
+            self._observer.on_lost_track(self.client_id, self._problem)
+
+    def _read_request(self, kind: PacketType, body: FieldCursor) -> None:
+        packet_id = body.read_packet_id()
+        self._properties(body, kind)
+        filters: list[str] = []
+        while body.remaining:
+            filters.append(body.read_text())
+            if kind is PacketType.SUBSCRIBE:
+                body.read_byte()
+        if len(self._pending) >= PENDING_MAX:
+            raise InvalidStream(f"more than {PENDING_MAX} requests without an answer")
+        self._pending[kind, packet_id] = filters
+
+    def _read_answer(
+        self, request: PacketType, kind: PacketType, body: FieldCursor
+    ) -> tuple[list[str], bytes]:
+        packet_id = body.read_packet_id()
+        self._properties(body, kind)
+        filters, codes = self._pending.pop((request, packet_id), None), body.read_rest()
+        if kind is PacketType.UNSUBACK and not self._is_version_5:
+            codes = bytes(len(filters or ()))  # MQTT 3.1.1 has none
+        if filters is None or len(codes) != len(filters):
+            raise InvalidStream(f"the broker answered {kind.name} {packet_id} to no such request")
+        return filters, codes
+
+    def _read_disconnect(self, body: FieldCursor) -> None:
+        if self._is_version_5 and body.remaining > 1:
+            body.read_byte()
+            self._expiry_s = _expiry(self._properties(body, PacketType.DISCONNECT), self._expiry_s)
+
+    def _properties(self, body: FieldCursor, kind: PacketType) -> Properties:
+        return read_properties(body, kind) if self._is_version_5 else ()
+
+
+def _expiry(found: Properties, otherwise: int) -> int:
+    value = find_property(found, Property.SESSION_EXPIRY_INTERVAL, otherwise)
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,73 @@
+"""Finds MQTT packets in a stream of bytes; returns whole those of some types, skips the others.
+
+Most bytes belong to publications, which do not matter here: their bodies are neither copied nor
+kept. A stream that is not MQTT, or a packet that matters and is too large, raises InvalidStream;
+after that the scanner must not be used again.
+"""
+
+from collections.abc import Iterator
+
+from hansa.mqtt.types import PacketType
+
+PACKET_BYTES_MAX = 1 << 18
+"""Largest packet that is kept, in bytes: a SUBSCRIBE of this size has about 5,000 filters."""
+
+_LENGTH_BYTES_MAX = 4
+
+
+class InvalidStream(Exception):
+    """These bytes cannot be followed; the message says why."""
+
+
+class PacketScanner:
+    """One direction of one connection."""
+
+    __slots__ = ("_first_bytes", "_held", "_skip")
+
+    def __init__(self, *packet_types: PacketType) -> None:
+        self._first_bytes = frozenset(packet_types)
+        self._held = b""  # the beginning of a header, or of a packet that matters
+        self._skip = 0  # bytes of a packet that does not matter and has not arrived yet
+
+    def feed(self, data: bytes) -> Iterator[tuple[PacketType, bytes]]:
+        """Yield type and body of each packet that matters and is now complete."""
+        at = min(self._skip, len(data))
+        self._skip -= at
+        if self._held:
+            data, at = self._held + data[at:], 0
+            self._held = b""
+        size = len(data)
+        while size - at >= 2:
+            first, length, body = data[at], data[at + 1], at + 2
+            if length > 127:
+                header = _long_header(data, at)
+                if header is None:
+                    break
+                length, body = header
+            end = body + length
+            if first >> 4 not in self._first_bytes:
+                if end > size:
+                    self._skip = end - size
+                    return
+                at = end
+                continue
+            if length > PACKET_BYTES_MAX:
+                kind = PacketType(first >> 4).name
+                raise InvalidStream(f"{kind} of {length} bytes, the limit is {PACKET_BYTES_MAX}")
+            if end > size:
+                break
+            yield PacketType(first >> 4), data[body:end]
+            at = end
+        self._held = data[at:]
+
+
+def _long_header(data: bytes, at: int) -> tuple[int, int] | None:
+    """Return the length and where the body begins; None if the header is not complete."""
+    length = 0
+    for index, byte in enumerate(data[at + 1 : at + 1 + _LENGTH_BYTES_MAX]):
+        length |= (byte & 127) << 7 * index
+        if byte < 128:
+            return length, at + 2 + index
+    if len(data) - at > _LENGTH_BYTES_MAX:
+        raise InvalidStream("a packet length of more than 4 bytes: this is not MQTT")
+    return None

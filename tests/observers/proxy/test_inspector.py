@@ -1,0 +1,283 @@
+"""One connection after the other, in the bytes that clients and brokers send."""
+
+import pytest
+
+from hansa.mqtt import packets
+from hansa.mqtt.forms import encode_body
+from hansa.mqtt.properties import Properties, Property
+from hansa.mqtt.types import Version
+from hansa.observers.contract import (
+    NO_CHANGE,
+    FilterNotAnnounced,
+    ObservationComplete,
+    ObservationIncomplete,
+    ObserverOutput,
+)
+from hansa.observers.proxy.inspector import PENDING_MAX, ConnectionInspector
+from hansa.observers.proxy.observer import EARLIER_SESSIONS, NEVER, ProxyObserver
+
+UNKNOWN_SESSION = "client 'c': resumed a session that the proxy has never seen"
+
+
+def encode(packet: packets.Packet, version: Version) -> bytes:
+    kind, body = encode_body(packet, version)
+    assert len(body) < 128
+    return bytes([kind << 4, len(body)]) + body
+
+
+class Proxy:
+    """An observer, and connections of clients that speak one version of MQTT."""
+
+    def __init__(self, version: Version = Version.V5, may_have_earlier_sessions: bool = False):
+        self.version = version
+        self.observer = ProxyObserver(may_have_earlier_sessions)
+        self.now = 0.0
+        self._count = 0
+
+    def connect(
+        self,
+        client_id: str = "c",
+        clean: bool = True,
+        expiry: int | None = None,
+        present: bool = False,
+        answer: Properties = (),
+    ) -> "Client":
+        self._count += 1
+        client = Client(self, ConnectionInspector(self.observer, self._count))
+        given: Properties = ()
+        if expiry is not None:
+            given = ((Property.SESSION_EXPIRY_INTERVAL, expiry),)
+        client.send(packets.ConnectPacket(client_id, self.version, clean, properties=given))
+        client.answer(packets.ConnAckPacket(present, 0, answer))
+        return client
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        return self.observer.subscribed_filters()
+
+
+class Client:
+    def __init__(self, proxy: Proxy, inspector: ConnectionInspector) -> None:
+        self.proxy, self.inspector = proxy, inspector
+        self._packet_id = 0
+        self.outputs: list[ObserverOutput] = []
+
+    def send(self, packet: packets.Packet) -> None:
+        data = encode(packet, self.proxy.version)
+        self.outputs.append(self.inspector.receive_from_client(data, self.proxy.now))
+
+    def answer(self, packet: packets.Packet) -> None:
+        data = encode(packet, self.proxy.version)
+        self.outputs.append(self.inspector.receive_from_broker(data, self.proxy.now))
+
+    def subscribe(self, *filters: str, codes: bytes | None = None) -> "Client":
+        self._packet_id += 1
+        asked = tuple(map(packets.Subscription, filters))
+        self.send(packets.SubscribePacket(self._packet_id, asked))
+        self.answer(packets.SubAckPacket(self._packet_id, codes or bytes(len(filters))))
+        return self
+
+    def unsubscribe(self, *filters: str, codes: bytes | None = None) -> None:
+        self._packet_id += 1
+        self.send(packets.UnsubscribePacket(self._packet_id, filters))
+        if self.proxy.version is Version.V311:
+            codes = b""
+        self.answer(
+            packets.UnsubAckPacket(self._packet_id, bytes(len(filters)) if codes is None else codes)
+        )
+
+    def close(self) -> ObserverOutput:
+        return self.inspector.close(self.proxy.now)
+
+
+versions = pytest.mark.parametrize("version", [Version.V311, Version.V5])
+
+
+@versions
+def test_granted_filters_are_known_until_the_client_unsubscribes(version):
+    proxy = Proxy(version)
+    client = proxy.connect().subscribe("a", "b/#")
+    assert client.outputs[-1] == ObserverOutput(added=("a", "b/#"))
+    client.unsubscribe("a")
+    assert client.outputs[-1] == ObserverOutput(removed=("a",))
+    assert proxy.filters == ("b/#",)
+    assert proxy.observer.is_complete
+
+
+@versions
+def test_refused_filters_are_not_known(version):
+    proxy = Proxy(version)
+    proxy.connect().subscribe("a", "b", codes=bytes([0x80, 1]))
+    assert proxy.filters == ("b",)
+
+
+def test_filter_stands_if_the_broker_refuses_to_end_it():
+    proxy = Proxy()
+    proxy.connect().subscribe("a", "b").unsubscribe("a", "b", codes=bytes([0x80, 0x11]))
+    assert proxy.filters == ("a",)
+
+
+@versions
+def test_clean_session_ends_with_its_connection(version):
+    proxy = Proxy(version)
+    client = proxy.connect().subscribe("a")
+    assert client.close() == ObserverOutput(removed=("a",))
+    assert client.close() == NO_CHANGE
+
+
+def test_persistent_session_of_version_3_outlives_its_connection():
+    proxy = Proxy(Version.V311)
+    proxy.connect(clean=False).subscribe("a").close()
+    assert (proxy.filters, proxy.observer.next_deadline()) == (("a",), None)
+    proxy.connect(clean=False, present=True).subscribe("b")
+    assert proxy.filters == ("a", "b")
+    assert proxy.observer.is_complete
+
+
+def test_persistent_session_of_version_5_ends_after_its_expiry_interval():
+    proxy = Proxy()
+    proxy.connect(expiry=60).subscribe("a").close()
+    assert proxy.observer.next_deadline() == 60.0
+    assert proxy.observer.handle_timer(59.0) == NO_CHANGE
+    assert proxy.observer.handle_timer(60.0) == ObserverOutput(removed=("a",))
+    assert proxy.observer.next_deadline() is None
+
+
+def test_broker_and_disconnect_may_change_the_expiry_interval():
+    proxy = Proxy()
+    answer: Properties = ((Property.SESSION_EXPIRY_INTERVAL, NEVER),)
+    client = proxy.connect(expiry=60, answer=answer).subscribe("a")
+    proxy_two = proxy.connect("d", expiry=60).subscribe("b")
+    proxy_two.send(packets.DisconnectPacket(0, ((Property.SESSION_EXPIRY_INTERVAL, 0),)))
+    client.send(packets.DisconnectPacket())
+    client.close()
+    assert proxy_two.close() == ObserverOutput(removed=("b",))
+    assert (proxy.filters, proxy.observer.next_deadline()) == (("a",), None)
+
+
+def test_session_that_the_broker_does_not_have_any_more_begins_anew():
+    proxy = Proxy()
+    proxy.connect(expiry=60).subscribe("a").close()
+    client = proxy.connect(clean=False, expiry=60, present=False)
+    assert client.outputs[-1] == ObserverOutput(removed=("a",))
+
+
+def test_session_that_was_taken_over_is_not_ended_by_the_old_connection():
+    proxy = Proxy(Version.V311)
+    old = proxy.connect(clean=False).subscribe("a")
+    new = proxy.connect(clean=False, present=True)
+    assert old.close() == NO_CHANGE
+    new.unsubscribe("a")
+    assert new.outputs[-1] == ObserverOutput(removed=("a",))
+
+
+def test_client_without_an_id_has_the_one_that_the_broker_assigns():
+    proxy = Proxy()
+    answer: Properties = ((Property.ASSIGNED_CLIENT_IDENTIFIER, "auto-1"),)
+    proxy.connect("", expiry=60, answer=answer).subscribe("a").close()
+    assert proxy.observer.saved_filters("auto-1") == ["a"]
+
+
+def test_clients_without_an_id_are_told_apart():
+    proxy = Proxy(Version.V311)
+    one, two = proxy.connect("").subscribe("a"), proxy.connect("").subscribe("a")
+    assert one.close() == NO_CHANGE
+    assert two.close() == ObserverOutput(removed=("a",))
+
+
+def test_session_that_the_proxy_has_never_seen_makes_it_incomplete_until_the_session_ends():
+    proxy = Proxy(Version.V311)
+    client = proxy.connect(clean=False, present=True)
+    assert client.outputs[-1].findings == (ObservationIncomplete(UNKNOWN_SESSION),)
+    client.close()
+    assert proxy.observer.incomplete_reason == UNKNOWN_SESSION
+    client = proxy.connect(clean=True)
+    assert client.outputs[-1].findings == (ObservationComplete(),)
+
+
+def test_earlier_sessions_are_unknown_until_the_operator_says_that_there_are_none():
+    observer = Proxy(may_have_earlier_sessions=True).observer
+    assert (observer.is_complete, observer.incomplete_reason) == (False, EARLIER_SESSIONS)
+
+
+def test_saved_sessions_are_known_again():
+    observer = ProxyObserver(False)
+    observer.load_session("c", ["a", "$SYS/x"])
+    assert observer.on_connected(session_lost=True, now=0.0) == ObserverOutput(added=("a",))
+    assert observer.saved_filters("c") == ["a", "$SYS/x"]
+
+
+def test_changes_of_sessions_are_listed_for_the_shell_to_save():
+    proxy = Proxy()
+    persistent = proxy.connect("p", expiry=60).subscribe("a")
+    proxy.connect("q").subscribe("b")
+    assert list(proxy.observer.changed_sessions) == ["p", "q"]
+    assert [proxy.observer.saved_filters(c) for c in ("p", "q")] == [["a"], None]
+    proxy.observer.changed_sessions.clear()
+    persistent.unsubscribe("a")
+    assert list(proxy.observer.changed_sessions) == ["p"]
+
+
+def test_filters_that_never_cross_or_are_too_long_are_not_announced():
+    proxy = Proxy()
+    client = proxy.connect().subscribe("$SYS/#", "$share/g/a", "/".join("x" * 40))
+    assert proxy.filters == ("$share/g/a",)
+    assert [type(finding) for finding in client.outputs[-1].findings] == [FilterNotAnnounced]
+    assert client.close() == ObserverOutput(removed=("$share/g/a",))
+
+
+def test_refused_connection_changes_nothing():
+    proxy = Proxy()
+    client = Client(proxy, ConnectionInspector(proxy.observer, 1))
+    client.send(packets.ConnectPacket("c", Version.V5, True))
+    client.answer(packets.ConnAckPacket(False, 0x87))
+    assert (client.outputs, client.close()) == ([NO_CHANGE, NO_CHANGE], NO_CHANGE)
+
+
+def test_garbage_from_a_stranger_changes_nothing():
+    proxy = Proxy()
+    inspector = ConnectionInspector(proxy.observer, 1)
+    assert inspector.receive_from_client(b"\x10\xff\xff\xff\xff\xff", 0.0) == NO_CHANGE
+    assert inspector.receive_from_client(b"more", 0.0) == NO_CHANGE
+    assert inspector.close(0.0) == NO_CHANGE
+    assert proxy.observer.is_complete
+
+
+def test_client_whose_connect_only_the_broker_understands_makes_it_incomplete():
+    proxy = Proxy()
+    inspector = ConnectionInspector(proxy.observer, 1)
+    inspector.receive_from_client(b"\x10\x02\x00\x09", 0.0)
+    output = inspector.receive_from_broker(b"\x20\x02\x00\x00", 0.0)
+    assert [type(finding) for finding in output.findings] == [ObservationIncomplete]
+    assert inspector.close(0.0).findings == (ObservationComplete(),)
+
+
+@pytest.mark.parametrize(
+    ("from_client", "from_broker"),
+    [
+        (b"\x82\x03\x00\x01\xff", b""),
+        (b"", b"\x90\x04\x00\x09\x00\x00"),
+        (b"", b"\xb0\x04\x00\x09\x00\x00"),
+    ],
+    ids=["malformed SUBSCRIBE", "SUBACK without a request", "UNSUBACK without a request"],
+)
+def test_connection_that_cannot_be_followed_makes_the_observer_incomplete(from_client, from_broker):
+    proxy = Proxy()
+    client = proxy.connect().subscribe("a")
+    client.inspector.receive_from_client(from_client, 0.0)
+    client.inspector.receive_from_broker(from_broker, 0.0)
+    assert not proxy.observer.is_complete
+    client.unsubscribe("a")
+    assert proxy.filters == ("a",)  # it is not followed any more
+    assert client.close() == ObserverOutput(removed=("a",), findings=(ObservationComplete(),))
+
+
+def test_requests_without_an_answer_have_a_bound():
+    proxy = Proxy(Version.V311)
+    client = proxy.connect()
+    asked = (packets.Subscription("a"),)
+    for packet_id in range(1, PENDING_MAX + 1):
+        client.send(packets.SubscribePacket(packet_id, asked))
+    assert proxy.observer.is_complete
+    client.send(packets.SubscribePacket(PENDING_MAX + 1, asked))
+    assert not proxy.observer.is_complete
