@@ -46,7 +46,7 @@ OTHER_FILES = re.compile(
     r"|agent/broker/(access|observer_client|retained_reader)\.py"
     r"|protocol/(deadlines|changes|settings|status\w*)\.py"
     r"|protocol/(links|membership|retained)/.*|protocol/interest/acks\.py"
-    r"|protocol/routing/(early_announcements|mesh/(announce\w*|election))\.py"
+    r"|protocol/routing/(early_announcements|mesh/(announce\w*|election|members))\.py"
     r"|mqtt/(bodies|body\w*|forms|limits|options|requests|in_flight)\.py"
 )
 """Files that are active beside a publication, without handling it: the last section of the walk."""
