@@ -6,6 +6,7 @@ exception must not get worse.
 
 import ast
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +115,12 @@ def excess(sizes: dict[str, int], limit: int, exceptions: dict[str, int]) -> dic
     return above | stale
 
 
+def public_names(definition: ast.ClassDef) -> set[str]:
+    """Every method, property and attribute of a class without an underscore."""
+    methods = {node.name for node in definition.body if isinstance(node, ast.FunctionDef)}
+    return {name for name in methods | attributes(definition) if not name.startswith("_")}
+
+
 @pytest.fixture
 def loggers() -> Iterator[None]:
     """Enable the loggers again that the linter disables when it configures logging for itself."""
@@ -166,3 +173,40 @@ def test_classes_have_few_attributes():
         if isinstance(node, ast.ClassDef)
     }
     assert excess(counts, ATTRIBUTES_MAX, CLASSES_WITH_MANY_ATTRIBUTES) == {}
+
+
+def test_public_names_of_a_node_are_the_documented_interface():
+    (node,) = (
+        each
+        for each in TREES["protocol/node.py"].body
+        if isinstance(each, ast.ClassDef) and each.name == "Node"
+    )
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("### The interface of a node")[2].partition("\n#")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
+    documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert public_names(node) == documented
+
+
+def test_shells_use_only_public_names_of_a_node():
+    found = {
+        f"{module}:{access.lineno}"
+        for module, tree in TREES.items()
+        if not module.startswith("protocol/")
+        for access in ast.walk(tree)
+        if isinstance(access, ast.Attribute) and access.attr.startswith("_")
+        if isinstance(access.value, ast.Attribute | ast.Name)
+        if (access.value.attr if isinstance(access.value, ast.Attribute) else access.value.id)
+        == "node"
+    }
+    assert found == set()
+
+
+def test_views_of_a_node_change_nothing():
+    for module in ("protocol/membership/view.py", "protocol/delivery/view.py"):
+        (view,) = (each for each in TREES[module].body if isinstance(each, ast.ClassDef))
+        methods = [each for each in view.body if isinstance(each, ast.FunctionDef)]
+        for method in methods:
+            if method.name != "__init__":
+                statements = [each for each in method.body if not isinstance(each, ast.Expr)]
+                assert [type(each) for each in statements] == [ast.Return], method.name
