@@ -40,7 +40,8 @@ raise SystemExit(main(["agent"]))
 """An agent that writes at SIGUSR1 which functions were called since the last one."""
 
 OTHER_FILES = re.compile(
-    r"(observers|topology|agent/(links/link|topology|mqttfed))/?.*"
+    r"\w+\.py|(observers|topology|telemetry)/.*"
+    r"|agent/(links/link\w*|(topology|mqttfed|storage)/(?!retry).*)(\.py)?|.*/retained_store\.py"
     r"|agent/(admin|alarms|clock\w*|event_log|exposure|metrics|retained_store)\.py"
     r"|agent/(service|settings|state|status)\.py"
     r"|agent/broker/(access|observer_client|retained_reader)\.py"
