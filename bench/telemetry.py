@@ -27,7 +27,7 @@ from hansa.protocol.model import (
 )
 from hansa.protocol.node import Node
 from hansa.protocol.settings import ProtocolSettings
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 BATCH, BATCHES, ROUNDS = 100, 100, 21
 PAYLOAD = b"x" * 64

@@ -38,7 +38,14 @@ LIVE: list[schema.AnyRecord] = [
     schema.LinkUp(9, 2),
     # A link that came up before the first record, and a clock that is set back.
     schema.ControlFrameSent(
-        20, "Announce", 30, 3, core=3, announcement_sequence=1, distance=0, core_incarnation=1
+        20,
+        "CoreAnnouncement",
+        30,
+        3,
+        core_id=3,
+        announcement_sequence=1,
+        distance=0,
+        core_incarnation=1,
     ),
     schema.InterestAdded(30, "[red]x[/y]"),
     schema.InterestRemoved(10, "[red]x[/y]"),

@@ -18,7 +18,7 @@ from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import simulate
 from hansa.simulator.scenarios.sampling import random_options
 from hansa.telemetry import schema
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.telemetry.reader import read_rows
 
 SECOND = 1_000_000_000

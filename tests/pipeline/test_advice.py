@@ -104,7 +104,7 @@ def live_ring(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
 def reported_peers(live: Live, number: int) -> set[int]:
     """Whom the telemetry on disk of a node reports a link to."""
     log = live.nodes[number].directory / "agent" / TELEMETRY_DIRECTORY
-    return {row.record.peer for row in read_rows(log) if isinstance(row.record, schema.LinkUp)}
+    return {row.record.peer_id for row in read_rows(log) if isinstance(row.record, schema.LinkUp)}
 
 
 def test_advice_knows_what_stood_after_a_killed_agent_and_a_clean_stop(spark, live_ring, tmp_path):

@@ -31,151 +31,151 @@ HERE, PEER, FAR = NodeId(1), NodeId(2), NodeId(3)
 LINK = LinkId(7)
 
 
-class Told:
-    """A narrator with a clock of its own, and all it put."""
+class MappedRecords:
+    """An event mapper with a manual clock, and the records it emitted."""
 
     def __init__(self, sample: int = 1):
         self.records: list[schema.AnyRecord] = []
         self.now = 100
-        self.narrator = EventMapper(self.records.append, (HERE, 5), sample, lambda: self.now)
-        self.narrator.on_effect(0, NeighbourUp(PEER, LINK))
+        self.mapper = EventMapper(self.records.append, (HERE, 5), sample, lambda: self.now)
+        self.mapper.on_effect(0, NeighbourUp(PEER, LINK))
         self.records.clear()
 
-    def handled(self, event: events.Event, *wanted: effects.Effect) -> list[Any]:
-        self.narrator.on_event_handled(event, wanted)
-        return self.taken()
+    def handle(self, event: events.Event, *outputs: effects.Effect) -> list[Any]:
+        self.mapper.on_event_handled(event, outputs)
+        return self.take()
 
-    def taken(self) -> list[Any]:
-        told = list(self.records)
+    def take(self) -> list[Any]:
+        emitted = list(self.records)
         self.records.clear()
-        return told
+        return emitted
 
 
 def copy(number: int = 9, qos: int = 0, hops: int = 0, origin: NodeId = FAR) -> Publication:
     return Publication(origin, 4, number, qos, "a/b", b"21.5", hops=hops)
 
 
-def test_a_copy_comes_and_goes_on():
-    told = Told()
+def test_forwarded_copy_is_recorded_as_received_sent_and_delivered():
+    mapped = MappedRecords()
     size = len(encode(copy()))
-    assert told.handled(FrameReceived(LINK, copy()), Deliver(copy()), Send(LINK, copy(hops=1))) == [
-        schema.CopyReceived(100, FAR, 4, 9, 0, "a/b", 4, size, 1, PEER)
-    ]
-    told.narrator.on_frame_sent(LINK, copy(hops=1), size)
-    told.narrator.on_delivered(copy())
-    assert told.taken() == [
+    assert mapped.handle(
+        FrameReceived(LINK, copy()), Deliver(copy()), Send(LINK, copy(hops=1))
+    ) == [schema.CopyReceived(100, FAR, 4, 9, 0, "a/b", 4, size, 1, PEER)]
+    mapped.mapper.on_frame_sent(LINK, copy(hops=1), size)
+    mapped.mapper.on_delivered(copy())
+    assert mapped.take() == [
         schema.CopySent(100, FAR, 4, 9, 0, "a/b", 4, size, 2, PEER),
         schema.Delivered(100, FAR, 4, 9, 0, "a/b", 4, 1),
     ]
 
 
-def test_what_is_dropped_has_the_name_of_the_copy_in_hand():
-    told = Told()
-    wanted = Duplicate(FAR, 9), Dropped(FAR, 9, "hop limit")
-    assert told.handled(FrameReceived(LINK, copy(qos=1)), *wanted)[1:] == [
+def test_dropped_copies_are_recorded_with_their_epoch_and_qos():
+    mapped = MappedRecords()
+    outputs = Duplicate(FAR, 9), Dropped(FAR, 9, "hop limit")
+    assert mapped.handle(FrameReceived(LINK, copy(qos=1)), *outputs)[1:] == [
         schema.Duplicate(100, FAR, 4, 9, 1, PEER),
         schema.Dropped(100, FAR, 4, 9, 1, "hop limit"),
     ]
 
 
-def test_a_publication_that_starts_here_is_captured_once():
-    told = Told()
+def test_local_publication_is_captured_once():
+    mapped = MappedRecords()
     first = copy(origin=HERE)
     event = ClientPublished("a/b", b"21.5")
     captured = [schema.Captured(100, HERE, 4, 9, 0, "a/b", 4)]
-    assert told.handled(event, Send(LINK, first), Send(LinkId(8), first)) == captured
-    assert told.handled(event, Dropped(HERE, 10, "no route to the core")) == [
+    assert mapped.handle(event, Send(LINK, first), Send(LinkId(8), first)) == captured
+    assert mapped.handle(event, Dropped(HERE, 10, "no route to the core")) == [
         schema.Dropped(100, HERE, 5, 10, 0, "no route to the core")
     ]
-    sure = copy(origin=HERE, qos=2)
-    assert told.handled(event, AppendToJournal(sure)) == [
+    guaranteed = copy(origin=HERE, qos=2)
+    assert mapped.handle(event, AppendToJournal(guaranteed)) == [
         schema.Captured(100, HERE, 4, 9, 2, "a/b", 4)
     ]
-    assert told.handled(events.JournalCommitted(4, 9), Send(LINK, sure)) == []
+    assert mapped.handle(events.JournalCommitted(4, 9), Send(LINK, guaranteed)) == []
 
 
-def test_a_raised_incarnation_names_what_starts_later():
-    told = Told()
-    told.handled(events.TimerFired(), effects.IncarnationRaised(6))
-    assert told.taken() == []
-    (dropped,) = told.handled(ClientPublished("a/b", b""), Dropped(HERE, 1, "no route to the core"))
+def test_later_publications_have_the_raised_incarnation():
+    mapped = MappedRecords()
+    mapped.handle(events.TimerFired(), effects.IncarnationRaised(6))
+    assert mapped.take() == []
+    (dropped,) = mapped.handle(ClientPublished("a/b", b""), Dropped(HERE, 1, "no route to the core"))
     assert dropped == schema.Dropped(100, HERE, 6, 1, 0, "no route to the core")
 
 
-def test_what_was_repaired_has_no_hops():
-    told = Told()
+def test_repaired_deliveries_have_no_hops():
+    mapped = MappedRecords()
     frame = RepairResponse(HERE, FAR, 4, 8, 9, 0, (), 0)
     for wrapped in (frame, SequencedFrame(1, frame)):
-        told.handled(FrameReceived(LINK, copy(8, qos=1, hops=2)), Deliver(copy(8, qos=1, hops=2)))
-        told.handled(FrameReceived(LINK, wrapped), Deliver(copy(qos=1)))
-        told.narrator.on_delivered(copy(8, qos=1))
-        told.narrator.on_delivered(copy(qos=1))
-        assert [each.hops for each in told.taken()] == [3, None]
+        mapped.handle(FrameReceived(LINK, copy(8, qos=1, hops=2)), Deliver(copy(8, qos=1, hops=2)))
+        mapped.handle(FrameReceived(LINK, wrapped), Deliver(copy(qos=1)))
+        mapped.mapper.on_delivered(copy(8, qos=1))
+        mapped.mapper.on_delivered(copy(qos=1))
+        assert [each.hops for each in mapped.take()] == [3, None]
 
 
-def test_what_waited_for_the_broker_may_come_later_than_its_hops_are_remembered():
-    told = Told()
-    wanted = [Deliver(copy(number, qos=1)) for number in range(PENDING_DELIVERIES_MAX + 1)]
-    told.handled(events.InboxCommitted(FAR, 4, 7), *wanted)
-    told.narrator.on_delivered(copy(0, qos=1))
-    told.narrator.on_delivered(copy(1, qos=1))
-    assert [each.hops for each in told.taken()] == [None, 1]
+def test_hops_of_the_oldest_pending_delivery_are_forgotten_at_the_bound():
+    mapped = MappedRecords()
+    outputs = [Deliver(copy(number, qos=1)) for number in range(PENDING_DELIVERIES_MAX + 1)]
+    mapped.handle(events.InboxCommitted(FAR, 4, 7), *outputs)
+    mapped.mapper.on_delivered(copy(0, qos=1))
+    mapped.mapper.on_delivered(copy(1, qos=1))
+    assert [each.hops for each in mapped.take()] == [None, 1]
 
 
-def test_of_what_is_ignored_only_control_is_told():
-    told = Told()
-    assert told.handled(ClientPublished("$SYS/x", b""), Ignored("local only")) == []
-    assert told.handled(FrameReceived(LINK, copy()), Ignored("unknown node"))[1:] == []
-    assert told.handled(events.TimerFired(), Ignored("senseless")) == [
+def test_only_ignored_control_input_is_recorded():
+    mapped = MappedRecords()
+    assert mapped.handle(ClientPublished("$SYS/x", b""), Ignored("local only")) == []
+    assert mapped.handle(FrameReceived(LINK, copy()), Ignored("unknown node"))[1:] == []
+    assert mapped.handle(events.TimerFired(), Ignored("senseless")) == [
         schema.Ignored(100, "senseless")
     ]
 
 
-def test_control_frames_are_told_with_what_they_announce():
-    told = Told()
-    told.narrator.on_frame_sent(LINK, SequencedFrame(1, CoreAnnouncement(FAR, 1, 8, 2)), 30)
-    told.narrator.on_frame_sent(LinkId(99), AnnouncementRequest(FAR, 1, 8, 0), 12)
-    assert told.taken() == [
-        schema.ControlFrameSent(100, "Announce", 30, PEER, FAR, 8, 2, 1),
-        schema.ControlFrameSent(100, "Solicit", 12, None),
+def test_control_frames_are_recorded_with_their_announcement():
+    mapped = MappedRecords()
+    mapped.mapper.on_frame_sent(LINK, SequencedFrame(1, CoreAnnouncement(FAR, 1, 8, 2)), 30)
+    mapped.mapper.on_frame_sent(LinkId(99), AnnouncementRequest(FAR, 1, 8, 0), 12)
+    assert mapped.take() == [
+        schema.ControlFrameSent(100, "CoreAnnouncement", 30, PEER, FAR, 8, 2, 1),
+        schema.ControlFrameSent(100, "AnnouncementRequest", 12, None),
     ]
 
 
-def test_a_heartbeat_that_comes_back_tells_the_round_trip():
-    told = Told()
-    told.now = 1_000_000
-    told.narrator.on_frame_sent(LINK, Heartbeat(3, 0, 0, 0), 20)
-    told.taken()
-    told.now = 4_500_000
-    assert told.handled(FrameReceived(LINK, Heartbeat(1, 2, 0, 0))) == []
-    assert told.handled(FrameReceived(LINK, Heartbeat(1, 3, 1_000, 0))) == [
+def test_answered_heartbeat_gives_the_round_trip_time():
+    mapped = MappedRecords()
+    mapped.now = 1_000_000
+    mapped.mapper.on_frame_sent(LINK, Heartbeat(3, 0, 0, 0), 20)
+    mapped.take()
+    mapped.now = 4_500_000
+    assert mapped.handle(FrameReceived(LINK, Heartbeat(1, 2, 0, 0))) == []
+    assert mapped.handle(FrameReceived(LINK, Heartbeat(1, 3, 1_000, 0))) == [
         schema.RoundTrip(4_500_000, PEER, 2.5)
     ]
-    assert told.handled(events.TimerFired(), effects.NeighbourDown(PEER, "silent")) == [
+    assert mapped.handle(events.TimerFired(), effects.NeighbourDown(PEER, "silent")) == [
         schema.LinkDown(4_500_000, PEER, "silent")
     ]
-    assert told.handled(FrameReceived(LINK, Heartbeat(1, 3, 1_000, 0))) == []
+    assert mapped.handle(FrameReceived(LINK, Heartbeat(1, 3, 1_000, 0))) == []
 
 
-def test_an_echo_may_cross_the_next_heartbeat():
-    """As it does where both ends send at the same moment."""
-    told = Told()
+def test_echo_may_cross_the_next_heartbeat():
+    """This happens if both ends send at the same moment."""
+    mapped = MappedRecords()
     for number, at in ((3, 1_000_000), (4, 2_000_000)):
-        told.now = at
-        told.narrator.on_frame_sent(LINK, Heartbeat(number, 0, 0, 0), 20)
-    told.taken()
-    told.now = 3_000_000
-    assert told.handled(FrameReceived(LINK, Heartbeat(1, 3, 500, 0))) == [
+        mapped.now = at
+        mapped.mapper.on_frame_sent(LINK, Heartbeat(number, 0, 0, 0), 20)
+    mapped.take()
+    mapped.now = 3_000_000
+    assert mapped.handle(FrameReceived(LINK, Heartbeat(1, 3, 500, 0))) == [
         schema.RoundTrip(3_000_000, PEER, 1.5)
     ]
 
 
-def test_parents_are_told_with_those_gained_and_lost():
-    told = Told()
+def test_parents_are_recorded_with_those_gained_and_lost():
+    mapped = MappedRecords()
 
     def change(*parents: int) -> list[Any]:
         nodes = tuple(map(NodeId, parents))
-        return told.handled(events.TimerFired(), effects.ParentsChanged(FAR, 1, 8, 2, nodes))
+        return mapped.handle(events.TimerFired(), effects.ParentsChanged(FAR, 1, 8, 2, nodes))
 
     assert change(4, 5) == [schema.ParentsChanged(100, FAR, 8, 2, (4, 5), (4, 5), ())]
     assert change(5, 6) == [schema.ParentsChanged(100, FAR, 8, 2, (5, 6), (6,), (4,))]
@@ -183,11 +183,11 @@ def test_parents_are_told_with_those_gained_and_lost():
     assert change(6) == [schema.ParentsChanged(100, FAR, 8, 2, (6,), (6,), ())]
 
 
-def test_interest_is_told_filter_by_filter():
-    told = Told()
+def test_interest_is_recorded_per_filter():
+    mapped = MappedRecords()
     event = events.InterestChanged(("a/#", "b"), ("c",))
     orders = effects.SubscribeAtBroker(("d",)), effects.UnsubscribeAtBroker(("e", "f"))
-    assert told.handled(event, *orders) == [
+    assert mapped.handle(event, *orders) == [
         schema.InterestAdded(100, "a/#"),
         schema.InterestAdded(100, "b"),
         schema.InterestRemoved(100, "c"),
@@ -197,9 +197,9 @@ def test_interest_is_told_filter_by_filter():
     ]
 
 
-def test_all_other_news_are_told_in_their_own_words():
-    told = Told()
-    news = (
+def test_other_effects_map_to_records_of_the_same_name():
+    mapped = MappedRecords()
+    outputs = (
         effects.LinkRefused(LINK, "federation"),
         effects.NodeReachable(FAR),
         effects.NodeUnreachable(FAR),
@@ -213,7 +213,7 @@ def test_all_other_news_are_told_in_their_own_words():
         effects.DeliveryAbandoned(FAR, 4, 1, 2),
         effects.EpochRolloverRequired(8),
     )
-    assert told.handled(events.TimerFired(), *news) == [
+    assert mapped.handle(events.TimerFired(), *outputs) == [
         schema.LinkRefused(100, "federation"),
         schema.NodeReachable(100, FAR),
         schema.NodeUnreachable(100, FAR),
@@ -229,15 +229,15 @@ def test_all_other_news_are_told_in_their_own_words():
     ]
 
 
-def test_a_sample_is_the_same_publications_in_every_record():
-    told = Told(sample=4)
+def test_sample_selects_the_same_publications_for_every_kind():
+    mapped = MappedRecords(sample=4)
     for number in range(1_000):
-        told.narrator.on_event_handled(FrameReceived(LINK, copy(number)), [Duplicate(FAR, number)])
-        told.narrator.on_frame_sent(LINK, copy(number), 40)
-        told.narrator.on_delivered(copy(number))
+        mapped.mapper.on_event_handled(FrameReceived(LINK, copy(number)), [Duplicate(FAR, number)])
+        mapped.mapper.on_frame_sent(LINK, copy(number), 40)
+        mapped.mapper.on_delivered(copy(number))
     by_kind: dict[type, list[int]] = {}
-    for record in told.taken():
-        by_kind.setdefault(type(record), []).append(record.seq)
+    for record in mapped.take():
+        by_kind.setdefault(type(record), []).append(record.sequence)
     expected = [number for number in range(1_000) if is_sampled(number, 4)]
     assert by_kind == dict.fromkeys(
         (schema.CopyReceived, schema.Duplicate, schema.CopySent, schema.Delivered), expected
@@ -246,11 +246,11 @@ def test_a_sample_is_the_same_publications_in_every_record():
 
 
 @pytest.mark.parametrize("sample", [2, 4, 8, 10, 16, 100])
-def test_topics_that_take_turns_are_all_in_a_sample(sample):
+def test_sample_contains_all_of_alternating_topics(sample):
     taken = [number % sample for number in range(100 * sample) if is_sampled(number, sample)]
     assert 70 < len(taken) < 130
     assert len(set(taken)) > sample / 2
 
 
-def test_none_is_none():
+def test_sample_rate_zero_selects_nothing():
     assert not any(is_sampled(number, 0) for number in range(100))

@@ -1,8 +1,9 @@
-"""Turns what goes into a node and comes out of it into records: the same words in every shell.
+"""Maps the events and effects of a node to telemetry records; agent and simulator share it.
 
-A shell tells what a node handled and what it wants, what was really sent and what the broker got;
-nothing here changes any of it. Who is behind a link is learned from the node's own news. Of
-publications only those are told that `chosen` names, on all nodes the same ones.
+The caller reports handled events with their effects, sent frames, and deliveries to the broker. The
+mapper never changes the node. It learns the peer of each link from the node's own effects.
+Records about publications are written only if `is_sampled` selects the publication, which gives the
+same choice on all nodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,33 +22,33 @@ from hansa.protocol.wire.frames import (
 from hansa.telemetry import schema
 
 PENDING_HEARTBEATS_MAX = 2
-"""Heartbeats of one link whose echo is waited for."""
+"""Unanswered heartbeats remembered per link."""
 PENDING_DELIVERIES_MAX = 65_536
-"""Publications of QoS 1 and 2 whose hops are remembered until the broker has them."""
+"""QoS 1 and 2 publications whose hops are remembered until the broker acknowledges them."""
 
 PublicationFields = tuple[int, int, int, int, str, int]
-"""Origin, life, number, QoS, topic and bytes of the payload: what is told of every publication."""
+"""Origin, epoch, sequence, QoS, topic and payload size: common to all publication records."""
 
 RecordSink = Callable[[schema.AnyRecord], None]
 
 
 def is_sampled(sequence: int, sample_rate: int) -> bool:
-    """Whether the publication with this number is told, if one in `sample` is; 0 is none.
+    """Return whether records about this publication are written, for 1 in `sample_rate`; 0: none.
 
-    The last 16 bits of the number decide, so that it takes only a look at a frame. Not every n-th
-    is told: that would often be always the same topic."""
+    The low 16 bits of the sequence decide, so that a frame need not be decoded. They are hashed,
+    because every n-th publication would often have the same topic."""
     end = (sequence & 0xFFFF).to_bytes(2, "big")
     return sample_rate == 1 or (sample_rate > 1 and crc32(end) % sample_rate == 0)
 
 
 def sampled_endings(sample_rate: int) -> frozenset[bytes]:
-    """Return the last two bytes of all numbers that are chosen, if not all are."""
+    """Return the last two bytes of all sampled sequence numbers; empty if all or none are."""
     ends = range(1 << 16) if sample_rate > 1 else ()
     return frozenset(end.to_bytes(2, "big") for end in ends if is_sampled(end, sample_rate))
 
 
 class EventMapper:
-    """Tells what one node does in one life."""
+    """Maps the activity of one incarnation of one node."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class EventMapper:
         sample_rate: int,
         clock: Callable[[], int],
     ) -> None:
-        """Hand records to `put`; `identity` is node and incarnation, `clock` gives nanoseconds."""
+        """Pass records to `emit`; `identity` is node and incarnation, `clock` gives nanoseconds."""
         self.emit = emit
         self.clock = clock
         self.sample_rate = sample_rate
@@ -64,18 +65,18 @@ class EventMapper:
         self._peers: dict[LinkId, NodeId] = {}
         self._parents: dict[NodeId, tuple[NodeId, ...]] = {}
         self._pending_heartbeats: dict[LinkId, dict[int, int]] = {}
-        """The newest heartbeats that were sent, and when: the echo of one may cross the next."""
+        """When the newest heartbeats were sent: the echo of one may cross the next."""
         self._hops_by_publication: dict[tuple[int, ...], int | None] = {}
-        """Of what is on its way into the broker; None for what came out of a journal."""
+        """For publications the broker has not acknowledged yet; None for those from a journal."""
 
     def peer_of(self, link: LinkId) -> NodeId | None:
-        """Return who is behind a link, None before that was agreed."""
+        """Return the neighbour on a link, None before its handshake."""
         return self._peers.get(link)
 
-    # ------------------------------------------------------------ what a shell tells
+    # ------------------------------------------------------------ reports of the caller
 
     def on_event_handled(self, event: events.Event, outputs: Sequence[effects.Effect]) -> None:
-        """The node has handled an event, and wants this."""
+        """Record an event that the node handled, and its effects."""
         now = self.clock()
         match event:
             case events.FrameReceived(link, Publication() as copy):
@@ -101,7 +102,7 @@ class EventMapper:
                 self.on_effect(now, effect)
 
     def on_frame_sent(self, link: LinkId, frame: AnyFrame | Publication, frame_bytes: int) -> None:
-        """A frame of so many bytes leaves over a link."""
+        """Record a frame that leaves over a link."""
         if isinstance(frame, Publication):
             if is_sampled(frame.sequence, self.sample_rate):
                 hops = frame.hops + 1
@@ -126,7 +127,7 @@ class EventMapper:
         )
 
     def on_delivered(self, publication: Publication) -> None:
-        """The broker has got a publication of another node's client."""
+        """Record that the broker received a publication of another node's client."""
         fields = publication_fields(publication)
         if publication.qos:
             self.on_guaranteed_delivered(fields)
@@ -134,7 +135,7 @@ class EventMapper:
             self.emit(schema.Delivered(self.clock(), *fields, publication.hops + 1))
 
     def on_guaranteed_delivered(self, fields: PublicationFields) -> None:
-        """The broker has got a publication of QoS 1 or 2, which was taken in some time ago."""
+        """Record that the broker acknowledged a QoS 1 or 2 publication."""
         if is_sampled(fields[2], self.sample_rate):
             hops = self._hops_by_publication.pop(fields[:3], None)
             self.emit(schema.Delivered(self.clock(), *fields, hops))
@@ -163,7 +164,7 @@ class EventMapper:
                 self._record_publication_effect(now, effect)
 
     def _record_client_published(self, now: int, outputs: Sequence[effects.Effect]) -> None:
-        """A client published; at QoS 0 the copies that leave tell its name."""
+        """Record a publication of a client; at QoS 0 its first copy says epoch and sequence."""
         is_captured = False
         for effect in outputs:
             match effect:
@@ -180,25 +181,24 @@ class EventMapper:
                     self._record_publication_effect(now, effect)
 
     def on_captured(self, now: int, publication: Publication) -> None:
-        """A publication of a client here has its name."""
+        """Record that a client's publication got its sequence number."""
         if is_sampled(publication.sequence, self.sample_rate):
             self.emit(schema.Captured(now, *publication_fields(publication)))
 
     def on_dropped(
         self, now: int, effect: effects.Dropped, epoch_and_qos: tuple[int, int] | None = None
     ) -> None:
-        """Part of the way of a publication was given up; `kind` is its life and QoS, if it did not
-        just start here at QoS 0."""
+        """Record a dropped copy; `epoch_and_qos` is given unless it was published here at QoS 0."""
         epoch, qos = epoch_and_qos or (self._incarnation, 0)
         self.emit(schema.Dropped(now, effect.origin, epoch, effect.sequence, qos, effect.reason))
 
     def _record_publication_effect(self, now: int, effect: effects.Effect) -> None:
-        """What is ignored of publications may be very much: the node counts it."""
+        # Publications may be ignored in large numbers: the node only counts them.
         if not isinstance(effect, effects.Ignored):
             self.on_effect(now, effect)
 
     def _remember_hops(self, publication: Publication, hops: int | None) -> None:
-        """A publication is on its way into the broker, which may take long at QoS 1 and 2."""
+        """Keep the hop count until the broker acknowledges, which may take long at QoS 1 and 2."""
         if publication.qos and is_sampled(publication.sequence, self.sample_rate):
             if len(self._hops_by_publication) >= PENDING_DELIVERIES_MAX:
                 self._hops_by_publication.pop(next(iter(self._hops_by_publication)))
@@ -213,7 +213,7 @@ class EventMapper:
             self.emit(schema.RoundTrip(now, peer, max(0.0, (now - sent_at) / 1e6 - held_us / 1e3)))
 
     def on_effect(self, now: int, effect: effects.Effect) -> None:
-        """Tell one thing that a node wants or says, if there is a record for it."""
+        """Record an effect, if there is a record kind for it."""
         match effect:
             case effects.SubscribeAtBroker(filters):
                 for name in filters:
@@ -258,7 +258,7 @@ class EventMapper:
 
 
 def publication_fields(publication: Publication) -> PublicationFields:
-    """Return the name of a publication."""
+
     return (
         publication.origin,
         publication.epoch,
@@ -290,4 +290,4 @@ _DIRECT_MAPPINGS: dict[type, Callable[..., schema.AnyRecord]] = {
         now, it.node, it.epoch, it.first, it.last
     ),
 }
-"""News that become a record with the same words."""
+"""Effects that map to a record with the same fields."""

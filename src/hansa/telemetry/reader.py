@@ -1,9 +1,9 @@
-"""Reading telemetry, in any process and while it is written: a range of offsets is the same rows
-every time.
+"""Reads telemetry, from any process and while it is written: a range of offsets always gives the
+same rows.
 
-Offsets are the journal's: `bounds` tells between which there is something, and an end is always a
-good start. Fields and kinds that a newer writer added are left out; a kind that is not known here
-still counts in the numbers.
+Offsets are those of the journal. `read_bounds` returns the readable range; its end is a valid start
+for the next read. Fields and kinds of a newer writer are skipped; a record of an unknown kind still
+takes its sequence number.
 """
 
 from collections.abc import Iterator
@@ -27,43 +27,43 @@ _decode_tag = msgspec.msgpack.Decoder(list[object]).decode
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRow:
-    """A record with its key and place."""
+    """A record with its key and the offset of its block."""
 
     offset: int
-    """Of the block that has it."""
-    node: int
+    node_id: int
     incarnation: int
     record_sequence: int
     record: schema.AnyRecord
 
     def columns(self) -> dict[str, object]:
-        """Return the row as a table has it: all columns, None where its kind has no such field."""
+        """Return all columns of the table; None for those that this kind does not have."""
         values: dict[str, object] = dict.fromkeys(COLUMNS)
         values |= msgspec.structs.asdict(self.record)
         values |= {
-            "node": self.node,
+            "node_id": self.node_id,
             "incarnation": self.incarnation,
-            "number": self.record_sequence,
+            "record_sequence": self.record_sequence,
             "kind": schema.KIND_NAMES[type(self.record)],
         }
         return {name: _display_value(name, value) for name, value in values.items()}
 
 
 TelemetrySource = Path | RemoteJournalReader
-"""A directory, or a log of an agent somewhere else."""
+"""A directory, or a log that a remote agent serves."""
 
 
 def read_bounds(source: TelemetrySource) -> OffsetBounds:
-    """Return the offsets between which a log can be read now."""
+    """Return the range of offsets that can be read now."""
     return _reader(source).bounds
 
 
 def read_blocks(
     source: TelemetrySource, start: int | None = None, end: int | None = None
 ) -> Iterator[tuple[int, TelemetryBlock]]:
-    """Yield the blocks of a log with their offsets, from one offset up to another.
+    """Yield the blocks of a log with their offsets, from `start` up to `end`.
 
-    Raises JournalTrimmed for what retention dropped, JournalDamaged for what cannot be read.
+    Raises JournalTrimmed if retention dropped part of the range, JournalDamaged if part of it is
+    corrupt.
     """
     for offset, record in _reader(source).read(start, end):
         if isinstance(record, TelemetryBlock):
@@ -71,10 +71,11 @@ def read_blocks(
 
 
 def decode_block(block: TelemetryBlock) -> Iterator[tuple[int, schema.AnyRecord]]:
-    """Yield the records of a block with their numbers; raise ValueError if it is none."""
+    """Yield the records of a block with their sequence numbers; raise ValueError if it is
+    corrupt."""
     try:
         known: list[schema.AnyRecord] = _decode(block.rows)
-    except msgspec.ValidationError:  # a kind of a newer version, perhaps
+    except msgspec.ValidationError:  # perhaps a kind of a newer version
         yield from _decode_known_kinds(block)
     else:
         yield from enumerate(known, block.first)
@@ -83,13 +84,13 @@ def decode_block(block: TelemetryBlock) -> Iterator[tuple[int, schema.AnyRecord]
 def read_rows(
     source: TelemetrySource, start: int | None = None, end: int | None = None
 ) -> Iterator[TelemetryRow]:
-    """Yield every row of a log, from one offset up to another; see `blocks`."""
+    """Yield the rows of a log from `start` up to `end`; see `read_blocks` for errors."""
     for offset, block in read_blocks(source, start, end):
         try:
-            for number, record in decode_block(block):
-                yield TelemetryRow(offset, block.node, block.incarnation, number, record)
+            for sequence, record in decode_block(block):
+                yield TelemetryRow(offset, block.node, block.incarnation, sequence, record)
         except ValueError as error:
-            text = f"{source}: the block at {offset} means nothing: {error}"
+            text = f"{source}: the block at {offset} cannot be decoded: {error}"
             raise JournalDamaged(text, offset) from None
 
 
@@ -98,10 +99,10 @@ def _reader(source: TelemetrySource) -> JournalReader | RemoteJournalReader:
 
 
 def _decode_known_kinds(block: TelemetryBlock) -> Iterator[tuple[int, schema.AnyRecord]]:
-    for number, raw in enumerate(_decode_raw_list(block.rows), block.first):
+    for sequence, raw in enumerate(_decode_raw_list(block.rows), block.first):
         tag = next(iter(_decode_tag(raw)), None)
         if tag in schema.RECORD_TYPES:
-            yield number, _decode_one(raw)
+            yield sequence, _decode_one(raw)
 
 
 def _display_value(name: str, value: object) -> object:

@@ -1,13 +1,13 @@
-"""The records of telemetry: every kind, every field, in one place.
+"""The telemetry records: every kind and every field.
 
-A record is one thing that a node or its shell did. Its row in a table has the columns `node`,
-`incarnation` and `number` (its key), `kind` (the name of its type, as `link_up`), `time_ns`, and
-those fields below that its kind has; the others are empty. What they mean is in `columns`.
-docs/reference/records.md is made from both, and so is the schema that Spark reads.
+A record describes one action of a node or of the program around it. Its row in a table has the key
+columns `node_id`, `incarnation` and `record_sequence`, then `kind` (the name of the type, such as
+`link_up`), `time_ns` and the fields of its kind; the other columns are empty. `columns` documents
+each column. docs/reference/records.md and the schema of the Spark source are generated from both
+modules.
 
-This is a promise to other programs: kinds and fields are only ever added, fields at the end of
-their kind and with a default. A field has one meaning and one type in all kinds. Readers skip what
-they do not know.
+Compatibility: kinds and fields are only added, fields at the end of their kind and with a default.
+A field has one meaning and one type in all kinds. Readers skip unknown kinds and fields.
 """
 
 import re
@@ -15,12 +15,12 @@ import re
 import msgspec
 
 FAULT_INJECTOR = (1 << 64) - 1
-"""Stands for a node in what no node wrote: the faults that a simulator or `hansa chaos` makes, and
-what clients observed."""
+"""Node id of records that no node wrote: injected faults, and deliveries counted by test
+clients."""
 
 
 class TelemetryRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What all kinds share."""
+    """Fields that all kinds have."""
 
     time_ns: int
 
@@ -29,7 +29,7 @@ class TelemetryRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _PublicationRecord(TelemetryRecord, frozen=True, array_like=True, gc=False):
-    origin: int
+    origin_id: int
     epoch: int
     sequence: int
     qos: int
@@ -40,43 +40,43 @@ class _PublicationRecord(TelemetryRecord, frozen=True, array_like=True, gc=False
 class _CopyRecord(_PublicationRecord, frozen=True, array_like=True, gc=False):
     frame_bytes: int
     hops: int
-    peer: int | None
+    peer_id: int | None
 
 
 class Captured(_PublicationRecord, frozen=True, array_like=True, gc=False, tag=1):
-    """A client of this node's broker published it, and it starts its way: it has a name now. At
-    QoS 1 and 2 it is then made safe in the journal."""
+    """A client of this node's broker published it, and the node assigned its sequence number. At
+    QoS 1 and 2 the node then appends it to its journal."""
 
 
 class CopySent(_CopyRecord, frozen=True, array_like=True, gc=False, tag=2):
-    """A copy left over the link to `peer`."""
+    """A copy was sent over the link to `peer_id`."""
 
 
 class CopyReceived(_CopyRecord, frozen=True, array_like=True, gc=False, tag=3):
-    """A copy came over the link from `peer`."""
+    """A copy arrived over the link from `peer_id`."""
 
 
 class Duplicate(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=4):
-    """The copy from `peer` was not new, and was dropped."""
+    """The copy from `peer_id` was a duplicate and was dropped."""
 
-    origin: int
+    origin_id: int
     epoch: int
     sequence: int
     qos: int
-    peer: int | None
+    peer_id: int | None
 
 
 class Delivered(_PublicationRecord, frozen=True, array_like=True, gc=False, tag=5):
-    """It was given to this node's broker: at QoS 0 written to it, at QoS 1 and 2 acknowledged by
-    it. `hops` is missing where it came out of a journal."""
+    """It was passed to this node's broker: at QoS 0 written to the connection, at QoS 1 and 2
+    acknowledged by the broker. `hops` is empty if it came from a journal."""
 
     hops: int | None
 
 
 class Dropped(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=6):
-    """It, or part of its way, was given up."""
+    """The publication, or one of its copies, was dropped."""
 
-    origin: int
+    origin_id: int
     epoch: int
     sequence: int
     qos: int
@@ -84,16 +84,16 @@ class Dropped(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=6):
 
 
 class Repaired(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=7):
-    """So many publications that were missing here came from their origin's journal."""
+    """This node received `count` missing publications from their origin's journal."""
 
-    origin: int
+    origin_id: int
     count: int
 
 
 class Gap(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=8):
-    """What the origin owed this node from `first` to `last` will never come."""
+    """The publications of the origin from `first_sequence` to `last_sequence` will never arrive."""
 
-    origin: int
+    origin_id: int
     epoch: int
     first_sequence: int
     last_sequence: int
@@ -101,9 +101,10 @@ class Gap(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=8):
 
 
 class DeliveryAbandoned(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=9):
-    """What this node owed `peer` from `first` to `last` was not fetched within the lease."""
+    """`peer_id` did not fetch the publications from `first_sequence` to `last_sequence` within its
+    lease."""
 
-    peer: int
+    peer_id: int
     epoch: int
     first_sequence: int
     last_sequence: int
@@ -113,111 +114,112 @@ class DeliveryAbandoned(TelemetryRecord, frozen=True, array_like=True, gc=False,
 
 
 class ControlFrameSent(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=10):
-    """A control frame left over the link to `peer`. `core` and its `life`, `seq` and `distance` are
-    those of an announcement."""
+    """A control frame was sent over the link to `peer_id`. Only a core announcement has `core_id`,
+    `announcement_sequence`, `distance` and `core_incarnation`."""
 
     frame: str
     frame_bytes: int
-    peer: int | None
-    core: int | None = None
+    peer_id: int | None
+    core_id: int | None = None
     announcement_sequence: int | None = None
     distance: int | None = None
     core_incarnation: int | None = None
 
 
 class CoreElected(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=11):
-    """This node now takes `core` for the core of the group."""
+    """This node accepts `core_id` as the core of the group."""
 
     group: str
-    core: int
+    core_id: int
 
 
 class CoreLost(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=12):
     """The core of the group is gone, and no other is known."""
 
     group: str
-    core: int
+    core_id: int
 
 
 class ParentsChanged(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=13):
-    """The ways towards a core changed."""
+    """The shortest paths towards a core changed."""
 
-    core: int
+    core_id: int
     announcement_sequence: int
     distance: int
-    parents: tuple[int, ...]
-    gained_parents: tuple[int, ...]
-    lost_parents: tuple[int, ...]
+    parent_ids: tuple[int, ...]
+    gained_parent_ids: tuple[int, ...]
+    lost_parent_ids: tuple[int, ...]
 
 
 class MeshJoined(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=14):
-    """This node became a member of the group's mesh."""
+    """This node joined the group's mesh."""
 
     group: str
 
 
 class MeshLeft(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=15):
-    """It is one no longer."""
+    """This node left the group's mesh."""
 
     group: str
 
 
 class NodeReachable(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=16):
-    """`peer` came into reach."""
+    """`peer_id` became reachable."""
 
-    peer: int
+    peer_id: int
 
 
 class NodeUnreachable(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=17):
-    """`peer` went out of reach."""
+    """`peer_id` became unreachable."""
 
-    peer: int
+    peer_id: int
 
 
 class InterestAdded(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=18):
-    """Clients of this node's broker want the filter `group`."""
+    """Clients of this node's broker subscribed to the filter `group`."""
 
     group: str
 
 
 class InterestRemoved(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=19):
-    """None of them does any longer."""
+    """No client of this node's broker is subscribed to the filter `group` any more."""
 
     group: str
 
 
 class SubscribedAtBroker(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=20):
-    """This node asks its broker for the filter `group`, because others want it."""
+    """This node subscribed at its broker to the filter `group`, because other nodes have interest
+    in it."""
 
     group: str
 
 
 class UnsubscribedAtBroker(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=21):
-    """It takes that back."""
+    """This node unsubscribed from the filter `group` at its broker."""
 
     group: str
 
 
 class InterestInstalled(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=22):
-    """Every node in reach has this version of this node's interest in force."""
+    """Every reachable node has installed this version of this node's interest."""
 
     interest_version: str
 
 
 class Ignored(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=23):
-    """A senseless input was ignored, or a bound was met."""
+    """The node ignored an invalid input, or reached a bound."""
 
     reason: str
 
 
 class IncarnationRaised(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=24):
-    """This node goes on with a higher incarnation, `life`: somebody knew a newer one."""
+    """This node continues with a higher incarnation, because another node knew a newer one."""
 
     new_incarnation: int
 
 
 class EpochRolloverRequired(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=25):
-    """This node's journal is an old copy: it goes on with the epoch `life`."""
+    """This node's journal is an old copy: the node continues with the journal epoch `epoch`."""
 
     epoch: int
 
@@ -226,61 +228,61 @@ class EpochRolloverRequired(TelemetryRecord, frozen=True, array_like=True, gc=Fa
 
 
 class LinkUp(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=26):
-    """The link to `peer` is usable."""
+    """The link to `peer_id` is established."""
 
-    peer: int
+    peer_id: int
 
 
 class LinkDown(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=27):
-    """It is gone."""
+    """The link to `peer_id` is down."""
 
-    peer: int
+    peer_id: int
     reason: str
 
 
 class LinkRefused(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=28):
-    """Whoever was behind a link cannot be a neighbour."""
+    """The other end of a link was refused as a neighbour."""
 
     reason: str
 
 
 class RoundTrip(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=29):
-    """What the link to `peer` takes, by the heartbeat that just came back."""
+    """Round-trip time of the link to `peer_id`, measured by a heartbeat."""
 
-    peer: int
+    peer_id: int
     rtt_ms: float
 
 
 class Counter(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=30):
-    """What one of the node's counters says; now and then."""
+    """Periodic value of one of the node's counters."""
 
     counter_name: str
     value: float
 
 
 class NodeStarted(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=31):
-    """The first record of a life."""
+    """The first record of an incarnation."""
 
     node_name: str
     hansa_version: str
 
 
 class NodeStopped(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=32):
-    """The last one, if the node could still write it."""
+    """The last record of an incarnation, if the node stopped cleanly."""
 
     reason: str = ""
 
 
 class FaultInjected(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=33):
-    """Something was done to the federation on purpose."""
+    """The simulator, `hansa chaos` or the demo injected a fault."""
 
     disturbance: str
-    target: int | None = None
-    peer: int | None = None
+    target_id: int | None = None
+    peer_id: int | None = None
 
 
 class Converged(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=34):
-    """In a simulation: all nodes agree again, so long after `what`, whose time this is."""
+    """In a simulation: all nodes agreed again `seconds` after the `disturbance` at `time_ns`."""
 
     disturbance: str
     seconds: float
@@ -295,15 +297,15 @@ class SimulationStarted(TelemetryRecord, frozen=True, array_like=True, gc=False,
 
 
 class ClientDeliveriesCounted(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=36):
-    """MQTT clients counted deliveries between two brokers, beginning with the event `what` at this
-    time: of the `published` publications at the broker of `origin`, `arrived` reached a client of
-    the broker of `target`, and `duplicates` more copies did. `seconds` is the interruption: from
-    the event until the first publication after the last lost one arrived, 0 if none was lost,
-    missing if the last one was lost or there was no event."""
+    """MQTT clients counted deliveries between two brokers after a `disturbance` at `time_ns`: of
+    the `published` publications at the broker of `origin_id`, `arrived` reached a client of the
+    broker of `target_id`, and `duplicates` further copies did. `interruption_s` is the time from
+    the disturbance until the first publication after the last lost one arrived: 0 if none was lost,
+    empty if the last one was lost or there was no disturbance."""
 
     disturbance: str
-    origin: int
-    target: int
+    origin_id: int
+    target_id: int
     published: int
     arrived: int
     duplicates: int
@@ -351,19 +353,18 @@ AnyRecord = (
 
 
 def kind_name(record: type[AnyRecord]) -> str:
-    """Return what a kind of record is called in tables, as `link_up`."""
+    """Return the value of the column `kind`, such as `link_up`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", record.__name__).lower()
 
 
 RECORD_TYPES: dict[int, type[AnyRecord]] = {
     kind.__struct_config__.tag: kind for kind in AnyRecord.__args__
 }
-"""Every kind by its number, which comes first in its bytes."""
+"""Record types by the tag that precedes the fields on disk."""
 
 KIND_NAMES: dict[type[AnyRecord], str] = {kind: kind_name(kind) for kind in RECORD_TYPES.values()}
-"""What every kind is called in tables."""
+"""Values of the column `kind`."""
 
 SAMPLED_KINDS = (Captured, CopySent, CopyReceived, Duplicate, Delivered, Dropped)
-"""Kinds that are written for every publication, or for some of them, as is set; the others always
-are. Whether a publication is among those follows from its `seq`: it is so on all nodes, or on
-none."""
+"""Kinds that `[telemetry] sample` applies to; all others are always written. Sampling depends only
+on the `sequence` of a publication, so a publication is sampled on all nodes or on none."""

@@ -19,7 +19,7 @@ from hansa.journal.reader import JournalReader, OffsetBounds
 from hansa.journal.records import RecordedPublication
 from hansa.journal.remote import LogClient, RemoteJournalReader, ServedLog
 from hansa.telemetry import schema
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.telemetry.reader import read_bounds, read_rows
 
 TOKEN = "a secret"

@@ -28,18 +28,18 @@ Story = list[tuple[str, str, int, str, int | None, str]]
 def story(told: Iterable[TelemetryRow]) -> Story:
     found = list(told)
     names: dict[int | None, str] = {
-        row.node: row.record.node_name.removeprefix("n")
+        row.node_id: row.record.node_name.removeprefix("n")
         for row in found
         if isinstance(row.record, schema.NodeStarted)
     }
     return sorted(
         (
-            names[row.node],
+            names[row.node_id],
             schema.KIND_NAMES[type(record)],
             record.qos,
             record.topic,
             getattr(record, "hops", None),
-            names.get(getattr(record, "peer", None), ""),
+            names.get(getattr(record, "peer_id", None), ""),
         )
         for row in found
         if isinstance(record := row.record, TOLD)

@@ -51,7 +51,7 @@ def test_records_add_up_to_what_clients_saw(told, tmp_path):
     assert seen == {b"0-": 50, b"1-": 20, b"2-": 10}
 
     def by_qos(kind: type, number: int) -> dict[int, int]:
-        names = {(r.origin, r.epoch, r.sequence, r.qos) for r in of(kind, read(told, number))}
+        names = {(r.origin_id, r.epoch, r.sequence, r.qos) for r in of(kind, read(told, number))}
         return Counter(qos for *_, qos in names)
 
     expected = {0: 50, 1: 20, 2: 10}
@@ -59,17 +59,17 @@ def test_records_add_up_to_what_clients_saw(told, tmp_path):
     eventually(lambda: by_qos(schema.Captured, 0) == expected, "all captures told")
     origin, receiver = read(told, 0), read(told, 2)
     delays = {
-        (d.origin, d.epoch, d.sequence, d.qos): d.time_ns for d in of(schema.Delivered, receiver)
+        (d.origin_id, d.epoch, d.sequence, d.qos): d.time_ns for d in of(schema.Delivered, receiver)
     }
     for captured in of(schema.Captured, origin):
-        key = (captured.origin, captured.epoch, captured.sequence, captured.qos)
+        key = (captured.origin_id, captured.epoch, captured.sequence, captured.qos)
         assert 0 < delays[key] - captured.time_ns < 20_000_000_000
     assert {record.group for record in of(schema.InterestAdded, receiver)} == {"plant/#"}
     assert "plant/#" in [r.group for r in of(schema.SubscribedAtBroker, origin)]
-    ids = {row.node for number in range(3) for row in read(told, number)}
+    ids = {row.node_id for number in range(3) for row in read(told, number)}
     assert len(ids) == 3
-    assert {r.peer for r in of(schema.LinkUp, origin)} == ids - {origin[0].node}
-    assert [r.name for r in of(schema.NodeStarted, receiver)] == ["2"]
+    assert {r.peer_id for r in of(schema.LinkUp, origin)} == ids - {origin[0].node_id}
+    assert [r.node_name for r in of(schema.NodeStarted, receiver)] == ["2"]
 
 
 def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told):
@@ -94,7 +94,7 @@ def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told
     for row in read(told, 1):
         lives.setdefault(row.incarnation, []).append(row.record_sequence)
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in lives.values())
-    counters = {record.name for record in of(schema.Counter, read(told, 1))}
+    counters = {record.counter_name for record in of(schema.Counter, read(told, 1))}
     assert "telemetry dropped" not in counters
 
 

@@ -14,7 +14,9 @@ from hansa.testbed.link_conditions import Direction, LinkConditions
 def told(path: Path) -> list[tuple[str, int | None, int | None]]:
     records = [row.record for row in read_rows(path / DIRECTORY_NAME)]
     return [
-        (r.disturbance, r.target, r.peer) for r in records if isinstance(r, schema.FaultInjected)
+        (r.disturbance, r.target_id, r.peer_id)
+        for r in records
+        if isinstance(r, schema.FaultInjected)
     ]
 
 
@@ -24,7 +26,7 @@ def test_a_fault_names_what_was_done_and_to_whom(tmp_path):
     faults.record("crash", 1)
     faults.close()
     assert told(tmp_path) == [("silence 0-1", 70, 71), ("crash 1", 71, None)]
-    assert {row.node for row in read_rows(tmp_path / DIRECTORY_NAME)} == {schema.FAULT_INJECTOR}
+    assert {row.node_id for row in read_rows(tmp_path / DIRECTORY_NAME)} == {schema.FAULT_INJECTOR}
 
 
 def test_every_hand_that_breaks_something_is_told_beside_what_agents_tell(mosquitto, tmp_path):
@@ -49,7 +51,9 @@ def test_every_hand_that_breaks_something_is_told_beside_what_agents_tell(mosqui
 
     asyncio.run(play())
     agents = tmp_path / "kept"
-    nodes = [next(iter(read_rows(agents / place / "agent" / "telemetry"))).node for place in "01"]
+    nodes = [
+        next(iter(read_rows(agents / place / "agent" / "telemetry"))).node_id for place in "01"
+    ]
     assert told(agents) == [
         ("silence 0-1", *nodes),
         ("mend 0-1", *nodes),

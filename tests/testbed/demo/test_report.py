@@ -51,7 +51,7 @@ def test_every_fault_stands_in_the_records_for_itself(tmp_path):
     for what in ("kill agent", "kill broker"):  # both at the broker whose agent is the core
         account.record_fault("2", Event(what, 0.0), NODES[1])
     told = [row.columns() for row in read_rows(tmp_path / "demo")]
-    assert [(row["what"], row["incarnation"]) for row in told] == [
+    assert [(row["disturbance"], row["incarnation"]) for row in told] == [
         ("kill agent", 1),
         ("kill broker", 2),
     ]
@@ -65,13 +65,13 @@ def test_observation_is_recorded_as_it_was_counted(tmp_path):
     )
     (row,) = read_rows(tmp_path / "demo")
     told = row.columns()
-    assert {name: told[name] for name in ("time_ns", "what", "origin", "target")} == {
+    assert {name: told[name] for name in ("time_ns", "disturbance", "origin_id", "target_id")} == {
         "time_ns": 7,
-        "what": "kill agent 0",
-        "origin": NODES[0],
-        "target": NODES[1],
+        "disturbance": "kill agent 0",
+        "origin_id": NODES[0],
+        "target_id": NODES[1],
     }
-    counts = [told[name] for name in ("published", "arrived", "duplicates", "seconds")]
+    counts = [told[name] for name in ("published", "arrived", "duplicates", "interruption_s")]
     assert counts == [241, 239, 1, 0.058]
     assert (account.expected, account.received_counts) == ({"2": 241}, {"2": 240})
 

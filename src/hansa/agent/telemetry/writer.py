@@ -17,7 +17,7 @@ from hansa.agent.telemetry.settings import TelemetrySettings
 from hansa.errors import JournalDamaged, JournalUnusable
 from hansa.protocol.model import Identity
 from hansa.telemetry import schema
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 WRITE_INTERVAL_S = 1.0
 """Seconds until what happened can be read by others."""

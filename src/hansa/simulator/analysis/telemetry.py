@@ -22,7 +22,7 @@ from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 from hansa.telemetry import schema
 from hansa.telemetry.event_mapper import EventMapper
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 UNWRITTEN_BYTES_MAX = 4 << 20
 """Gathered before it is written."""

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from hansa.telemetry import schema
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 DIRECTORY_NAME = "chaos"
 """Where the faults are, beside one directory per node."""

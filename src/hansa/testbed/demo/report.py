@@ -20,7 +20,7 @@ from typing import Any
 from hansa.errors import UsageError
 from hansa.launcher import command_line, command_prefix
 from hansa.telemetry import schema
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.terminal import make_table
 from hansa.testbed.demo import readings
 from hansa.testbed.demo.healing import OutageMeasurement
@@ -230,10 +230,10 @@ def _by_site(counts: Counter[str]) -> str:
 
 def _compare_delivered(story: DemoOutput, account: DemoRecord, tables: Path) -> bool:
     """Compare the deliveries that agents recorded with what their clients received."""
-    names = {row["node"]: row["name"] for row in _rows(tables / "silver" / "nodes")}
+    names = {row["node_id"]: row["node_name"] for row in _rows(tables / "silver" / "nodes")}
     told: Counter[str] = Counter()
     for row in _rows(tables / "gold" / "traffic_matrix"):
-        told[names[row["node"]]] += row["publications"]
+        told[names[row["node_id"]]] += row["publications"]
     made = make_table(
         "at broker", ">published elsewhere", ">its client got", ">agent delivered", ""
     )

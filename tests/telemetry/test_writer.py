@@ -1,4 +1,4 @@
-"""Telemetry written and read: numbers, ranges, later versions, what a crash and retention leave."""
+"""Writing and reading telemetry: keys, ranges, newer versions, crashes and retention."""
 
 import subprocess
 import sys
@@ -10,10 +10,10 @@ import pytest
 from hansa.errors import JournalDamaged, JournalTrimmed
 from hansa.journal.records import TelemetryBlock
 from hansa.journal.settings import JournalSettings
-from hansa.telemetry import log as logs
+from hansa.telemetry import writer
 from hansa.telemetry import schema
 from hansa.telemetry.columns import COLUMNS
-from hansa.telemetry.log import NodeRecorder, TelemetryLog
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.telemetry.reader import decode_block, read_blocks, read_bounds, read_rows
 
 NODE = 2**64 - 2
@@ -32,11 +32,12 @@ def write(path: Path, *records: schema.AnyRecord, incarnation: int = 7) -> None:
     log.close()
 
 
-def test_what_is_written_is_read_with_its_key(tmp_path):
+def test_written_records_are_read_with_their_keys(tmp_path):
     write(tmp_path, *ups(1, 2))
     write(tmp_path, *ups(3), incarnation=8)
     assert [
-        (row.node, row.incarnation, row.record_sequence, row.record) for row in read_rows(tmp_path)
+        (row.node_id, row.incarnation, row.record_sequence, row.record)
+        for row in read_rows(tmp_path)
     ] == [
         (NODE, 7, 1, schema.LinkUp(1001, 1)),
         (NODE, 7, 2, schema.LinkUp(1002, 2)),
@@ -44,42 +45,42 @@ def test_what_is_written_is_read_with_its_key(tmp_path):
     ]
 
 
-def test_a_row_has_every_column(tmp_path):
+def test_row_has_every_column(tmp_path):
     write(tmp_path, schema.ParentsChanged(5, 1, 2, 1, (3,), (3,), ()))
     (row,) = read_rows(tmp_path)
     found = row.columns()
     assert list(found) == list(COLUMNS)
     assert {name: value for name, value in found.items() if value is not None} == {
-        "node": "fffffffffffffffe",
+        "node_id": "fffffffffffffffe",
         "incarnation": 7,
-        "number": 1,
-        "kind": "parents",
+        "record_sequence": 1,
+        "kind": "parents_changed",
         "time_ns": 5,
-        "core": "0000000000000001",
-        "seq": 2,
+        "core_id": "0000000000000001",
+        "announcement_sequence": 2,
         "distance": 1,
-        "parents": ["0000000000000003"],
-        "gained": ["0000000000000003"],
-        "lost": [],
+        "parent_ids": ["0000000000000003"],
+        "gained_parent_ids": ["0000000000000003"],
+        "lost_parent_ids": [],
     }
 
 
-def test_rows_wait_for_a_full_block_or_a_flush_and_for_a_commit(tmp_path):
+def test_rows_are_readable_after_a_full_block_or_flush_and_a_commit(tmp_path):
     log = TelemetryLog(tmp_path)
     recorder = NodeRecorder(log, NODE, 7)
-    for record in ups(*range(logs.BLOCK_ROWS + 1)):
+    for record in ups(*range(writer.BLOCK_ROWS + 1)):
         recorder.put(record)
     assert list(read_rows(tmp_path)) == []
     log.commit()
-    assert len(list(read_rows(tmp_path))) == logs.BLOCK_ROWS
+    assert len(list(read_rows(tmp_path))) == writer.BLOCK_ROWS
     recorder.flush()
     log.close()
     assert [row.record_sequence for row in read_rows(tmp_path)] == list(
-        range(1, logs.BLOCK_ROWS + 2)
+        range(1, writer.BLOCK_ROWS + 2)
     )
 
 
-def test_a_range_gives_the_same_rows_while_the_log_goes_on(tmp_path):
+def test_range_gives_the_same_rows_while_the_log_grows(tmp_path):
     log = TelemetryLog(tmp_path)
     recorder = NodeRecorder(log, NODE, 7)
     ends = [read_bounds(tmp_path).end]
@@ -98,15 +99,15 @@ def test_a_range_gives_the_same_rows_while_the_log_goes_on(tmp_path):
     assert read_bounds(tmp_path).end == ends[-1]
 
 
-def test_another_process_reads_while_this_one_writes(tmp_path):
+def test_another_process_can_read_during_writing(tmp_path):
     log = TelemetryLog(tmp_path)
     recorder = NodeRecorder(log, NODE, 7)
     recorder.put(schema.LinkUp(1, 1))
     recorder.flush()
     log.commit()
     code = (
-        "import sys; from pathlib import Path; from hansa.telemetry.reader import rows\n"
-        "sys.stdout.write(str([row.number for row in rows(Path(sys.argv[1]))]))"
+        "import sys; from pathlib import Path; from hansa.telemetry.reader import read_rows\n"
+        "sys.stdout.write(str([row.record_sequence for row in read_rows(Path(sys.argv[1]))]))"
     )
     found = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
@@ -115,7 +116,7 @@ def test_another_process_reads_while_this_one_writes(tmp_path):
     assert found.stdout == "[1]"
 
 
-def test_long_topics_are_divided_over_several_blocks(tmp_path):
+def test_records_with_long_topics_are_split_into_several_blocks(tmp_path):
     topic = "t" * 65_535
     write(tmp_path, *(schema.Captured(1, NODE, 7, seq, 0, topic, 9) for seq in range(100)))
     found = list(read_rows(tmp_path))
@@ -130,7 +131,7 @@ def block(*rows: list[object]) -> TelemetryBlock:
     return TelemetryBlock(NODE, 7, 1, msgspec.Raw(msgspec.msgpack.encode(rows)))
 
 
-def test_fields_and_kinds_of_a_later_version_are_left_out_but_numbered():
+def test_unknown_kinds_and_fields_are_skipped_but_keep_their_sequence():
     link_up, stopped = 26, 32
     found = block([link_up, 5, 1, "new"], [9_999, 6, {"any": "thing"}], [stopped, 7], [])
     assert list(decode_block(found)) == [
@@ -139,27 +140,27 @@ def test_fields_and_kinds_of_a_later_version_are_left_out_but_numbered():
     ]
 
 
-def test_a_block_that_means_nothing_is_damage_with_its_place(tmp_path):
+def test_undecodable_block_is_reported_with_its_offset(tmp_path):
     log = TelemetryLog(tmp_path)
     log.append(block([26, "no time", 1]), 1)
     log.close()
-    with pytest.raises(JournalDamaged, match="the block at 52 means nothing"):
+    with pytest.raises(JournalDamaged, match="the block at 52 cannot be decoded"):
         list(read_rows(tmp_path))
 
 
-def test_a_half_written_tail_is_no_row_and_the_next_life_writes_on(tmp_path):
+def test_torn_tail_is_skipped_and_the_next_incarnation_appends(tmp_path):
     write(tmp_path, *ups(1))
     (segment,) = tmp_path.glob("*.log")
     whole = segment.read_bytes()
     write(tmp_path, *ups(2), incarnation=8)
     torn = segment.read_bytes()[len(whole) : -3]
     segment.write_bytes(whole + torn)
-    (tmp_path / "durable").unlink()  # what a power failure may leave
+    (tmp_path / "durable").unlink()  # a power failure may leave this
     write(tmp_path, *ups(3), incarnation=9)
     assert [row.incarnation for row in read_rows(tmp_path)] == [7, 9]
 
 
-def test_the_oldest_go_when_there_is_too_much(tmp_path):
+def test_retention_drops_the_oldest_records(tmp_path):
     log = TelemetryLog(tmp_path, JournalSettings(segment_bytes=100, retention_bytes=500))
     recorder = NodeRecorder(log, NODE, 7)
     for peer in range(100):
@@ -174,7 +175,7 @@ def test_the_oldest_go_when_there_is_too_much(tmp_path):
         list(read_rows(tmp_path, 0))
 
 
-def test_what_the_disk_cannot_take_in_time_is_counted_and_leaves_a_hole(tmp_path):
+def test_records_dropped_by_a_slow_disk_are_counted_and_missing(tmp_path):
     log = TelemetryLog(tmp_path, JournalSettings(unsynced_bytes_max=20))
     recorder = NodeRecorder(log, NODE, 7)
     for peer in range(3):

@@ -1,8 +1,8 @@
-"""Writing telemetry: rows are gathered in blocks, blocks go into a journal of their own.
+"""Writes telemetry: collects records in blocks and appends the blocks to a journal of their own.
 
-A `Recorder` is one life of one node: it numbers what it is given. A `Log` is a directory; the
-recorders of all nodes of a simulation share one. Nothing that is told here is waited for: what the
-disk cannot take in time is dropped and counted, and readers see it by the numbers that are missing.
+A `NodeRecorder` numbers the records of one incarnation of one node. A `TelemetryLog` is a
+directory; the recorders of all nodes of a simulation share one. Callers never wait for the disk: if
+it is too slow, records are dropped and counted, and readers notice the missing sequence numbers.
 """
 
 import secrets
@@ -19,17 +19,17 @@ from hansa.journal.writer import JournalWriter
 from hansa.telemetry import schema
 
 BLOCK_ROWS = 1_024
-"""Rows that are gathered before they are encoded."""
+"""Records that are collected before they are encoded."""
 
 _ROWS_BYTES_MAX = 1 << 21
 _SHARED_BY_NODES = 0
-"""What the segments say: the blocks know whose they are, and a node may get a new id."""
+"""Node id in the segment headers. Each block names its own node, which may get a new id."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class TelemetryLog:
-    """One directory of telemetry, and its only writer."""
+    """The only writer of one directory of telemetry."""
 
     def __init__(
         self,
@@ -38,44 +38,44 @@ class TelemetryLog:
         clock: Callable[[], int] = time.time_ns,
         identity: int | None = None,
     ) -> None:
-        """Open it, make it if need be; raise JournalUnusable or JournalDamaged if it cannot be.
+        """Open or create the log; raise JournalUnusable or JournalDamaged if that fails.
 
-        A new log has an identity, by which readers know it wherever it is moved: by chance, if
-        none of 63 bits is given.
+        `identity` (63 bits, random by default) identifies a new log to readers, also after its
+        directory has moved.
         """
         epoch = secrets.randbits(63) if identity is None else identity
         self._writer = JournalWriter(path, _SHARED_BY_NODES, epoch, settings, clock)
         self.dropped = 0
-        """Rows that were not written because the disk was behind."""
+        """Records that were not written because the disk was too slow."""
 
     def append(self, block: TelemetryBlock, count: int) -> None:
-        """Write a block with so many rows; it can be read after the next commit."""
+        """Write a block of `count` records; it can be read after the next commit."""
         try:
             is_accepted = self._writer.append_if_room(block)
-        except JournalUnusable:  # commit says why; whoever is told about must not suffer
+        except JournalUnusable:  # `commit` reports it; the node must not suffer from it
             is_accepted = False
         if not is_accepted:
             self.dropped += count
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Bytes that wait for the next commit."""
+        """Appended bytes that are not committed yet."""
         return self._writer.end - self._writer.durable
 
     def commit(self) -> None:
-        """Make everything readable that was taken; may run in another thread."""
+        """Make all appended blocks durable and readable; may run in another thread."""
         self._writer.commit()
 
     def close(self) -> None:
-        """Commit, and let the next writer in."""
+        """Commit and release the directory."""
         self._writer.close()
 
 
 class NodeRecorder:
-    """Numbers the records of one life of one node and hands them on in blocks."""
+    """Numbers the records of one incarnation of one node and writes them in blocks."""
 
     def __init__(self, log: TelemetryLog, node: int, incarnation: int) -> None:
-        """Write to this log."""
+
         self._log = log
         self._node = node
         self._incarnation = incarnation
@@ -83,14 +83,13 @@ class NodeRecorder:
         self._rows: list[schema.AnyRecord] = []
 
     def put(self, record: schema.AnyRecord) -> None:
-        """Add a record."""
         rows = self._rows
         rows.append(record)
         if len(rows) >= BLOCK_ROWS:
             self.flush()
 
     def flush(self) -> None:
-        """Hand on what was gathered."""
+        """Write the collected records."""
         rows, self._rows = self._rows, []
         self._write_block(rows)
 

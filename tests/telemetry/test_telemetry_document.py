@@ -1,4 +1,4 @@
-"""What docs/telemetry.md shows runs."""
+"""The examples of docs/telemetry.md work."""
 
 import re
 import tomllib
@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SETTINGS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_reading_a_log_as_the_page_does(tmp_path):
+def test_reading_example_counts_records(tmp_path):
     simulate(
         SimulationOptions(parse_topology("line:2", 1), phases=Phases(warm_up_s=2.0)),
         telemetry=tmp_path,
@@ -22,13 +22,13 @@ def test_reading_a_log_as_the_page_does(tmp_path):
     names: dict[str, object] = {}
     for example in EXAMPLES:
         exec(compile(example, "docs/telemetry.md", "exec"), names)  # noqa: S102
-    how_many = names["how_many"]
-    assert callable(how_many)
-    counts = how_many(tmp_path)
-    assert (counts["run"], counts["started"], counts["link_up"]) == (1, 2, 2)
+    count_kinds = names["count_kinds"]
+    assert callable(count_kinds)
+    counts = count_kinds(tmp_path)
+    assert (counts["simulation_started"], counts["node_started"], counts["link_up"]) == (1, 2, 2)
 
 
-def test_the_settings_on_the_page_load(tmp_path):
+def test_settings_examples_load(tmp_path):
     for text in SETTINGS:
         assert tomllib.loads(text)
         (tmp_path / "node.toml").write_text(text)
