@@ -13,13 +13,13 @@ from hansa.journal.records import (
 )
 from hansa.journal.settings import JournalSettings
 from hansa.journal.writer import JournalWriter
-from hansa.pipeline.inputs import find_feeds
+from hansa.pipeline.feeds import find_feeds
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import simulate
 from hansa.simulator.scenarios.sampling import random_options
 from hansa.telemetry import schema
-from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.telemetry.reader import read_rows
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND

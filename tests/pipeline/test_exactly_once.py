@@ -22,11 +22,11 @@ import sys
 from pathlib import Path
 from hansa.pipeline.session import session
 spark = session(log=Path(sys.argv[3]))
-from hansa.pipeline import runner as job
+from hansa.pipeline import runner
 from hansa.pipeline.lake import Lake
-lake = Lake.made(Path(sys.argv[1]))
-with lake.writing():
-    job.ingest(spark, lake, job.Job([sys.argv[2]], batch_bytes=20_000))
+lake = Lake.open_or_create(Path(sys.argv[1]))
+with lake.write_lock():
+    runner.ingest(spark, lake, runner.PipelineJob([sys.argv[2]], batch_bytes=20_000))
 """
 """The part of `hansa pipeline run` that must not repeat itself, in small batches: so there is a
 middle in which to kill it. The rest is made anew anyway; the last run is the command itself."""
@@ -82,6 +82,6 @@ def counted(lake: Path) -> Counter[tuple[str, int]]:
 
     found: Counter[tuple[str, int]] = Counter()
     for path in lake.glob("bronze/messages/batch=*/day=*/*.parquet"):
-        rows = ParquetFile(path).read(columns=["origin", "seq"]).to_pylist()
-        found.update((row["origin"], row["seq"]) for row in rows)
+        rows = ParquetFile(path).read(columns=["origin_id", "sequence"]).to_pylist()
+        found.update((row["origin_id"], row["sequence"]) for row in rows)
     return found

@@ -48,8 +48,8 @@ def test_others_read_what_we_read_also_after_more_came(spark, tmp_path, read):
         journal(tmp_path / "source", 5, records)
         runner.run_once(spark, lake, work)
         for table in ("bronze.messages", "silver.messages"):
-            rows = read(lake, table).select(["seq", "topic", "payload", "time"]).to_pylist()
-            assert sorted(row["seq"] for row in rows) == [*range(1, last + 1)]
+            rows = read(lake, table).select(["sequence", "topic", "payload", "time"]).to_pylist()
+            assert sorted(row["sequence"] for row in rows) == [*range(1, last + 1)]
             assert {(row["topic"], row["payload"]) for row in rows} == {("a/b", b"21.5")}
         (topic,) = read(lake, "gold.recorded_topics").to_pylist()
         assert (topic["topic"], topic["messages"]) == ("a/b", last)

@@ -149,7 +149,7 @@ def in_bronze(lake: Path) -> Counter[tuple[int, int, int, bytes]]:
     """The same as any reader of Parquet finds it."""
     from pyarrow.parquet import ParquetFile
 
-    columns = ["origin", "life", "seq", "payload"]
+    columns = ["origin_id", "epoch", "sequence", "payload"]
     found: Counter[tuple[int, int, int, bytes]] = Counter()
     for path in lake.glob("bronze/messages/batch=*/day=*/*.parquet"):
         values = [column.to_pylist() for column in ParquetFile(path).read(columns).columns]

@@ -43,16 +43,16 @@ def test_tables_are_listed_with_their_grain(recording, capsys):
 
 
 def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(recording, capsys):
-    sql = "select seq, value, unit from temperatures order by seq"
+    sql = "select sequence, value, unit from temperatures order by sequence"
     assert query(recording, sql, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows == [
-        {"seq": 1, "value": 21.5, "unit": "C"},
-        {"seq": 2, "value": None, "unit": None},
-        {"seq": 3, "value": None, "unit": None},
+        {"sequence": 1, "value": 21.5, "unit": "C"},
+        {"sequence": 2, "value": None, "unit": None},
+        {"sequence": 3, "value": None, "unit": None},
     ]
-    sql = "select seq, json:value::double as value, hex(payload) as payload from messages"
-    assert query(recording, sql + " where sure order by seq", "--json") == 0
+    sql = "select sequence, json:value::double as value, hex(payload) as payload from messages"
+    assert query(recording, sql + " where guaranteed order by sequence", "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["value"] for row in rows] == [21.5, None, None]
     assert rows[2]["payload"] == "FFFE"
@@ -239,7 +239,7 @@ def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):
     for rows, said in (
         ([("a", 1), ("a", 2)], "silver.numbers: 1 rows have the same key (name) as another"),
         ([("a", 1), (None, 2)], "silver.numbers: 1 rows without a key (name)"),
-        ([("a", 0), ("b", 2)], "silver.numbers: 1 of 2 rows break the rule `value > 0`"),
+        ([("a", 0), ("b", 2)], "silver.numbers: 1 of 2 rows violate the rule `value > 0`"),
     ):
         with pytest.raises(TableBroken) as broken:
             check_table(table, frame(*rows))

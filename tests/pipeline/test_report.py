@@ -1,4 +1,4 @@
-"""Plots and page from numbers alone: well-formed, bounded, and honest at the edges."""
+"""Plots and page of the report, without Spark: well-formed, bounded, complete."""
 
 import math
 import xml.etree.ElementTree as ET
@@ -24,14 +24,14 @@ from hansa.pipeline.report.sweeps import MEASURES, SweepSummary
         (3.0, "3"),
     ],
 )
-def test_numbers_are_as_people_read_them(value, shown):
+def test_numbers_have_three_significant_digits(value, shown):
     assert plots.format_number(value) == shown
 
 
 @pytest.mark.parametrize(
     ("count", "shown"), [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2.5e12, "2,500 GB")]
 )
-def test_sizes_have_a_unit(count, shown):
+def test_byte_counts_have_a_unit(count, shown):
     assert plots.format_bytes(count) == shown
 
 
@@ -39,7 +39,7 @@ NAMES = [f"<n&{number}>" for number in range(60)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 60])
-def test_every_plot_is_well_formed_with_any_names_and_no_more_rows_than_can_be_seen(count):
+def test_plots_are_well_formed_with_any_names_and_bounded(count):
     names = NAMES[:count]
     pairs = {(one, other): float(len(one)) for one in names for other in names[:3]}
     drawn = [
@@ -59,7 +59,7 @@ def test_every_plot_is_well_formed_with_any_names_and_no_more_rows_than_can_be_s
 
 
 def test_neighbours_are_drawn_nearer_than_others():
-    """A grid of three by three keeps its shape: no two nodes nearer than two that are linked."""
+    """A grid of 3 by 3 keeps its shape: linked nodes are nearer than all others."""
     nodes = [f"{x}{y}" for x in range(3) for y in range(3)]
     links = [
         (a, b)
@@ -67,7 +67,7 @@ def test_neighbours_are_drawn_nearer_than_others():
         for b in nodes
         if a < b and abs(int(a[0]) - int(b[0])) + abs(int(a[1]) - int(b[1])) == 1
     ]
-    places = topology._placed(nodes, links)  # noqa: SLF001
+    places = topology._place_nodes(nodes, links)  # noqa: SLF001
 
     def apart(a, b):
         return math.dist(places[a], places[b])
@@ -77,7 +77,7 @@ def test_neighbours_are_drawn_nearer_than_others():
     assert longest < min(apart(a, b) for a, b in others)
 
 
-def test_a_paper_stands_beside_ours_and_what_does_not_hold_is_marked():
+def test_claims_of_papers_are_marked_as_confirmed_or_not():
     claims = [
         ReportedClaim("frames", "<= 2·l", "14", True),
         ReportedClaim("time", "90 s", "1 < 2", False),
@@ -88,34 +88,82 @@ def test_a_paper_stands_beside_ours_and_what_does_not_hold_is_marked():
     assert '<td class="bad">1 &lt; 2</td>' in text
 
 
-def test_a_run_with_too_many_rows_is_summed_as_a_whole_and_says_what_is_drawn():
-    rows = [{"wanted": 5, "delivered": 5, "lost": 0, "twice": 0, "origin": "a", "node": "b"}]
+def test_totals_of_a_large_table_include_rows_that_are_not_shown():
+    rows = [
+        {
+            "expected": 5,
+            "delivered": 5,
+            "lost": 0,
+            "delivered_repeatedly": 0,
+            "origin_id": "a",
+            "node_id": "b",
+        }
+    ]
     tables: dict[str, Rows] = {name: [] for name in TABLES} | {"delivery": rows}
-    whole = {"delivery": {ROWS: 30_000, "wanted": 90_000, "delivered": 80_000, "twice": None}}
-    facts = RunFacts("live", "Live", tables, {}, whole)
-    assert facts.total("delivery", "wanted") == 90_000
-    assert facts.total("delivery", "twice") == 0
+    totals = {
+        "delivery": {
+            ROWS: 30_000,
+            "expected": 90_000,
+            "delivered": 80_000,
+            "delivered_repeatedly": None,
+        }
+    }
+    facts = RunFacts("live", "Live", tables, {}, totals)
+    assert facts.total("delivery", "expected") == 90_000
+    assert facts.total("delivery", "delivered_repeatedly") == 0
     text = render_page(ReportData([facts], 1, [], []), [])
     assert "80,000 of 90,000" in text
-    assert "Of 30,000 rows of the table delivery the 1 largest are drawn." in text
+    assert "Of 30,000 rows of the table delivery the 1 largest are shown." in text
 
 
-def test_observations_of_clients_are_shown_with_their_own_counts_and_durations():
+def test_client_deliveries_are_shown_with_counts_and_interruptions():
     second = 1_000_000_000
-    key = {"incarnation": 1, "origin": "b", "duplicates": 0}
-    killed = {**key, "what": "kill agent a", "time_ns": 3 * second, "published": 241}
-    observations: Rows = [
-        {**key, "number": 1, "what": "no fault", "time_ns": second, "target": "c"}
+    key = {"incarnation": 1, "origin_id": "b", "duplicates": 0}
+    killed = {**key, "disturbance": "kill agent a", "time_ns": 3 * second, "published": 241}
+    deliveries: Rows = [
+        {
+            **key,
+            "record_sequence": 1,
+            "disturbance": "no fault",
+            "time_ns": second,
+            "target_id": "c",
+        }
         | {"published": 50, "arrived": 50, "lost": 0, "interruption_s": None},
-        {**killed, "number": 2, "target": "c", "arrived": 239, "lost": 2, "interruption_s": 0.058},
-        {**killed, "number": 3, "target": "a", "arrived": 0, "lost": 241, "interruption_s": None},
-        {**killed, "number": 4, "target": "b", "arrived": 241, "lost": 0, "interruption_s": 0.0},
+        {
+            **killed,
+            "record_sequence": 2,
+            "target_id": "c",
+            "arrived": 239,
+            "lost": 2,
+            "interruption_s": 0.058,
+        },
+        {
+            **killed,
+            "record_sequence": 3,
+            "target_id": "a",
+            "arrived": 0,
+            "lost": 241,
+            "interruption_s": None,
+        },
+        {
+            **killed,
+            "record_sequence": 4,
+            "target_id": "b",
+            "arrived": 241,
+            "lost": 0,
+            "interruption_s": 0.0,
+        },
     ]
-    fault = {"what": "kill agent a", "time_ns": 3 * second, "number": 1, "changes": 4}
+    fault = {
+        "disturbance": "kill agent a",
+        "time_ns": 3 * second,
+        "record_sequence": 1,
+        "changes": 4,
+    }
     tables: dict[str, Rows] = {name: [] for name in TABLES} | {
-        "observations": observations,
-        "convergence": [{**fault, "seconds": None, "settled_s": 2.5}],
-        "runs": [{"began_ns": second}],
+        "client_deliveries": deliveries,
+        "convergence": [{**fault, "agreed_after_s": None, "settled_after_s": 2.5}],
+        "runs": [{"started_ns": second}],
     }
     text = render_page(ReportData([RunFacts("live", "Live", tables, {}, {})], 1, [], []), [])
     assert "<b>530 of 773</b><span>arrived at clients of other brokers</span>" in text
@@ -130,7 +178,7 @@ def test_observations_of_clients_are_shown_with_their_own_counts_and_durations()
     assert "Deliveries do not wait for that; the longest was 2.50 s." in settled
 
 
-def test_a_sweep_is_lines_where_sizes_differ_and_bars_where_not():
+def test_sweep_is_drawn_as_lines_if_sizes_differ_else_as_bars():
     grown = SweepSummary("big", 40, {name: {"mesh": [(5, 1.0), (10, 2.0)]} for name in MEASURES})
     flat = SweepSummary(
         "flat", 2, {name: {"mesh": [(5, 1.0)], "paths": [(5, 0.0)]} for name in MEASURES}

@@ -1,48 +1,49 @@
-"""Silver tables where what was recorded is not all, or not in order."""
+"""Silver tables from incomplete or unordered records."""
 
 import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from hansa.pipeline import silver
+from hansa.telemetry import schema
 
 COLUMNS = (
-    "run string, node string, incarnation int, number int, time_ns long, kind string, peer string,"
-    " rtt_ms double, reason string, name string"
+    "run string, node_id string, incarnation int, record_sequence int, time_ns long, kind string,"
+    " peer_id string, rtt_ms double, reason string, node_name string"
 )
 KINDS = {
-    "start": ("started", None),
+    "start": ("node_started", None),
     "up": ("link_up", None),
     "down": ("link_down", "closed by the other side"),
-    "closes": ("link_down", silver.STOPPING),
+    "closes": ("link_down", schema.CLEAN_STOP_REASON),
     "ping": ("round_trip", None),
-    "misses": ("member_lost", None),
-    "stop": ("stopped", None),
+    "misses": ("node_unreachable", None),
+    "stop": ("node_stopped", None),
 }
 UP, LATER = "a1 0 up, b1 0 up", "a1 40 ping, b1 40 ping"
 STOP = "a1 40 closes, b1 40 down, a1 40 stop, b1 41 stop"
 
 
-def reported(spark, told):
-    """Events of two nodes, each written as node, incarnation, second and what it reports."""
+def parse_events(spark, text):
+    """Return events of two nodes; each is written as node, incarnation, second and report."""
     rows = []
-    for number, text in enumerate(told.split(", ")):
-        (node, life), second, what = text.split()
-        kind, reason = KINDS[what]
-        peer = None if what in ("start", "stop") else "b" if node == "a" else "a"
-        time_ns = int(second) * 1_000_000_000
-        rows.append(("live", node, int(life), number, time_ns, kind, peer, None, reason, None))
+    for sequence, words in enumerate(text.split(", ")):
+        (node, incarnation), second, report = words.split()
+        kind, reason = KINDS[report]
+        peer = None if report in ("start", "stop") else "b" if node == "a" else "a"
+        key = ("live", node, int(incarnation), sequence)
+        rows.append((*key, int(second) * 1_000_000_000, kind, peer, None, reason, None))
     return spark.createDataFrame(rows, COLUMNS)
 
 
 @pytest.mark.parametrize(
-    ("told", "stands"),
+    ("text", "is_established"),
     [
         pytest.param(UP, True, id="both ends report it up"),
         pytest.param("a1 0 up, b1 0 ping", True, id="one end reports it up"),
-        pytest.param("a1 0 ping, b1 0 ping", False, id="no end reports it up"),
+        pytest.param("a1 0 ping, b1 0 ping", False, id="neither end reports it up"),
         pytest.param(f"{UP}, a1 5 down, b1 5 down, {LATER}", False, id="it went down"),
-        pytest.param(f"{UP}, a1 5 down, {LATER}", False, id="one end noticed that it went down"),
+        pytest.param(f"{UP}, a1 5 down, {LATER}", False, id="one end reports it down"),
         pytest.param(f"{UP}, {STOP}", True, id="clean stop of all nodes"),
         pytest.param(f"{UP}, a1 5 down, b1 5 down, {LATER}, a1 41 stop, b1 41 stop", False,
                      id="it was down at the clean stop"),
@@ -58,19 +59,19 @@ def reported(spark, told):
                      id="restarted and linked again"),
     ],
 )  # fmt: skip
-def test_link_stands_at_the_end_of_the_recording(spark, told, stands):
-    events = reported(spark, told)
+def test_link_established_at_the_end_of_the_recording(spark, text, is_established):
+    events = parse_events(spark, text)
     (found,) = silver.links(events, silver.nodes(events)).collect()
-    assert found.stands is stands
+    assert found.established_at_end is is_established
 
 
 @pytest.mark.parametrize(
-    ("told", "present"),
+    ("text", "is_present"),
     [
         pytest.param("a1 0 start, b1 29 ping", True, id="quiet for less than 30 s"),
         pytest.param("a1 0 start, b1 31 ping", False, id="quiet for more than 30 s"),
         pytest.param("a1 0 start, b1 1 misses", False, id="another node lost it"),
-        pytest.param("a1 0 start, b1 1 misses, a1 2 ping", True, id="it wrote on after that"),
+        pytest.param("a1 0 start, b1 1 misses, a1 2 ping", True, id="it continued to write"),
         pytest.param(
             "a1 0 start, b1 1 misses, a1 2 stop, b1 9 ping", True, id="stopped at the end"
         ),
@@ -78,35 +79,39 @@ def test_link_stands_at_the_end_of_the_recording(spark, told, stands):
         pytest.param("a1 0 start, a1 2 stop, a2 5 start, b1 13 ping", True, id="restarted"),
     ],
 )
-def test_node_is_present_at_the_end_of_the_recording(spark, told, present):
-    found = silver.nodes(reported(spark, told)).where("node = 'a'").collect()
-    assert [row.present_at_end for row in found] == [present]
+def test_node_present_at_the_end_of_the_recording(spark, text, is_present):
+    found = silver.nodes(parse_events(spark, text)).where("node_id = 'a'").collect()
+    assert [row.present_at_end for row in found] == [is_present]
 
 
-def test_observation_says_what_was_lost_and_for_how_long(spark):
+def test_client_deliveries_show_losses_and_interruption(spark):
     columns = (
-        "run string, node string, incarnation bigint, number bigint, time_ns bigint, kind string,"
-        " what string, origin string, target string, published bigint, arrived bigint,"
-        " duplicates bigint, seconds double"
+        "run string, node_id string, incarnation bigint, record_sequence bigint, time_ns bigint,"
+        " kind string, disturbance string, origin_id string, target_id string, published bigint,"
+        " arrived bigint, duplicates bigint, interruption_s double"
     )
     key = ("live", silver.FAULT_INJECTOR, 1)
+    counted = "client_deliveries_counted"
     rows = [
-        (*key, 1, 50, "fault", "kill agent 0", None, "a", None, None, None, None),
-        (*key, 2, 50, "observed", "kill agent 0", "b", "c", 241, 239, 1, 0.058),
-        (*key, 3, 50, "observed", "kill agent 0", "b", "a", 241, 0, 0, None),
+        (*key, 1, 50, "fault_injected", "kill agent 0", None, "a", None, None, None, None),
+        (*key, 2, 50, counted, "kill agent 0", "b", "c", 241, 239, 1, 0.058),
+        (*key, 3, 50, counted, "kill agent 0", "b", "a", 241, 0, 0, None),
     ]
-    found = (
-        silver.client_deliveries(spark.createDataFrame(rows, columns)).orderBy("number").collect()
-    )
-    shown = [(row.target, row.published, row.arrived, row.lost, row.duplicates) for row in found]
-    assert shown == [("c", 241, 239, 2, 1), ("a", 241, 0, 241, 0)]
+    table = silver.client_deliveries(spark.createDataFrame(rows, columns))
+    found = table.orderBy("record_sequence").collect()
+    counts = [
+        (row.target_id, row.published, row.arrived, row.lost, row.duplicates) for row in found
+    ]
+    assert counts == [("c", 241, 239, 2, 1), ("a", 241, 0, 241, 0)]
     assert [row.interruption_s for row in found] == [0.058, None]
 
 
-def test_a_life_knows_how_many_of_its_records_are_missing(spark):
-    told = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("a", 2, 5), (silver.FAULT_INJECTOR, 1, 9)]
-    rows = [("live", node, life, number, number * 10) for node, life, number in told]
-    columns = "run string, node string, incarnation bigint, number bigint, time_ns bigint"
+def test_incarnation_counts_its_missing_records(spark):
+    keys = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("a", 2, 5), (silver.FAULT_INJECTOR, 1, 9)]
+    rows = [("live", *key, key[-1] * 10) for key in keys]
+    columns = (
+        "run string, node_id string, incarnation bigint, record_sequence bigint, time_ns bigint"
+    )
     found = (
         silver.incarnations(spark.createDataFrame(rows, columns)).orderBy("incarnation").collect()
     )

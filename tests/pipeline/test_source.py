@@ -13,7 +13,7 @@ from hansa.agent.storage.state_directory import INBOX_DIRECTORY
 from hansa.errors import AgentUnreachable, JournalDamaged, JournalTrimmed, UsageError
 from hansa.journal.records import InboxRecord
 from hansa.journal.settings import JournalSettings
-from hansa.pipeline.inputs import INBOX, find_feeds, find_unreachable_agents
+from hansa.pipeline.feeds import INBOX, find_feeds, find_unreachable_agents
 from hansa.telemetry import schema
 from hansa.telemetry.columns import FIELD_COLUMNS
 from hansa.telemetry.reader import read_rows as telemetry_rows
@@ -49,7 +49,9 @@ def follow(spark, path, lake, **options):
 
 
 def numbers(spark, lake):
-    return sorted(row.seq for row in spark.read.parquet(f"{lake}/batch=*").select("seq").collect())
+    return sorted(
+        row.sequence for row in spark.read.parquet(f"{lake}/batch=*").select("sequence").collect()
+    )
 
 
 def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
@@ -57,9 +59,9 @@ def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
     journal(tmp_path / "n" / "journal", 5, [captured(1), merely_carried, recorded(9)])
     first, second = read(spark, tmp_path).orderBy("offset").collect()
     assert first.asDict() == {
-        "origin": "0000000000000005",
-        "life": 7,
-        "seq": 1,
+        "origin_id": "0000000000000005",
+        "epoch": 7,
+        "sequence": 1,
         "qos": 1,
         "topic": "a/b",
         "payload": bytearray(b"21.5"),
@@ -71,7 +73,7 @@ def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
         "time": first.time,
     }
     assert round(first.time.timestamp() * 1_000) * 1_000_000 == START + 1_000_000
-    assert (second.life, second.seq, second.qos, second.retain) == (3, 9, 0, True)
+    assert (second.epoch, second.sequence, second.qos, second.retain) == (3, 9, 0, True)
 
 
 def test_every_kind_of_telemetry_becomes_the_row_that_its_own_reader_gives(spark, tmp_path):
@@ -81,7 +83,9 @@ def test_every_kind_of_telemetry_becomes_the_row_that_its_own_reader_gives(spark
         for kind in schema.RECORD_TYPES.values()
     ]
     telemetry(tmp_path / "log", 5, records)
-    got = {row.number: row.asDict() for row in read(spark, tmp_path, table="events").collect()}
+    got = {
+        row.record_sequence: row.asDict() for row in read(spark, tmp_path, table="events").collect()
+    }
     for row in telemetry_rows(tmp_path / "log"):
         place = {name: got[row.record_sequence].pop(name) for name in ("feed", "offset", "time")}
         assert got[row.record_sequence] == row.columns()

@@ -10,11 +10,10 @@ import pytest
 from hansa.errors import JournalDamaged, JournalTrimmed
 from hansa.journal.records import TelemetryBlock
 from hansa.journal.settings import JournalSettings
-from hansa.telemetry import writer
-from hansa.telemetry import schema
+from hansa.telemetry import schema, writer
 from hansa.telemetry.columns import COLUMNS
-from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.telemetry.reader import decode_block, read_blocks, read_bounds, read_rows
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 NODE = 2**64 - 2
 

@@ -78,15 +78,18 @@ def _load_names(nodes: "DataFrame") -> dict[str, str]:
             "the tables of this lake were made by an earlier version; `hansa pipeline run` makes"
             " them anew"
         )
-    return {row["node"]: row["name"] for row in nodes.where("present_at_end").collect()}
+    return {row["node_id"]: row["node_name"] for row in nodes.where("present_at_end").collect()}
 
 
 def _load_links(links: "DataFrame", names_by_id: Mapping[str, str]) -> dict[tuple[str, str], float]:
     """Return the links that stood at the end; one without a measurement gets the median."""
     found = [
-        (make_link_pair(names_by_id[row["a"]], names_by_id[row["b"]]), row["rtt_ms"])
-        for row in links.where("stands").orderBy("a", "b").collect()
-        if row["a"] in names_by_id and row["b"] in names_by_id
+        (make_link_pair(names_by_id[a], names_by_id[b]), rtt_ms)
+        for a, b, rtt_ms in links.where("established_at_end")
+        .orderBy("node_a_id", "node_b_id")
+        .select("node_a_id", "node_b_id", "rtt_ms")
+        .collect()
+        if a in names_by_id and b in names_by_id
     ]
     measured = [rtt for _, rtt in found if rtt is not None]
     other = median(measured) if measured else DEFAULT_LINK_RTT_MS
@@ -97,12 +100,11 @@ def _load_interest(
     memberships: "DataFrame", names_by_id: Mapping[str, str]
 ) -> dict[str, frozenset[str]]:
     """What clients wanted at the end. A shared subscription is taken for a plain one."""
-    interest_rows = memberships.where("relation = 'wanted' and until_ns is null")
+    interest_rows = memberships.where("relation = 'interest' and until_ns is null")
     found: dict[str, set[str]] = {}
-    for row in interest_rows.select("node", "group").distinct().collect():
-        if row["node"] not in names_by_id:
-            continue
-        found.setdefault(names_by_id[row["node"]], set()).add(split_share(row["group"])[1])
+    for node, group in interest_rows.select("node_id", "group").distinct().collect():
+        if node in names_by_id:
+            found.setdefault(names_by_id[node], set()).add(split_share(group)[1])
     return {node: frozenset(filters) for node, filters in found.items()}
 
 
@@ -110,14 +112,14 @@ def _load_flows(publications: "DataFrame", names_by_id: Mapping[str, str]) -> tu
     from pyspark.sql import functions as F
 
     grouped = (
-        publications.where(F.col("origin").isin([*names_by_id]))
-        .groupBy("origin", "topic")
+        publications.where(F.col("origin_id").isin([*names_by_id]))
+        .groupBy("origin_id", "topic")
         .agg(F.count("*").alias("publications"), F.avg("payload_bytes").alias("payload_bytes"))
-        .orderBy("publications", "origin", "topic", ascending=[False, True, True])
+        .orderBy("publications", "origin_id", "topic", ascending=[False, True, True])
     )
     return tuple(
         TopicFlow(
-            names_by_id[row["origin"]], row["topic"], row["publications"], row["payload_bytes"]
+            names_by_id[row["origin_id"]], row["topic"], row["publications"], row["payload_bytes"]
         )
         for row in grouped.limit(FLOWS_MAX).collect()
     )
@@ -127,11 +129,11 @@ def _load_cores(control_events: "DataFrame", names_by_id: Mapping[str, str]) -> 
     from pyspark.sql import functions as F
 
     elected = control_events.where("kind = 'core_elected' and `group` <> ''")
-    newest = elected.groupBy("group").agg(F.max_by("core", "time_ns").alias("core"))
+    newest = elected.groupBy("group").agg(F.max_by("core_id", "time_ns").alias("core_id"))
     return {
-        row["group"]: names_by_id[row["core"]]
+        row["group"]: names_by_id[row["core_id"]]
         for row in newest.collect()
-        if row["core"] in names_by_id
+        if row["core_id"] in names_by_id
     }
 
 
@@ -140,13 +142,14 @@ def _load_sample(
 ) -> tuple[SampledPublication, ...]:
     from pyspark.sql import functions as F
 
-    present_rows = publications.where(F.col("origin").isin([*names_by_id]))
-    newest = present_rows.orderBy("time_ns", "origin", "seq", ascending=False).limit(SAMPLE_MAX)
-    rows: list[Row] = newest.orderBy("time_ns", "origin", "seq").collect()
+    present_rows = publications.where(F.col("origin_id").isin([*names_by_id]))
+    order = ("time_ns", "origin_id", "sequence")
+    newest = present_rows.orderBy(*order, ascending=False).limit(SAMPLE_MAX)
+    rows: list[Row] = newest.orderBy(*order).collect()
     return tuple(
         SampledPublication(
             (row["time_ns"] - rows[0]["time_ns"]) / 1e9,
-            names_by_id[row["origin"]],
+            names_by_id[row["origin_id"]],
             row["topic"],
             row["payload_bytes"],
         )

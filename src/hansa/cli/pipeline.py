@@ -129,10 +129,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def check_sources(sources: Sequence[str], may_be_empty: bool) -> str:
     """Tell at once, before Spark is started, what cannot be read; return the token for agents."""
-    from hansa.pipeline import inputs
+    from hansa.pipeline import feeds
 
     token = os.environ.get(TOKEN, "")
-    if not any(inputs.find_feeds(sources, telemetry, token) for telemetry in (False, True)):
+    if not any(feeds.find_feeds(sources, telemetry, token) for telemetry in (False, True)):
         nothing = (
             f"nothing is recorded at {', '.join(sources)}: name the state directories of agents"
             " that have `record` or telemetry (docs/telemetry.md)"

@@ -1,37 +1,37 @@
-"""Gold: questions answered. What a run is, and which columns name a publication: see `silver`."""
+"""Gold tables: each answers one question. `silver` defines runs and the key of a publication."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from hansa.pipeline.silver import CONTROL_KINDS, PUBLICATION_KEY
+from hansa.pipeline.silver import CONTROL_KINDS, PUBLICATION_KEY, RECORD_KEY
 from hansa.pipeline.tables import TableLayer
+from hansa.protocol.wire.frames import UNREACHABLE, CoreAnnouncement
 
 HOT_TOPICS_MAX = 100
-"""Topics of one run that are called hot."""
+"""Topics per run in `hot_topics`."""
 
 DATA_FRAME_KIND = "publication"
-"""In `link_bytes`: frames that carry publications."""
-
-WITHDRAWN_DISTANCE = 4_294_967_295
-"""The distance in a frame that takes an announcement back."""
+"""Value of `frame` in `link_bytes` for frames that carry publications."""
 
 SETTLED_AFTER_NS = 1_000_000_000
-"""Nodes have settled when none recorded a change for so long."""
+"""Nodes have settled when none recorded a change for this long."""
 
-SETTLING_KINDS = tuple(kind for kind in CONTROL_KINDS if kind not in ("started", "stopped"))
+SETTLING_KINDS = tuple(
+    kind for kind in CONTROL_KINDS if kind not in ("node_started", "node_stopped")
+)
 
 GOLD = TableLayer("gold")
 
 
 def _delays() -> list[Column]:
-    """How long deliveries took: exact percentiles, interpolated as numpy does it."""
+    """Statistics of the delay: exact percentiles, interpolated as numpy does."""
     delay = F.col("delay_ms")
     return [
         F.count(delay).alias("measured"),
         F.avg(delay).alias("delay_ms_mean"),
         *(
-            F.percentile(delay, F.lit(share)).alias(f"delay_ms_p{round(share * 100)}")
-            for share in (0.5, 0.95, 0.99)
+            F.percentile(delay, F.lit(percent / 100)).alias(f"delay_ms_p{percent}")
+            for percent in (50, 95, 99)
         ),
         F.max(delay).alias("delay_ms_max"),
     ]
@@ -43,12 +43,13 @@ def _ratio(part: str, whole: str) -> Column:
 
 @GOLD.table("deliveries > 0", "measured <= deliveries", "delay_ms_p50 <= delay_ms_max")
 def delay(deliveries: DataFrame) -> DataFrame:
-    """One row per run, pair of nodes and number of hops between them. Key: run, origin, node, hops.
+    """One row per run, pair of nodes and number of hops between them. Key: run, origin_id, node_id,
+    hops.
 
-    `hops` is -1 for what came out of a journal, whose way is not known.
+    `hops` is -1 for publications from a journal, whose path is not known.
     """
     return deliveries.groupBy(
-        "run", "origin", "node", F.coalesce("hops", F.lit(-1)).alias("hops")
+        "run", "origin_id", "node_id", F.coalesce("hops", F.lit(-1)).alias("hops")
     ).agg(F.count("*").alias("deliveries"), *_delays())
 
 
@@ -61,127 +62,133 @@ def delay_by_hops(deliveries: DataFrame) -> DataFrame:
 
 
 @GOLD.table(
-    "delivered <= wanted", "lost = wanted - delivered", "share is null or share between 0 and 1"
+    "delivered <= expected",
+    "lost = expected - delivered",
+    "delivered_ratio is null or delivered_ratio between 0 and 1",
 )
 def delivery(expected_deliveries: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row per run and pair of nodes of which one wanted what the other published. Key: run,
-    origin, node.
+    """One row per run and pair of nodes of which one had interest in publications of the other or
+    received some. Key: run, origin_id, node_id.
 
-    `wanted` counts what a node that ran wanted at the moment it was published, also what the others
-    could not know yet; `delivered` how much of that came, `twice` how much came again, `unasked`
-    what came although it was not wanted then.
+    `expected` counts publications in which a running node had interest when they were published,
+    even if the other nodes did not know of its interest yet. `delivered` of these were delivered,
+    `delivered_repeatedly` more than once. `delivered_without_interest` counts deliveries to a node
+    that had no interest at that time.
     """
-    wanted = expected_deliveries.select(*PUBLICATION_KEY, "node", F.lit(1).alias("asked"))
-    came = deliveries.select(*PUBLICATION_KEY, "node", "times")
+    expected = expected_deliveries.select(*PUBLICATION_KEY, "node_id", F.lit(1).alias("interest"))
+    delivered = deliveries.select(*PUBLICATION_KEY, "node_id", "delivery_count")
     return (
-        wanted.join(came, [*PUBLICATION_KEY, "node"], "full")
-        .groupBy("run", "origin", "node")
+        expected.join(delivered, [*PUBLICATION_KEY, "node_id"], "full")
+        .groupBy("run", "origin_id", "node_id")
         .agg(
-            F.count("asked").alias("wanted"),
-            F.count_if(F.expr("asked = 1 and times > 0")).alias("delivered"),
-            F.count_if(F.expr("asked = 1 and times is null")).alias("lost"),
-            F.count_if(F.expr("times > 1")).alias("twice"),
-            F.count_if(F.expr("asked is null")).alias("unasked"),
+            F.count("interest").alias("expected"),
+            F.count_if(F.expr("interest = 1 and delivery_count > 0")).alias("delivered"),
+            F.count_if(F.expr("interest = 1 and delivery_count is null")).alias("lost"),
+            F.count_if(F.expr("delivery_count > 1")).alias("delivered_repeatedly"),
+            F.count_if(F.expr("interest is null")).alias("delivered_without_interest"),
         )
-        .withColumn("share", _ratio("delivered", "wanted"))
+        .withColumn("delivered_ratio", _ratio("delivered", "expected"))
     )
 
 
-@GOLD.table("duplicates <= received", "share is null or share between 0 and 1")
+@GOLD.table("duplicates <= received", "duplicate_ratio is null or duplicate_ratio between 0 and 1")
 def redundancy(hops: DataFrame, duplicates: DataFrame) -> DataFrame:
-    """One row per run and node that received copies. Key: run, node.
+    """One row per run and node that received copies. Key: run, node_id.
 
-    What was paid for ways that were not needed this time: `duplicates` of the `received` copies,
-    and their bytes.
+    The cost of redundant paths: `duplicates` of the `received` copies, and their bytes.
     """
-    way = [*PUBLICATION_KEY, "sender", "receiver"]
-    joined = hops.join(duplicates, way, "left")
+    joined = hops.join(duplicates, [*PUBLICATION_KEY, "sender_id", "receiver_id"], "left")
     bytes_each = F.col("bytes") / F.greatest("copies", F.lit(1))
     return (
         joined.where("arrived > 0")
-        .groupBy("run", F.col("receiver").alias("node"))
+        .groupBy("run", F.col("receiver_id").alias("node_id"))
         .agg(
             F.sum("arrived").alias("received"),
-            F.coalesce(F.sum("times"), F.lit(0)).alias("duplicates"),
-            F.coalesce(F.sum(bytes_each * F.col("times")), F.lit(0.0)).alias("duplicate_bytes"),
+            F.coalesce(F.sum("duplicate_count"), F.lit(0)).alias("duplicates"),
+            F.coalesce(F.sum(bytes_each * F.col("duplicate_count")), F.lit(0.0)).alias(
+                "duplicate_bytes"
+            ),
         )
-        .withColumn("share", _ratio("duplicates", "received"))
+        .withColumn("duplicate_ratio", _ratio("duplicates", "received"))
     )
 
 
 @GOLD.table("frames > 0", "bytes > 0")
 def link_bytes(hops: DataFrame, control_frames: DataFrame) -> DataFrame:
-    """One row per run, direction of a link and kind of frame. Key: run, sender, receiver, frame.
+    """One row per run, direction of a link and kind of frame. Key: run, sender_id, receiver_id,
+    frame.
 
     `frame` is `publication` or a kind of control frame.
     """
     data = hops.where("copies > 0").select(
-        "run", "sender", "receiver", F.lit(DATA_FRAME_KIND).alias("frame"), "copies", "bytes"
+        "run", "sender_id", "receiver_id", F.lit(DATA_FRAME_KIND).alias("frame"), "copies", "bytes"
     )
     control = control_frames.select(
         "run",
-        F.col("node").alias("sender"),
-        "receiver",
+        F.col("node_id").alias("sender_id"),
+        "receiver_id",
         "frame",
         F.lit(1).alias("copies"),
         F.col("frame_bytes").alias("bytes"),
     )
     return (
         data.unionByName(control)
-        .groupBy("run", "sender", "receiver", "frame")
+        .groupBy("run", "sender_id", "receiver_id", "frame")
         .agg(F.sum("copies").alias("frames"), F.sum("bytes").alias("bytes"))
     )
 
 
-@GOLD.table("frames + later > 0")
+@GOLD.table("frames + frames_on_new_links > 0")
 def announcements(
     control_frames: DataFrame, control_events: DataFrame, links: DataFrame
 ) -> DataFrame:
-    """One row per run and announcement of a core. Key: run, core, life, seq.
+    """One row per run and announcement of a core. Key: run, core_id, core_incarnation,
+    announcement_sequence.
 
-    The papers bound the `frames` of one by 2·l, where l is the number of links; `share` is of that.
-    Links that came up while it was under way do not count, what they carry is `later`; nor does
-    what takes an announcement back.
+    The papers bound the `frames` of one announcement by 2·l, where l is the number of links;
+    `bound_ratio` is `frames` divided by this bound. Links that came up while the announcement
+    spread are counted separately, in `frames_on_new_links`. Withdrawals are not counted.
     """
-    each = ["run", "core", "life", "seq"]
-    lines = links.groupBy("run").agg(F.count("*").alias("links"))
-    told = control_frames.where(f"frame = 'Announce' and distance < {WITHDRAWN_DISTANCE}")
-    born = told.groupBy(*each).agg(F.min("time_ns").alias("born_ns"))
-    ways = ["run", "node", "incarnation", "receiver"]
-    ups = control_events.where("kind = 'link_up'").selectExpr(
-        *ways[:3], "peer as receiver", "number", "time_ns as up_ns"
+    key = ["run", "core_id", "core_incarnation", "announcement_sequence"]
+    link_counts = links.groupBy("run").agg(F.count("*").alias("links"))
+    sent = control_frames.where(
+        f"frame = '{CoreAnnouncement.__name__}' and distance < {UNREACHABLE}"
     )
-    before = Window.partitionBy(*ways).orderBy("number")
-    since = F.last("up_ns", ignorenulls=True).over(before)
+    first_sent = sent.groupBy(*key).agg(F.min("time_ns").alias("first_sent_ns"))
+    direction = ["run", "node_id", "incarnation", "receiver_id"]
+    ups = control_events.where("kind = 'link_up'").selectExpr(
+        *direction[:3], "peer_id as receiver_id", "record_sequence", "time_ns as up_ns"
+    )
+    in_order = Window.partitionBy(*direction).orderBy("record_sequence")
     return (
-        told.unionByName(ups, allowMissingColumns=True)
-        .withColumn("up_ns", since)
+        sent.unionByName(ups, allowMissingColumns=True)
+        .withColumn("up_ns", F.last("up_ns", ignorenulls=True).over(in_order))
         .where("frame is not null")
-        .join(born, each)
-        # A link that came up before the records begin is an old one.
-        .withColumn("counts", F.expr("coalesce(up_ns <= born_ns, true)"))
-        .groupBy(*each)
+        .join(first_sent, key)
+        # Without a `link_up`, the link came up before the recording started.
+        .withColumn("is_old_link", F.expr("coalesce(up_ns <= first_sent_ns, true)"))
+        .groupBy(*key)
         .agg(
-            F.count_if(F.col("counts")).alias("frames"),
-            F.count_if(~F.col("counts")).alias("later"),
+            F.count_if(F.col("is_old_link")).alias("frames"),
+            F.count_if(~F.col("is_old_link")).alias("frames_on_new_links"),
             F.sum("frame_bytes").alias("bytes"),
             F.min("time_ns").alias("time_ns"),
         )
-        .join(F.broadcast(lines), "run", "left")
-        .withColumn("share", F.col("frames") / (2 * F.col("links")))
+        .join(F.broadcast(link_counts), "run", "left")
+        .withColumn("bound_ratio", F.col("frames") / (2 * F.col("links")))
     )
 
 
 @GOLD.table("bytes > 0", "bytes_per_link_second >= 0")
 def control_overhead(control_frames: DataFrame, links: DataFrame, runs: DataFrame) -> DataFrame:
     """One row per run and kind of control frame. Key: run, frame."""
-    lines = links.groupBy("run").agg(F.count("*").alias("links"))
-    lasted = runs.selectExpr("run", "(ended_ns - began_ns) / 1e9 as seconds")
+    link_counts = links.groupBy("run").agg(F.count("*").alias("links"))
+    durations = runs.selectExpr("run", "(ended_ns - started_ns) / 1e9 as seconds")
     return (
         control_frames.groupBy("run", "frame")
         .agg(F.count("*").alias("frames"), F.sum("frame_bytes").alias("bytes"))
-        .join(F.broadcast(lines), "run", "left")
-        .join(F.broadcast(lasted), "run", "left")
+        .join(F.broadcast(link_counts), "run", "left")
+        .join(F.broadcast(durations), "run", "left")
         .withColumn(
             "bytes_per_link_second",
             F.when(F.expr("seconds > 0 and links > 0"), F.expr("bytes / (seconds * links)")),
@@ -189,42 +196,48 @@ def control_overhead(control_frames: DataFrame, links: DataFrame, runs: DataFram
     )
 
 
-@GOLD.table("seconds is null or seconds >= 0", "settled_s is null or settled_s >= 0")
+@GOLD.table(
+    "agreed_after_s is null or agreed_after_s >= 0",
+    "settled_after_s is null or settled_after_s >= 0",
+)
 def convergence(faults: DataFrame, convergences: DataFrame, control_events: DataFrame) -> DataFrame:
-    """One row per disturbance. Key: run, node, incarnation, number.
+    """One row per disturbance. Key: run, node_id, incarnation, record_sequence.
 
-    `seconds` until all nodes agreed again, as a simulation knows it. `settled_s` until the nodes
-    had settled: from the disturbance to the last of the `changes` of membership, interest, cores
-    and links that nodes recorded before one second without any, or before the next disturbance.
-    Neither says how long deliveries were interrupted: see `observations`.
+    `agreed_after_s`: until all nodes agreed again; only a simulation knows it. `settled_after_s`:
+    until the last of the `changes` of membership, interest, cores and links that nodes recorded
+    before one second without changes, or before the next disturbance. Neither says how long
+    deliveries were interrupted: see `client_deliveries`.
     """
-    order = Window.partitionBy("run").orderBy("time_ns", "node", "incarnation", "number")
-    until = faults.withColumn("next_ns", F.lead("time_ns").over(order))
-    moves = control_events.where(F.col("kind").isin(*SETTLING_KINDS)).select(
-        "run", F.col("time_ns").alias("moved_ns")
+    in_order = Window.partitionBy("run").orderBy(
+        "time_ns", "node_id", "incarnation", "record_sequence"
     )
-    during = "moved_ns >= time_ns and (next_ns is null or moved_ns < next_ns)"
-    each = ["run", "node", "incarnation", "number"]
-    moved = Window.partitionBy(*each).orderBy("moved_ns")
-    before = F.lag("moved_ns").over(moved)
-    pauses = F.count_if(F.col("moved_ns") - F.col("before_ns") > SETTLED_AFTER_NS).over(moved)
+    periods = faults.withColumn("next_ns", F.lead("time_ns").over(in_order))
+    changes = control_events.where(F.col("kind").isin(*SETTLING_KINDS)).select(
+        "run", F.col("time_ns").alias("changed_ns")
+    )
+    by_time = Window.partitionBy(*RECORD_KEY).orderBy("changed_ns")
+    previous = F.lag("changed_ns").over(by_time)
+    pauses = F.count_if(F.col("changed_ns") - F.col("previous_ns") > SETTLED_AFTER_NS).over(by_time)
     settled = (
-        until.join(moves, "run")
-        .where(during)
-        .withColumn("before_ns", before)
+        periods.join(changes, "run")
+        .where("changed_ns >= time_ns and (next_ns is null or changed_ns < next_ns)")
+        .withColumn("previous_ns", previous)
         .withColumn("pauses", pauses)
         .where("pauses = 0")
-        .groupBy(*each)
-        .agg(F.max("moved_ns").alias("moved_ns"), F.count("*").alias("changes"))
+        .groupBy(*RECORD_KEY)
+        .agg(F.max("changed_ns").alias("changed_ns"), F.count("*").alias("changes"))
     )
-    known = convergences.groupBy("run", "time_ns", "what").agg(F.min("seconds").alias("seconds"))
+    agreed = convergences.groupBy("run", "time_ns", "disturbance").agg(
+        F.min("seconds").alias("agreed_after_s")
+    )
     return (
-        faults.join(known, ["run", "time_ns", "what"], "left")
-        .join(settled, each, "left")
-        .withColumn("settled_s", (F.col("moved_ns") - F.col("time_ns")) / 1e9)
+        faults.join(agreed, ["run", "time_ns", "disturbance"], "left")
+        .join(settled, [*RECORD_KEY], "left")
+        .withColumn("settled_after_s", (F.col("changed_ns") - F.col("time_ns")) / 1e9)
         .select(
-            *each,
-            *("time_ns", "what", "target", "peer", "seconds", "settled_s"),
+            *RECORD_KEY,
+            *("time_ns", "disturbance", "target_id", "peer_id"),
+            *("agreed_after_s", "settled_after_s"),
             F.coalesce("changes", F.lit(0)).alias("changes"),
         )
     )
@@ -233,42 +246,46 @@ def convergence(faults: DataFrame, convergences: DataFrame, control_events: Data
 @GOLD.table("publications > 0", "bytes >= 0")
 def traffic_matrix(deliveries: DataFrame) -> DataFrame:
     """One row per run and pair of nodes between which publications were delivered. Key: run,
-    origin, node."""
-    return deliveries.groupBy("run", "origin", "node").agg(
+    origin_id, node_id."""
+    return deliveries.groupBy("run", "origin_id", "node_id").agg(
         F.count("*").alias("publications"), F.sum("payload_bytes").alias("bytes")
     )
 
 
-@GOLD.table("stayed <= publications", "near_share is null or near_share between 0 and 1")
+@GOLD.table(
+    "not_forwarded <= publications",
+    "neighbour_ratio is null or neighbour_ratio between 0 and 1",
+)
 def locality(publications: DataFrame, hops: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row per run and node that published. Key: run, origin.
+    """One row per run and node that published. Key: run, origin_id.
 
-    `stayed` of the publications crossed no link; `near_share` of the deliveries were at neighbours.
+    `not_forwarded` publications crossed no link; `neighbour_ratio` is the ratio of the deliveries
+    that were at direct neighbours.
     """
-    crossed = hops.where("copies > 0").select(*PUBLICATION_KEY).distinct()
-    crossed = crossed.withColumn("crossed", F.lit(1))
-    published = publications.join(crossed, [*PUBLICATION_KEY], "left")
-    near = deliveries.groupBy("run", "origin").agg(
+    forwarded = hops.where("copies > 0").select(*PUBLICATION_KEY).distinct()
+    forwarded = forwarded.withColumn("forwarded", F.lit(1))
+    published = publications.join(forwarded, [*PUBLICATION_KEY], "left")
+    delivered = deliveries.groupBy("run", "origin_id").agg(
         F.count("*").alias("deliveries"),
-        F.count_if(F.col("hops") == 1).alias("near"),
+        F.count_if(F.col("hops") == 1).alias("at_neighbours"),
         F.avg("hops").alias("hops_mean"),
     )
     return (
-        published.groupBy("run", "origin")
+        published.groupBy("run", "origin_id")
         .agg(
             F.count("*").alias("publications"),
-            F.count_if(F.col("crossed").isNull()).alias("stayed"),
+            F.count_if(F.col("forwarded").isNull()).alias("not_forwarded"),
         )
-        .join(near, ["run", "origin"], "left")
+        .join(delivered, ["run", "origin_id"], "left")
         .withColumn("deliveries", F.coalesce("deliveries", F.lit(0)))
-        .withColumn("near_share", _ratio("near", "deliveries"))
-        .drop("near")
+        .withColumn("neighbour_ratio", _ratio("at_neighbours", "deliveries"))
+        .drop("at_neighbours")
     )
 
 
 @GOLD.table("publications > 0", f"rank between 1 and {HOT_TOPICS_MAX}")
 def hot_topics(publications: DataFrame, hops: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row per run and topic, of the hundred with most publications. Key: run, topic."""
+    """One row per run and topic, for the 100 topics with most publications. Key: run, topic."""
     published = publications.groupBy("run", "topic").agg(
         F.count("*").alias("publications"), F.sum("payload_bytes").alias("payload_bytes")
     )
@@ -276,16 +293,16 @@ def hot_topics(publications: DataFrame, hops: DataFrame, deliveries: DataFrame) 
     hottest = published.withColumn("rank", F.row_number().over(order)).where(
         F.col("rank") <= HOT_TOPICS_MAX
     )
-    named = publications.select(*PUBLICATION_KEY, "topic")
+    topics = publications.select(*PUBLICATION_KEY, "topic")
     carried = (
-        hops.join(named, [*PUBLICATION_KEY])
+        hops.join(topics, [*PUBLICATION_KEY])
         .groupBy("run", "topic")
         .agg(F.sum("copies").alias("copies"), F.sum("bytes").alias("link_bytes"))
     )
-    came = deliveries.groupBy("run", "topic").agg(F.count("*").alias("deliveries"))
+    delivered = deliveries.groupBy("run", "topic").agg(F.count("*").alias("deliveries"))
     return (
         hottest.join(carried, ["run", "topic"], "left")
-        .join(came, ["run", "topic"], "left")
+        .join(delivered, ["run", "topic"], "left")
         .fillna(0, ["copies", "link_bytes", "deliveries"])
     )
 
@@ -296,7 +313,7 @@ def recorded_topics(messages: DataFrame) -> DataFrame:
     return messages.groupBy("topic").agg(
         F.count("*").alias("messages"),
         F.sum("payload_bytes").alias("bytes"),
-        F.countDistinct("origin").alias("origins"),
+        F.countDistinct("origin_id").alias("origins"),
         F.min("time").alias("first"),
         F.max("time").alias("last"),
     )

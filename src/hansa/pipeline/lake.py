@@ -27,7 +27,7 @@ from pathlib import Path
 
 from hansa.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 PARQUET = "parquet"
 """The format that needs nothing else; `formats` knows the others."""
 GENERATIONS_KEPT = 2

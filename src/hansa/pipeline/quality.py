@@ -1,4 +1,4 @@
-"""Whether a table is what its docstring and rules say; asked before anybody sees the table."""
+"""Checks key and rules of a table before it is published."""
 
 from typing import TYPE_CHECKING
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 
 def check_table(table: LakeTable, frame: "DataFrame") -> int:
-    """Return how many rows there are; raise TableBroken if one of them should not be."""
+    """Return the number of rows; raise TableBroken if a key or rule is violated."""
     key = [F.col(name) for name in table.key]
-    empty = F.lit(False)
+    has_null = F.lit(False)
     for column in key:
-        empty = empty | column.isNull()
-    broken = [
+        has_null = has_null | column.isNull()
+    violations = [
         F.count_if(~F.expr(rule)).alias(f"rule{number}") for number, rule in enumerate(table.rules)
     ]
     (found,) = frame.agg(
         F.count("*").alias("rows"),
         F.countDistinct(F.xxhash64(*key)).alias("keys"),
-        F.count_if(empty).alias("empty"),
-        *broken,
+        F.count_if(has_null).alias("without_key"),
+        *violations,
     ).collect()
     name, columns = f"{table.layer}.{table.name}", ", ".join(table.key)
-    if found["empty"]:
-        raise TableBroken(f"{name}: {found['empty']} rows without a key ({columns})")
-    if found["keys"] != found["rows"]:  # by their hashes, which is quicker; two may be alike
-        twice = found["rows"] - frame.select(*key).distinct().count()
-        if twice:
-            raise TableBroken(f"{name}: {twice} rows have the same key ({columns}) as another")
+    if found["without_key"]:
+        raise TableBroken(f"{name}: {found['without_key']} rows without a key ({columns})")
+    if found["keys"] != found["rows"]:  # compared by hash, which is faster but may collide
+        repeated = found["rows"] - frame.select(*key).distinct().count()
+        if repeated:
+            raise TableBroken(f"{name}: {repeated} rows have the same key ({columns}) as another")
     for number, rule in enumerate(table.rules):
         count = found[f"rule{number}"]
         if count:
-            raise TableBroken(f"{name}: {count} of {found['rows']} rows break the rule `{rule}`")
+            raise TableBroken(f"{name}: {count} of {found['rows']} rows violate the rule `{rule}`")
     return int(found["rows"])

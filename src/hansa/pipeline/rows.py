@@ -1,6 +1,6 @@
-"""From the bytes of a feed to Arrow batches: a row per recorded message, or per telemetry record.
+"""Converts the records of a feed to Arrow batches: one row per message, or per telemetry record.
 
-The columns of both tables are here, in the order that Spark sees them.
+Defines the columns of both tables, in the order in which Spark sees them.
 """
 
 from collections import defaultdict
@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from hansa.errors import JournalDamaged, JournalTrimmed
 from hansa.journal.records import CapturedRecord, RecordedPublication, TelemetryBlock, decode_record
-from hansa.pipeline.inputs import Feed
+from hansa.pipeline.feeds import Feed
 from hansa.telemetry import schema
 from hansa.telemetry.columns import COLUMNS, FIELD_COLUMNS, ColumnType
 from hansa.telemetry.reader import decode_block
 
 BATCH_ROWS = 16_384
-"""Rows of an Arrow batch: enough to forget what a batch costs, few enough to hold."""
+"""Rows of an Arrow batch: enough to make the cost per batch negligible, few enough for memory."""
 
 MESSAGES = "messages"
 EVENTS = "events"
@@ -30,29 +30,32 @@ _SPARK_TYPES: dict[ColumnType, str] = {
     "real": "double",
     "text": "string",
 }
-_PLACE = {"feed": "string", "offset": "bigint", "time": "timestamp"}
+_SOURCE_COLUMNS = {"feed": "string", "offset": "bigint", "time": "timestamp"}
 
 TABLES: dict[str, dict[str, str]] = {
     MESSAGES: {
-        "origin": "string",
-        "life": "bigint",
-        "seq": "bigint",
+        "origin_id": "string",
+        "epoch": "bigint",
+        "sequence": "bigint",
         "qos": "bigint",
         "topic": "string",
         "payload": "binary",
         "retain": "boolean",
         "properties": "binary",
         "time_ns": "bigint",
-        **_PLACE,
+        **_SOURCE_COLUMNS,
     },
-    EVENTS: {**{name: _SPARK_TYPES[kind] for name, (kind, _) in COLUMNS.items()}, **_PLACE},
+    EVENTS: {
+        **{name: _SPARK_TYPES[kind] for name, (kind, _) in COLUMNS.items()},
+        **_SOURCE_COLUMNS,
+    },
 }
-"""Columns and Spark types of what the source returns. `feed` and `offset` say where a row was
-recorded; `time` is `time_ns` to the microsecond. The rest is as in docs/reference/records.md."""
+"""Columns and Spark types of the source. `feed` and `offset` say where a row was recorded; `time`
+is `time_ns` in microseconds. docs/reference/records.md describes the other columns."""
 
 
 def ddl(table: str) -> str:
-    """Return a table's columns in Spark's words."""
+    """Return a table's columns as Spark DDL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in TABLES[table].items())
 
 
@@ -68,34 +71,35 @@ _ARROW_TYPES = {
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """Return the same in Arrow's."""
+    """Return a table's columns as an Arrow schema."""
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in TABLES[table].items()])
 
 
 @lru_cache(maxsize=65_536)
 def node_text(node: int) -> str:
-    """Return a node's id as tables have it."""
     return f"{node:016x}"
 
 
 def read_batches(
     feed: Feed, start: int, end: int, table: str, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a feed says between two offsets."""
+    """Yield the rows of a feed between two offsets.
+
+    If part of the range is lost, all rows before it are yielded before JournalDamaged or
+    JournalTrimmed is raised."""
     read = _messages if table == MESSAGES else _events
     for columns in read(feed, start, end):
         yield _batch(columns, feed, arrow)
 
 
 Columns = dict[str, Any]
-"""By name, a list of values, or an array of Arrow's where that is less work."""
+"""Per column name a list of values, or an Arrow array if that is cheaper."""
 
 # ---------------------------------------------------------------- messages
 
 
 def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
-    """Records stay whole until a batch of them is taken apart by columns: what is done per record
-    decides how fast all of this is."""
+    # Work per record dominates the cost, so a batch of records is split into columns at once.
     gathered: dict[int, tuple[list[object], list[Any]]] = {
         kind.KIND: ([], []) for kind in (CapturedRecord, RecordedPublication)
     }
@@ -124,16 +128,16 @@ def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
 def _message_columns(feed: Feed, kind: int, offsets: list[object], records: list[Any]) -> Columns:
     count = len(records)
     if kind == CapturedRecord.KIND:
-        lives = pa.repeat(pa.scalar(feed.epoch, pa.int64()), count)
-        qualities = [record.qos for record in records]
+        epochs = pa.repeat(pa.scalar(feed.epoch, pa.int64()), count)
+        qos = [record.qos for record in records]
     else:
-        lives = [record.incarnation for record in records]
-        qualities = pa.repeat(pa.scalar(0, pa.int64()), count)
+        epochs = [record.incarnation for record in records]
+        qos = pa.repeat(pa.scalar(0, pa.int64()), count)
     return {
-        "origin": pa.repeat(node_text(feed.node), count),
-        "life": lives,
-        "seq": [record.number for record in records],
-        "qos": qualities,
+        "origin_id": pa.repeat(node_text(feed.node), count),
+        "epoch": epochs,
+        "sequence": [record.sequence for record in records],
+        "qos": qos,
         "topic": [record.topic for record in records],
         "payload": [record.payload for record in records],
         "retain": [record.retain for record in records],
@@ -149,17 +153,17 @@ Gathered = dict[type[schema.AnyRecord], list[tuple[int, TelemetryBlock, int, sch
 
 
 def _events(feed: Feed, start: int, end: int) -> Iterator[Columns]:
-    """Rows of one kind go together: what a kind does not have is then empty for a whole batch."""
+    # A batch has rows of one kind, so columns that the kind does not have are empty as a whole.
     gathered: Gathered = defaultdict(list)
     count = 0
     entries = _EntriesBeforeLoss(feed, start, end)
-    for offset, number, body in entries:
-        block = _decoded(feed, offset, number, body) if number == TelemetryBlock.KIND else None
+    for offset, kind, body in entries:
+        block = _decoded(feed, offset, kind, body) if kind == TelemetryBlock.KIND else None
         if not isinstance(block, TelemetryBlock):
             continue
         try:
-            for row, record in decode_block(block):
-                gathered[type(record)].append((offset, block, row, record))
+            for sequence, record in decode_block(block):
+                gathered[type(record)].append((offset, block, sequence, record))
                 count += 1
         except ValueError as error:
             raise _undecodable(feed, offset, error) from None
@@ -174,18 +178,19 @@ def _events(feed: Feed, start: int, end: int) -> Iterator[Columns]:
 def _event_columns(gathered: Gathered) -> Iterator[Columns]:
     for kind, rows in gathered.items():
         columns: Columns = {
-            "node": [node_text(block.node) for _, block, _, _ in rows],
+            "node_id": [node_text(block.node) for _, block, _, _ in rows],
             "incarnation": [block.incarnation for _, block, _, _ in rows],
-            "number": [number for _, _, number, _ in rows],
+            "record_sequence": [sequence for _, _, sequence, _ in rows],
             "kind": [schema.KIND_NAMES[kind]] * len(rows),
             "offset": [offset for offset, _, _, _ in rows],
         }
         for name in kind.__struct_fields__:
-            columns[name] = _shown(FIELD_COLUMNS[name][0], [getattr(row[3], name) for row in rows])
+            values = [getattr(row[3], name) for row in rows]
+            columns[name] = _table_values(FIELD_COLUMNS[name][0], values)
         yield columns
 
 
-def _shown(kind: ColumnType, values: list[object]) -> list[object]:
+def _table_values(kind: ColumnType, values: list[object]) -> list[object]:
     match kind:
         case "node":
             return [node_text(value) if isinstance(value, int) else None for value in values]
@@ -194,11 +199,12 @@ def _shown(kind: ColumnType, values: list[object]) -> list[object]:
     return values
 
 
-# ---------------------------------------------------------------- both
+# ---------------------------------------------------------------- both tables
 
 
 class _EntriesBeforeLoss:
-    """What a feed has up to where something is lost: that is told only after the rows before it."""
+    """The entries of a feed up to a lost part; `end` raises the error after the caller has used
+    them."""
 
     def __init__(self, feed: Feed, start: int, end: int) -> None:
         self._entries = feed.entries(start, end)
@@ -223,7 +229,8 @@ def _decoded(feed: Feed, offset: int, kind: int, body: bytes) -> object:
 
 
 def _undecodable(feed: Feed, offset: int, error: ValueError) -> JournalDamaged:
-    return JournalDamaged(f"{feed.place}: the record at {offset} means nothing: {error}", offset)
+    text = f"{feed.place}: the record at {offset} cannot be decoded: {error}"
+    return JournalDamaged(text, offset)
 
 
 def _batch(columns: Columns, feed: Feed, arrow: pa.Schema) -> pa.RecordBatch:

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.errors import AgentUnreachable
-from hansa.pipeline import inputs, payloads, rows
+from hansa.pipeline import feeds, payloads, rows
 from hansa.pipeline.errors import to_user_error
 from hansa.pipeline.formats import append_batches, open_table_log
 from hansa.pipeline.gold import GOLD
@@ -182,7 +182,7 @@ def _ingest(
 
 
 def _has(job: PipelineJob, table: str) -> bool:
-    return bool(inputs.find_feeds(job.sources, table == rows.EVENTS, job.token))
+    return bool(feeds.find_feeds(job.sources, table == rows.EVENTS, job.token))
 
 
 def read_bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
@@ -365,7 +365,7 @@ def _run_stream(
 
 def _warn_unreachable(job: PipelineJob, before: set[str], warn: WarningCallback) -> set[str]:
     """Return which agents do not answer now, and tell of those that did before."""
-    now = inputs.find_unreachable_agents(job.sources, job.token)
+    now = feeds.find_unreachable_agents(job.sources, job.token)
     for agent in sorted(now - before):
         warn(f"{agent} does not answer; its news are taken in when it does")
     return now

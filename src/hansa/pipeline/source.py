@@ -41,8 +41,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
-from hansa.pipeline import files, inputs, rows
-from hansa.pipeline.inputs import Feed
+from hansa.pipeline import feeds, files, rows
+from hansa.pipeline.feeds import Feed
 
 BATCH_BYTES = 256 << 20
 FEED_RANGE_BYTES = 8 << 20
@@ -96,7 +96,7 @@ class SourceOptions:
 
     def feeds(self, skip_unreachable: bool = False) -> dict[str, Feed]:
         """Return what there is to read now."""
-        return inputs.find_feeds(
+        return feeds.find_feeds(
             self.sources, self.table == rows.EVENTS, self.token, skip_unreachable
         )
 
@@ -172,7 +172,7 @@ class _FeedRangeReader:
                 start = self._after(loss)
 
     def _after(self, loss: JournalDamaged | JournalTrimmed) -> int:
-        resume = inputs.resume_offset(loss)
+        resume = feeds.resume_offset(loss)
         if self.options.fail_on_loss or resume is None:
             raise loss
         return resume

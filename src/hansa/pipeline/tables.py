@@ -1,12 +1,11 @@
-"""What a table of the lake is: one function from tables to a table, with its grain and its rules.
+"""Declares a table of the lake: a function from tables to a table, with grain, key and rules.
 
-    @table("delay_ms >= 0")
+    @SILVER.table("delay_ms >= 0")
     def deliveries(events: DataFrame, publications: DataFrame) -> DataFrame:
-        '''One row per publication and node that got it. Key: run, origin, life, seq, sure, node.'''
+        '''One row per publication and node that received it. Key: run, origin_id, …, node_id.'''
 
-The names of the arguments are the tables that it is made from. The docstring is the definition of
-its key. The rules, in SQL, hold for every row; `quality` checks key and rules of every table that
-the pipeline makes, before anybody sees it.
+The names of the parameters are the input tables. The docstring defines grain and key. The rules, in
+SQL, hold for every row; `quality` checks key and rules of each table before it is published.
 """
 
 import inspect
@@ -23,34 +22,33 @@ Build = Callable[..., "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """One table, as its function declares it."""
+    """A declared table."""
 
     name: str
     layer: str
     grain: str
-    """What a row is, in a sentence."""
+    """Sentence that says what a row is."""
     key: tuple[str, ...]
     rules: tuple[str, ...]
     inputs: tuple[str, ...]
     build: Build
     partitions: tuple[str, ...] = ()
-    """Columns by whose values its files are in directories of their own."""
+    """Columns by which its files are partitioned."""
 
     def build_from(self, tables: "Mapping[str, DataFrame]") -> "DataFrame":
-        """Return the table, made from others."""
+        """Build the table from its inputs."""
         return self.build(*(tables[name] for name in self.inputs))
 
 
 class TableLayer:
-    """The tables of one layer, in the order in which they are declared and can be made."""
+    """The tables of one layer, in the order in which they are declared and can be built."""
 
     def __init__(self, name: str) -> None:
-        """Begin without tables."""
         self.name = name
         self.tables: list[LakeTable] = []
 
     def table(self, *rules: str, partitions: tuple[str, ...] = ()) -> Callable[[Build], Build]:
-        """Declare the function below as a table, whose rows keep these rules."""
+        """Return a decorator that declares a function as a table with these rules."""
 
         def declare(build: Build) -> Build:
             self.tables.append(declare_table(self.name, build, rules, partitions))
@@ -62,11 +60,11 @@ class TableLayer:
 def declare_table(
     layer: str, build: Build, rules: tuple[str, ...], partitions: tuple[str, ...] = ()
 ) -> LakeTable:
-    """Read what a function says of its table."""
+    """Read grain and key from the docstring and inputs from the parameters of a function."""
     text = " ".join((build.__doc__ or "").split())
     found = re.match(r"(One row per .*?\.) Key: (.*?)\.", text)
     if not found:
-        raise TypeError(f"{build.__name__}: its docstring must begin with grain and key")
+        raise TypeError(f"{build.__name__}: the docstring must begin with grain and key")
     return LakeTable(
         build.__name__,
         layer,

@@ -19,6 +19,10 @@ FAULT_INJECTOR = (1 << 64) - 1
 clients."""
 
 
+CLEAN_STOP_REASON = "stopping"
+"""`reason` of the `link_down` records that an agent writes when it stops cleanly."""
+
+
 class TelemetryRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Fields that all kinds have."""
 

@@ -19,8 +19,8 @@ from hansa.journal.reader import JournalReader, OffsetBounds
 from hansa.journal.records import RecordedPublication
 from hansa.journal.remote import LogClient, RemoteJournalReader, ServedLog
 from hansa.telemetry import schema
-from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.telemetry.reader import read_bounds, read_rows
+from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 TOKEN = "a secret"
 NAME = f"journal/{EPOCH:020d}"

@@ -1,1 +1,1 @@
-"""A lake as one page: numbers, plots, tables; no script, nothing loaded from elsewhere."""
+"""The report of a lake: one HTML file with figures, plots and tables, without scripts."""

@@ -1,4 +1,4 @@
-"""One card per question: a heading, the answer in a sentence, a plot, the numbers behind it."""
+"""The cards of the report, one per question: a heading, a short answer, a plot and its numbers."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,6 @@ CLIENT_COUNT_COLUMNS = ("published", "arrived", "lost", "duplicates")
 
 
 def card(heading: str, answer: str, plot: str, table: str = "") -> str:
-    """Return a card."""
     more = f"<details><summary>numbers</summary>{table}</details>" if table else ""
     return (
         f'<section class="card"><h3>{escape(heading)}</h3><p>{escape(answer)}</p>{plot}{more}'
@@ -27,7 +26,7 @@ def card(heading: str, answer: str, plot: str, table: str = "") -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a plain table; beyond a bound it says how many rows there are more."""
+    """Return an HTML table of at most TABLE_ROWS_MAX rows, with the number of rows left out."""
     listed = list(rows)
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(
@@ -43,20 +42,24 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def tiles(facts: RunFacts) -> str:
-    """Return the numbers that one wants first."""
-    wanted, came = facts.total("delivery", "wanted"), facts.total("delivery", "delivered")
-    received, cut = facts.total("redundancy", "received"), facts.total("redundancy", "duplicates")
+    """Return the key figures of a run."""
+    expected, delivered = (facts.total("delivery", name) for name in ("expected", "delivered"))
+    repeated = facts.total("delivery", "delivered_repeatedly")
+    received, duplicates = (facts.total("redundancy", name) for name in ("received", "duplicates"))
     shown = [
         ("nodes", format_number(len(facts.tables["nodes"]))),
         ("links", format_number(len(facts.tables["links"]))),
-        ("publications that left", format_number(facts.total("locality", "publications"))),
+        ("publications", format_number(facts.total("locality", "publications"))),
         *_client_tiles(facts),
         (
             "delivered of subscribed, as agents recorded",
-            f"{format_number(came)} of {format_number(wanted)}",
+            f"{format_number(delivered)} of {format_number(expected)}",
         ),
-        ("delivered twice, as agents recorded", format_number(facts.total("delivery", "twice"))),
-        ("copies cut as duplicates", f"{100 * cut / received:.0f} %" if received else "–"),
+        ("delivered more than once, as agents recorded", format_number(repeated)),
+        (
+            "copies dropped as duplicates",
+            f"{100 * duplicates / received:.0f} %" if received else "–",
+        ),
         ("control bytes per link and second", format_number(_per_link_second(facts))),
     ]
     return (
@@ -70,9 +73,9 @@ def tiles(facts: RunFacts) -> str:
 
 
 def _client_tiles(facts: RunFacts) -> list[tuple[str, str]]:
-    if not facts.tables["observations"]:
+    if not facts.tables["client_deliveries"]:
         return []
-    arrived, published = (facts.total("observations", name) for name in ("arrived", "published"))
+    arrived, published = _client_totals(facts)
     return [
         (
             "arrived at clients of other brokers",
@@ -81,14 +84,20 @@ def _client_tiles(facts: RunFacts) -> list[tuple[str, str]]:
     ]
 
 
+def _client_totals(facts: RunFacts) -> tuple[float, float]:
+    return facts.total("client_deliveries", "arrived"), facts.total(
+        "client_deliveries", "published"
+    )
+
+
 def _per_link_second(facts: RunFacts) -> float:
     return facts.total("control_overhead", "bytes_per_link_second")
 
 
 def run_cards(facts: RunFacts) -> list[str]:
-    """Return the cards of one run; questions without an answer are left out."""
+    """Return the cards of one run, without those that have no data."""
     made = (
-        _observations(facts),
+        _client_deliveries(facts),
         _delay_by_hops(facts),
         _delay_by_pair(facts),
         _delivery(facts),
@@ -103,53 +112,58 @@ def run_cards(facts: RunFacts) -> list[str]:
     return [each for each in made if each]
 
 
-def _observations(facts: RunFacts) -> str:
+def _client_deliveries(facts: RunFacts) -> str:
     rows = sorted(
-        facts.tables["observations"],
-        key=lambda row: (row["time_ns"], row["incarnation"], row["number"]),
+        facts.tables["client_deliveries"],
+        key=lambda row: (row["time_ns"], row["incarnation"], row["record_sequence"]),
     )
     if not rows:
         return ""
-    began = min(row["began_ns"] for row in facts.tables["runs"])
-    faults = {row["what"] for row in facts.tables["convergence"]}
+    started_ns = min(row["started_ns"] for row in facts.tables["runs"])
+    faults = {row["disturbance"] for row in facts.tables["convergence"]}
 
     def pair(row: dict[str, Any]) -> str:
-        return f"{facts.name(row['origin'])} → {facts.name(row['target'])}"
+        return f"{facts.name(row['origin_id'])} → {facts.name(row['target_id'])}"
 
     drawn = [
-        ((row["time_ns"] - began) / 1e9, f"{row['what']}: {pair(row)}", row["interruption_s"])
+        (
+            (row["time_ns"] - started_ns) / 1e9,
+            f"{row['disturbance']}: {pair(row)}",
+            row["interruption_s"],
+        )
         for row in rows
-        if row["what"] in faults and row["interruption_s"] != 0
+        if row["disturbance"] in faults and row["interruption_s"] != 0
     ]
-    arrived, published = (facts.total("observations", name) for name in ("arrived", "published"))
+    arrived, published = _client_totals(facts)
     answer = (
-        f"Counted by MQTT clients, not by agents: {format_number(arrived)} of {format_number(published)}"
-        " publications at other brokers arrived,"
-        f" {format_number(facts.total('observations', 'duplicates'))} twice. An interruption lasts from"
-        " the event until the first publication after the last lost one arrives."
+        f"Counted by MQTT clients, not by agents: {format_number(arrived)} of"
+        f" {format_number(published)} publications at other brokers arrived, with"
+        f" {format_number(facts.total('client_deliveries', 'duplicates'))} duplicates. An"
+        " interruption lasts from the event until the first publication after the last lost one"
+        " arrives."
     )
     numbers = table(
-        ("event", "path", "published", "arrived", "lost", "twice", "interruption"),
+        ("event", "path", "published", "arrived", "lost", "duplicates", "interruption"),
         (
             (
-                row["what"],
+                row["disturbance"],
                 pair(row),
                 *(format_number(row[name]) for name in CLIENT_COUNT_COLUMNS),
-                interruption(row["interruption_s"]) if row["what"] in faults else "",
+                interruption(row["interruption_s"]) if row["disturbance"] in faults else "",
             )
-            for row in _sum_faultless_observations(rows, faults)
+            for row in _sum_faultless_rows(rows, faults)
         ),
     )
     timeline = plots.timeline("Interruptions", drawn, NOT_OVER) if drawn else ""
     return card(CLIENT_CARD_TITLE, answer, f'{timeline}<div class="tight">{numbers}</div>')
 
 
-def _sum_faultless_observations(rows: Rows, faults: set[str]) -> Rows:
-    """Add up the observations of a pair that begin with no fault."""
+def _sum_faultless_rows(rows: Rows, faults: set[str]) -> Rows:
+    """Add up the rows of a pair that do not start with a fault."""
     summed: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
-        time = "" if row["what"] not in faults else str(row["time_ns"])
-        key = (time, row["what"], row["origin"], row["target"])
+        time = "" if row["disturbance"] not in faults else str(row["time_ns"])
+        key = (time, row["disturbance"], row["origin_id"], row["target_id"])
         first = summed.setdefault(key, {**row, **dict.fromkeys(CLIENT_COUNT_COLUMNS, 0)})
         for name in CLIENT_COUNT_COLUMNS:
             first[name] += row[name]
@@ -169,7 +183,7 @@ def _delay_by_hops(facts: RunFacts) -> str:
 
     columns = ("delay_ms_p50", "delay_ms_p95", "delay_ms_p99")
     drawn = [(label(row["hops"]), *(row[column] for column in columns)) for row in rows]
-    answer = "Dot: the median; tick: 95 % were faster; end of the line: 99 % were."
+    answer = "Dot: median; tick: 95th percentile; end of the line: 99th percentile."
     numbers = table(
         ("hops", "deliveries", "median ms", "95 %", "99 %", "longest"),
         (
@@ -187,7 +201,7 @@ def _delay_by_hops(facts: RunFacts) -> str:
 
 def _by_pair(facts: RunFacts, rows: str, column: str) -> dict[tuple[str, str], float]:
     return {
-        (facts.name(row["origin"]), facts.name(row["node"])): row[column]
+        (facts.name(row["origin_id"]), facts.name(row["node_id"])): row[column]
         for row in facts.tables[rows]
         if row[column] is not None
     }
@@ -201,7 +215,7 @@ def _delay_by_pair(facts: RunFacts) -> str:
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in facts.tables["delay"]:
         if row["measured"]:
-            both = sums[facts.name(row["origin"]), facts.name(row["node"])]
+            both = sums[facts.name(row["origin_id"]), facts.name(row["node_id"])]
             both[0] += row["delay_ms_mean"] * row["measured"]
             both[1] += row["measured"]
     means = {pair: total / count for pair, (total, count) in sums.items()}
@@ -210,42 +224,43 @@ def _delay_by_pair(facts: RunFacts) -> str:
     (one, other), worst = max(means.items(), key=lambda item: item[1])
     answer = f"Mean delay; the longest is {format_number(worst, 'ms')}, from {one} to {other}."
     plot = plots.heat("Mean delay by pair", _names(facts), means, "ms", ("from", "to"))
-    return card("Between whom does it take long?", answer, plot)
+    return card("Between which nodes does it take long?", answer, plot)
 
 
 def _delivery(facts: RunFacts) -> str:
     by_node: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in facts.tables["delivery"]:
-        both = by_node[facts.name(row["node"])]
+        both = by_node[facts.name(row["node_id"])]
         both[0] += row["delivered"]
         both[1] += row["lost"]
     if not by_node:
         return ""
     rows = sorted(by_node.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))
     lost = sum(both[1] for both in by_node.values())
-    wanted = lost + sum(both[0] for both in by_node.values())
+    expected = lost + sum(both[0] for both in by_node.values())
     answer = (
-        f"The agents recorded a delivery of all {format_number(wanted)} publications to which a node was"
-        " subscribed when they were published."
+        f"The agents recorded a delivery of all {format_number(expected)} publications to which a"
+        " node was subscribed when they were published."
         if not lost
-        else f"The agents recorded no delivery of {format_number(lost)} (orange) of {format_number(wanted)}"
-        " publications to which a node was subscribed when they were published. QoS 0 is lost"
-        " where it meets a fault, and an agent that is killed loses its last second of records."
+        else f"The agents recorded no delivery of {format_number(lost)} (orange) of"
+        f" {format_number(expected)} publications to which a node was subscribed when they were"
+        " published. Faults may lose publications of QoS 0, and an agent that is killed loses its"
+        " last second of records."
     )
-    if facts.tables["observations"]:
+    if facts.tables["client_deliveries"]:
         answer += (
             " A node counts as subscribed only while its agent runs and knows of the subscription;"
-            f" what its clients missed meanwhile is in the card “{CLIENT_CARD_TITLE}”."
+            f" the card “{CLIENT_CARD_TITLE}” has what its clients missed meanwhile."
         )
     numbers = table(
-        ("from", "to", "wanted", "delivered", "lost", "twice"),
+        ("from", "to", "expected", "delivered", "lost", "repeatedly"),
         (
             (
-                facts.name(row["origin"]),
-                facts.name(row["node"]),
+                facts.name(row["origin_id"]),
+                facts.name(row["node_id"]),
                 *(
                     format_number(row[column])
-                    for column in ("wanted", "delivered", "lost", "twice")
+                    for column in ("expected", "delivered", "lost", "delivered_repeatedly")
                 ),
             )
             for row in sorted(facts.tables["delivery"], key=lambda row: -row["lost"])
@@ -258,18 +273,18 @@ def _delivery(facts: RunFacts) -> str:
 def _redundancy(facts: RunFacts) -> str:
     rows = sorted(
         (
-            (facts.name(row["node"]), (row["received"] - row["duplicates"], row["duplicates"]))
+            (facts.name(row["node_id"]), (row["received"] - row["duplicates"], row["duplicates"]))
             for row in facts.tables["redundancy"]
         ),
         key=lambda row: -sum(row[1]),
     )
     if not rows:
         return ""
-    received, cut = facts.total("redundancy", "received"), facts.total("redundancy", "duplicates")
-    paid = format_bytes(facts.total("redundancy", "duplicate_bytes"))
+    received, duplicates = (facts.total("redundancy", name) for name in ("received", "duplicates"))
+    size = format_bytes(facts.total("redundancy", "duplicate_bytes"))
     answer = (
-        f"{100 * cut / received:.0f} % of the copies were duplicates (orange), {paid}:"
-        " the price of a way that is there when another breaks."
+        f"{100 * duplicates / received:.0f} % of the copies were duplicates (orange), {size}:"
+        " the cost of having another path when one fails."
     )
     plot = plots.bars("Copies received by node", rows, "copies")
     return card("What does redundancy cost?", answer, plot)
@@ -278,14 +293,17 @@ def _redundancy(facts: RunFacts) -> str:
 def _links(facts: RunFacts) -> str:
     amounts: dict[tuple[str, str], float] = defaultdict(float)
     for row in facts.tables["links"]:
-        amounts[_pair(facts, row["a"], row["b"])] += 0
+        amounts[_pair(facts, row["node_a_id"], row["node_b_id"])] += 0
     for row in facts.tables["link_bytes"]:
-        if row["receiver"]:
-            amounts[_pair(facts, row["sender"], row["receiver"])] += row["bytes"]
+        if row["receiver_id"]:
+            amounts[_pair(facts, row["sender_id"], row["receiver_id"])] += row["bytes"]
     if not amounts:
         return ""
     (one, other), most = max(amounts.items(), key=lambda item: item[1])
-    answer = f"Thickness is bytes, data and control; the busiest, {one} – {other}, had {format_bytes(most)}."
+    answer = (
+        "Thickness is bytes, data and control; the busiest link,"
+        f" {one} – {other}, had {format_bytes(most)}."
+    )
     numbers = table(
         ("link", "bytes"),
         (
@@ -294,7 +312,7 @@ def _links(facts: RunFacts) -> str:
         ),
     )
     return card(
-        "Which links work?",
+        "Which links are busy?",
         answer,
         topology.draw_topology("Links", _names(facts), amounts),
         numbers,
@@ -310,18 +328,19 @@ def _announcements(facts: RunFacts) -> str:
     rows = sorted(facts.tables["announcements"], key=lambda row: row["time_ns"])
     values = [
         (
-            f"core {facts.name(row['core'])}, number {row['seq']}, {row['frames']} frames",
-            row["share"],
+            f"core {facts.name(row['core_id'])}, number {row['announcement_sequence']},"
+            f" {row['frames']} frames",
+            row["bound_ratio"],
         )
         for row in rows
-        if row["share"] is not None
+        if row["bound_ratio"] is not None
     ]
     if not values:
         return ""
     worst = max(value for _, value in values)
     answer = (
-        f"Each column is one announcement of a core, as a share of the papers' bound of two frames"
-        f" per link; the most was {100 * worst:.0f} %."
+        "Each column is one announcement of a core, relative to the papers' bound of two frames"
+        f" per link; the maximum was {100 * worst:.0f} %."
     )
     return card(
         "What does it cost to announce a core?",
@@ -331,15 +350,17 @@ def _announcements(facts: RunFacts) -> str:
 
 
 def _convergence(facts: RunFacts) -> str:
-    rows = sorted(facts.tables["convergence"], key=lambda row: (row["time_ns"], row["number"]))
+    rows = sorted(
+        facts.tables["convergence"], key=lambda row: (row["time_ns"], row["record_sequence"])
+    )
     if not rows:
         return ""
-    began = min(row["began_ns"] for row in facts.tables["runs"])
+    started_ns = min(row["started_ns"] for row in facts.tables["runs"])
     events = [
         (
-            (row["time_ns"] - began) / 1e9,
-            row["what"],
-            row["seconds"] if row["seconds"] is not None else row["settled_s"],
+            (row["time_ns"] - started_ns) / 1e9,
+            row["disturbance"],
+            row["agreed_after_s"] if row["agreed_after_s"] is not None else row["settled_after_s"],
         )
         for row in rows
     ]
@@ -355,7 +376,7 @@ def _convergence(facts: RunFacts) -> str:
 
 
 def _agreement(rows: Rows) -> str:
-    if any(row["seconds"] is not None for row in rows):
+    if any(row["agreed_after_s"] is not None for row in rows):
         return "Time from each event until all nodes agreed again"
     return (
         "Time from each event to the last change of membership, interest, cores or links that the"
@@ -372,7 +393,7 @@ def _traffic(facts: RunFacts) -> str:
         f" {format_number(sum(counts.values()))} in all."
     )
     plot = plots.heat("Traffic matrix", _names(facts), counts, "publications", ("from", "to"))
-    return card("Who talks to whom?", answer, plot)
+    return card("Which nodes exchange publications?", answer, plot)
 
 
 def _topics(facts: RunFacts) -> str:
@@ -394,7 +415,10 @@ def _topics(facts: RunFacts) -> str:
             for row in rows
         ),
     )
-    answer = f"The busiest is {rows[0]['topic']}, with {format_number(rows[0]['publications'])}."
+    answer = (
+        f"The busiest is {rows[0]['topic']}, with {format_number(rows[0]['publications'])}"
+        " publications."
+    )
     return card(
         "Which topics are hot?", answer, plots.bars("Hot topics", drawn, "publications"), numbers
     )
@@ -415,7 +439,7 @@ def _overhead(facts: RunFacts) -> str:
         ((row["frame"], format_number(row["frames"]), format_bytes(row["bytes"])) for row in rows),
     )
     return card(
-        "What is said between nodes?",
+        "What does control traffic cost?",
         answer,
         plots.bars("Control bytes per link and second", drawn, "bytes per link and second"),
         numbers,
@@ -423,7 +447,7 @@ def _overhead(facts: RunFacts) -> str:
 
 
 def sweep_cards(sweep: SweepSummary) -> list[str]:
-    """Return a card per measure: lines where sizes differ, else a bar for each combination."""
+    """Return a card per measure: lines if federation sizes differ, else a bar per combination."""
     made = []
     for measure, (question, unit, _) in MEASURES.items():
         found = sweep.series[measure]

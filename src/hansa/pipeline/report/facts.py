@@ -1,4 +1,4 @@
-"""What a report says of one run, read from gold and a few silver tables; small enough to hold."""
+"""Collects the data of a report from gold and a few silver tables, bounded to fit into memory."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,46 +18,48 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUNS_MAX = 6
-"""Runs on one page."""
-ROWS = "rows of all"
+"""Runs in one report."""
+ROWS = "total rows"
 ROWS_MAX = 20_000
-"""Rows of one table that a page draws of each run."""
+"""Rows of one table that a report shows per run."""
 
 Rows = list[dict[str, Any]]
 
 TABLES = {
-    "runs": "nodes",
-    "nodes": "lives",
-    "links": "trips",
+    "runs": "node_count",
+    "nodes": "incarnation_count",
+    "links": "rtt_count",
     "delay": "deliveries",
     "delay_by_hops": "deliveries",
-    "delivery": "wanted",
+    "delivery": "expected",
     "redundancy": "received",
     "link_bytes": "bytes",
     "announcements": "frames",
     "control_overhead": "bytes",
     "convergence": "changes",
-    "observations": "published",
+    "client_deliveries": "published",
     "traffic_matrix": "publications",
     "locality": "publications",
     "hot_topics": "publications",
 }
-"""What is read, and which column says what is large: that is drawn if not all can be."""
+"""Tables that are read, with the column by which the largest rows are selected if there are more
+than ROWS_MAX."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run: its tables, with nodes by name."""
+    """The tables of one run, and the names of its nodes."""
 
     run: str
     title: str
     tables: Mapping[str, Rows]
     names: Mapping[str, str]
     totals: Mapping[str, Mapping[str, float | None]]
-    """Of tables that have more rows than are drawn: how many, and the sums of their columns."""
+    """For tables with more rows than are shown: the number of rows and the sums of their
+    columns."""
 
     def name(self, node: str | None) -> str:
-        """Return what people call a node."""
+        """Return the name of a node."""
         return self.names.get(node or "", node or "?")
 
     def total(self, table: str, column: str) -> float:
@@ -67,27 +69,27 @@ class RunFacts:
         return sum(row[column] or 0 for row in self.tables[table])
 
     def left_out(self) -> dict[str, tuple[int, int]]:
-        """Return how many rows are drawn, and how many there are, where that differs."""
+        """Return, per table that is not shown completely, how many rows are shown and exist."""
         counts = {
-            name: (len(self.tables[name]), int(all_[ROWS] or 0))
-            for name, all_ in self.totals.items()
+            name: (len(self.tables[name]), int(total[ROWS] or 0))
+            for name, total in self.totals.items()
         }
-        return {name: (drawn, there) for name, (drawn, there) in counts.items() if drawn < there}
+        return {name: (shown, total) for name, (shown, total) in counts.items() if shown < total}
 
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """All that a page says."""
+    """The data of a report."""
 
     runs: list[RunFacts]
     run_count: int
-    """How many there are, shown or not."""
+    """All runs of the lake, shown or not."""
     recorded: Rows
     sweeps: list[SweepSummary]
 
 
 def collect_report(spark: "SparkSession", lake: Lake) -> ReportData:
-    """Return what a page shows of a lake."""
+    """Read the data of a report from a lake."""
     tables = create_views(spark, lake)
     swept = sweeps.collect_sweeps(tables[EXPERIMENTS]) if EXPERIMENTS in tables else []
     if lake.is_only_experiments:
@@ -96,7 +98,7 @@ def collect_report(spark: "SparkSession", lake: Lake) -> ReportData:
     if missing:
         raise UsageError(
             f"{lake.path} has no table {missing[0]!r}: it was made by another version;"
-            " `hansa pipeline run` makes the tables anew"
+            " `hansa pipeline run` rebuilds the tables"
         )
     known = [row.asDict() for row in tables["runs"].orderBy("run").collect()]
     known.sort(key=lambda row: (row["simulated"], row["topology"] or "", row["seed"] or 0))
@@ -110,23 +112,23 @@ def collect_report(spark: "SparkSession", lake: Lake) -> ReportData:
 def _runs(
     shown: Rows, tables: "Mapping[str, DataFrame]", sizes: Mapping[str, int]
 ) -> list[RunFacts]:
-    wanted = [row["run"] for row in shown]
-    drawn: dict[str, dict[str, Rows]] = {run: defaultdict(list) for run in wanted}
-    whole: dict[str, dict[str, dict[str, float | None]]] = {run: {} for run in wanted}
-    for name, largest in TABLES.items():
-        some = tables[name].where(F.col("run").isin(wanted))
+    runs = [row["run"] for row in shown]
+    rows: dict[str, dict[str, Rows]] = {run: defaultdict(list) for run in runs}
+    totals: dict[str, dict[str, dict[str, float | None]]] = {run: {} for run in runs}
+    for name, size_column in TABLES.items():
+        selected = tables[name].where(F.col("run").isin(runs))
         if sizes[name] > ROWS_MAX:
-            for row in _summed(some).collect():
-                whole[row["run"]][name] = row.asDict()
-            order = Window.partitionBy("run").orderBy(F.desc(largest))
-            some = some.withColumn("place", F.row_number().over(order))
-            some = some.where(F.col("place") <= ROWS_MAX).drop("place")
-        for row in some.collect():
-            drawn[row["run"]][name].append(row.asDict())
-    return [_facts(row, drawn[row["run"]], whole[row["run"]]) for row in shown]
+            for row in _column_sums(selected).collect():
+                totals[row["run"]][name] = row.asDict()
+            by_size = Window.partitionBy("run").orderBy(F.desc(size_column))
+            selected = selected.withColumn("size_rank", F.row_number().over(by_size))
+            selected = selected.where(F.col("size_rank") <= ROWS_MAX).drop("size_rank")
+        for row in selected.collect():
+            rows[row["run"]][name].append(row.asDict())
+    return [_facts(row, rows[row["run"]], totals[row["run"]]) for row in shown]
 
 
-def _summed(table: "DataFrame") -> "DataFrame":
+def _column_sums(table: "DataFrame") -> "DataFrame":
     numbers = [name for name, kind in table.dtypes if kind in ("bigint", "int", "double")]
     return table.groupBy("run").agg(
         F.count("*").alias(ROWS), *(F.sum(name).alias(name) for name in numbers)
@@ -134,13 +136,15 @@ def _summed(table: "DataFrame") -> "DataFrame":
 
 
 def _facts(
-    run: dict[str, Any], tables: Mapping[str, Rows], whole: Mapping[str, Mapping[str, float | None]]
+    run: dict[str, Any],
+    tables: Mapping[str, Rows],
+    totals: Mapping[str, Mapping[str, float | None]],
 ) -> RunFacts:
     if run["simulated"]:
         title = f"Simulated: {run['topology']}, {run['strategy']}, seed {run['seed']}"
     else:
         title = "Live"
-    names = {row["node"]: row["name"] for row in tables["nodes"]}
-    if len(set(names.values())) < len(names):  # two of one name could not be told apart
+    names = {row["node_id"]: row["node_name"] for row in tables["nodes"]}
+    if len(set(names.values())) < len(names):  # make equal names unique
         names = {node: f"{name} {node[-4:]}" for node, name in names.items()}
-    return RunFacts(run["run"], title, tables, names, whole)
+    return RunFacts(run["run"], title, tables, names, totals)

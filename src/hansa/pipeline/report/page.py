@@ -1,4 +1,4 @@
-"""The page itself: one file, readable offline, in the dark and on a phone."""
+"""Renders the report as one HTML file that needs no network, with dark mode and small screens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ h3 { font-size:1.02rem; margin:0 } p { margin:.3em 0 .8em; color:var(--dim); fon
 .card { background:var(--card); border:1px solid var(--line); border-radius:12px; padding:16px;
   margin-bottom:16px; break-inside:avoid }
 svg { width:100%; height:auto; display:block } svg text { font-size:13px; fill:var(--ink) }
-svg .tick { fill:var(--dim); font-size:12px } svg .said { fill:var(--bad); font-size:12px }
+svg .tick { fill:var(--dim); font-size:12px } svg .limit-text { fill:var(--bad); font-size:12px }
 .grid { stroke:var(--line) } .part0 { fill:var(--one) } .part1 { fill:var(--two) }
 .range { stroke:var(--one); stroke-width:2.5 } .mark { stroke:var(--one); stroke-width:2.5 }
 .limit { stroke:var(--bad); stroke-dasharray:5 4 } .cell { fill:var(--one) }
@@ -53,25 +53,25 @@ footer { color:var(--dim); font-size:.8rem; margin-top:32px }
 
 @dataclass(frozen=True, slots=True)
 class ReportedClaim:
-    """One number of a paper beside ours."""
+    """A number of a paper and the measured one."""
 
     quantity: str
     paper_value: str
     measured_value: str
     is_confirmed: bool | None
-    """None where there is nothing to keep."""
+    """None if the paper makes no checkable claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedPaper:
-    """A paper's table, made again."""
+    """The reproduced table of a paper."""
 
     title: str
     claims: Sequence[ReportedClaim]
 
 
 def render_page(report: ReportData, papers: Sequence[ReportedPaper]) -> str:
-    """Return the whole page."""
+    """Return the page as HTML."""
     parts = [_papers(papers)] if papers else []
     parts += [_run(facts) for facts in report.runs]
     if report.recorded:
@@ -83,8 +83,8 @@ def render_page(report: ReportData, papers: Sequence[ReportedPaper]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>What the federation did</title><style>{STYLE}</style></head><body><main>"
-        "<h1>What the federation did</h1>"
+        f"<title>Federation report</title><style>{STYLE}</style></head><body><main>"
+        "<h1>Federation report</h1>"
         + "".join(parts)
         + f"<footer>Hansa {escape(__version__)}, from the gold tables of a lake; made with Spark."
         "</footer></main></body></html>\n"
@@ -99,8 +99,8 @@ def _sweep(sweep: SweepSummary) -> str:
 
 def _run(facts: RunFacts) -> str:
     left_out = "".join(
-        f"<p>Of {there:,} rows of the table {escape(name)} the {drawn:,} largest are drawn.</p>"
-        for name, (drawn, there) in facts.left_out().items()
+        f"<p>Of {total:,} rows of the table {escape(name)} the {shown:,} largest are shown.</p>"
+        for name, (shown, total) in facts.left_out().items()
     )
     return (
         f"<h2>{escape(facts.title)}</h2>{cards.tiles(facts)}{left_out}"
@@ -136,11 +136,11 @@ def _papers(papers: Sequence[ReportedPaper]) -> str:
         )
         made.append(
             f'<section class="card"><h3>{escape(paper.title)}</h3><div class="wide"><table><thead>'
-            "<tr><th></th><th>the paper</th><th>ours</th></tr></thead>"
+            "<tr><th></th><th>paper</th><th>Hansa</th></tr></thead>"
             f"<tbody>{rows}</tbody></table></div></section>"
         )
-    return f'<h2>The papers, made again</h2><div class="cards">{"".join(made)}</div>'
+    return f'<h2>Reproduced papers</h2><div class="cards">{"".join(made)}</div>'
 
 
-def _verdict(kept: bool | None) -> str:
-    return "" if kept is None else "good" if kept else "bad"
+def _verdict(is_confirmed: bool | None) -> str:
+    return "" if is_confirmed is None else "good" if is_confirmed else "bad"

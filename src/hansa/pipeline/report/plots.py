@@ -1,7 +1,7 @@
-"""Plots as SVG text. Numbers in, text out: nothing here knows what they mean.
+"""Plots as SVG text, independent of what the numbers mean.
 
-All are drawn for a width of 480, which a phone shows at three quarters and a desktop beside
-another. Colours are the page's, by class name; every mark has a title for who points at it.
+All are drawn for a width of 480, so that a phone shows one and a desktop two side by side. Class
+names refer to the colours of the page; every mark has a tooltip.
 """
 
 import math
@@ -14,13 +14,11 @@ WIDTH = 480
 ROW = 26
 LABEL = 108
 LINES_MAX = 8
-"""Lines of one plot; the table below it has more."""
 ROWS_MAX = 40
-"""Rows of one plot; the table below it has more."""
 
 
 def format_number(value: float | None, unit: str = "") -> str:
-    """Return a number as people read it: three digits that matter, thousands apart."""
+    """Return a number with three significant digits and thousands separators."""
     if value is None:
         return "–"
     size = abs(value)
@@ -32,7 +30,6 @@ def format_number(value: float | None, unit: str = "") -> str:
 
 
 def format_bytes(count: float | None) -> str:
-    """Return a number of bytes."""
     if count is None:
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
@@ -61,7 +58,7 @@ def _short(text: str, most: int = 15) -> str:
 
 
 def _steps(most: float) -> list[float]:
-    """Three to six round numbers from 0 to at least `most`."""
+    """Return three to six round numbers from 0 to at least `most`."""
     if most <= 0:
         return [0.0, 1.0]
     rough = most / 4
@@ -86,7 +83,7 @@ def _tick(step: float) -> str:
 
 
 def bars(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
-    """Rows of one bar each, of one or more parts beside each other."""
+    """Draw one stacked bar per row."""
     rows = rows[:ROWS_MAX]
     bottom = 8 + ROW * len(rows)
     steps = _steps(max((sum(parts) for _, parts in rows), default=0))
@@ -108,7 +105,7 @@ def bars(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> 
 
 
 def ranges(title: str, rows: Sequence[tuple[str, float, float, float]], unit: str) -> str:
-    """Rows of three numbers: a dot for the median, a line through 95 % to 99 % of all."""
+    """Draw three percentiles per row: a dot at the 50th, a tick at the 95th, a line to the 99th."""
     rows = rows[:ROWS_MAX]
     bottom = 8 + ROW * len(rows)
     steps = _steps(max((row[3] for row in rows), default=0))
@@ -116,14 +113,15 @@ def ranges(title: str, rows: Sequence[tuple[str, float, float, float]], unit: st
     body = _axis(steps, bottom, unit)
     for place, (label, *values) in enumerate(rows):
         y = 8 + ROW * place + ROW / 2
-        half, most, all_but = (LABEL + reach * value / steps[-1] for value in values)
-        words = f"{label}: median {format_number(values[0], unit)}, 95 % {format_number(values[1], unit)}, "
+        p50, p95, p99 = (LABEL + reach * value / steps[-1] for value in values)
+        texts = [format_number(value, unit) for value in values]
+        words = f"{label}: median {texts[0]}, 95 % {texts[1]}, 99 % {texts[2]}"
         body += [
             _text(LABEL - 6, y + 4, _short(label), "label", "end"),
-            f"<g><title>{escape(words)}99 % {format_number(values[2], unit)}</title>"
-            f'<line x1="{half:.1f}" y1="{y:.1f}" x2="{all_but:.1f}" y2="{y:.1f}" class="range"/>'
-            f'<path d="M{most:.1f} {y - 6:.1f}v12" class="mark"/>'
-            f'<circle cx="{half:.1f}" cy="{y:.1f}" r="5" class="part0"/></g>',
+            f"<g><title>{escape(words)}</title>"
+            f'<line x1="{p50:.1f}" y1="{y:.1f}" x2="{p99:.1f}" y2="{y:.1f}" class="range"/>'
+            f'<path d="M{p95:.1f} {y - 6:.1f}v12" class="mark"/>'
+            f'<circle cx="{p50:.1f}" cy="{y:.1f}" r="5" class="part0"/></g>',
         ]
     return _svg(bottom + 38, title, body)
 
@@ -135,7 +133,7 @@ def heat(
     unit: str,
     axes: tuple[str, str],
 ) -> str:
-    """A square of cells, one per pair of names: the darker, the more."""
+    """Draw a heat map with one cell per pair of names."""
     names = names[:ROWS_MAX]
     count = max(1, len(names))
     cell = min(40.0, (WIDTH - 100) / count)
@@ -167,7 +165,7 @@ def heat(
 
 
 def _format_compact(value: float) -> str:
-    """A number in the room of a cell or between two lines: 1.5k, 20M."""
+    """Return a number that fits into a cell: 1.5k, 20M."""
     for unit in ("", "k", "M"):
         if value < 999.5:
             return f"{value:.3g}{unit}"
@@ -175,8 +173,8 @@ def _format_compact(value: float) -> str:
     return f"{value:.3g}G"
 
 
-def columns(title: str, values: Sequence[tuple[str, float]], limit: float, said: str) -> str:
-    """Narrow columns side by side, and the line that they should stay below."""
+def columns(title: str, values: Sequence[tuple[str, float]], limit: float, limit_text: str) -> str:
+    """Draw columns and the limit that they should stay below."""
     values = values[:200]
     height, bottom, left = 180.0, 160.0, 40.0
     top = max(limit * 1.15, *(value for _, value in values)) if values else limit * 1.15
@@ -197,12 +195,12 @@ def columns(title: str, values: Sequence[tuple[str, float]], limit: float, said:
         )
     y = bottom - (bottom - 10) * limit / top
     body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH}" y2="{y:.1f}" class="limit"/>')
-    body.append(_text(WIDTH - 4, y - 5, said, "said", "end"))
+    body.append(_text(WIDTH - 4, y - 5, limit_text, "limit-text", "end"))
     return _svg(height, title, body)
 
 
 def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], across: str) -> str:
-    """A line per series, through its points, with a legend below."""
+    """Draw a line per series, with a legend below."""
     shown = dict(list(series.items())[:LINES_MAX])
     points = [point for line in shown.values() for point in line]
     steps_x = _steps(max((x for x, _ in points), default=0))
@@ -222,8 +220,8 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acros
             (left + (right - left) * x / steps_x[-1], bottom - (bottom - top) * y / steps_y[-1])
             for x, y in line
         ]
-        way = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        body.append(f'<polyline points="{way}" class="line line{place}"/>')
+        points_text = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        body.append(f'<polyline points="{points_text}" class="line line{place}"/>')
         for (x, y), (across_value, value) in zip(at, line, strict=True):
             words = f"{label}, {format_number(across_value, across)}: {format_number(value)}"
             body.append(
@@ -237,28 +235,29 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acros
 
 
 def timeline(
-    title: str, rows: Sequence[tuple[float, str, float | None]], otherwise: str = "not told"
+    title: str, rows: Sequence[tuple[float, str, float | None]], unknown: str = "not recorded"
 ) -> str:
-    """Draw events from top to bottom, and how long each lasted; `otherwise` if that is None."""
+    """Draw events from top to bottom with their durations; `unknown` replaces a missing one."""
     rows = rows[:ROWS_MAX]
     known = [took for _, _, took in rows if took is not None]
     longest = max(known, default=0) or 1
     left, reach = 218.0, WIDTH - 218.0 - 84
     body = [f'<line x1="62" y1="6" x2="62" y2="{8 + ROW * len(rows)}" class="range"/>']
-    for place, (at, what, took) in enumerate(rows):
+    for place, (at, event, took) in enumerate(rows):
         y = 8 + ROW * place + ROW / 2
         body += [
             _text(52, y + 4, f"{at:.1f} s", "tick", "end"),
             f'<circle cx="62" cy="{y:.1f}" r="4" class="part1"/>',
-            _text(74, y + 4, _short(what, 22), "label"),
+            _text(74, y + 4, _short(event, 22), "label"),
         ]
         if took is not None:
             length = reach * took / longest
             body += [
                 f'<rect x="{left}" y="{y - 8:.1f}" width="{max(1.5, length):.1f}" height="16"'
-                f' rx="2" class="part0"><title>{escape(what)}: {format_number(took, "s")}</title></rect>',
+                f' rx="2" class="part0">'
+                f"<title>{escape(event)}: {format_number(took, 's')}</title></rect>",
                 _text(left + length + 6, y + 4, duration(took), "value"),
             ]
         else:
-            body.append(_text(left, y + 4, otherwise, "tick"))
+            body.append(_text(left, y + 4, unknown, "tick"))
     return _svg(14 + ROW * len(rows), title, body)

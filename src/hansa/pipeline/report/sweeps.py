@@ -1,4 +1,4 @@
-"""What a page says of sweeps: how combinations compare, and how they grow with the federation."""
+"""Collects the results of sweeps for the report: measures by combination and federation size."""
 
 import json
 from collections import defaultdict
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SWEEPS_MAX = 6
-"""Sweeps on one page: those with most simulations."""
+"""Sweeps in one report: those with most simulations."""
 
 MEASURES = {
     "delay_ms": ("How long does a publication take?", "mean delay, ms", "avg(delay_mean_ms)"),
@@ -23,34 +23,35 @@ MEASURES = {
         "avg(copies_per_publication)",
     ),
     "control": (
-        "What is said on each link?",
+        "What does control traffic cost?",
         "control bytes per link and second",
         "avg(control_bytes / virtual_s / links)",
     ),
-    "recovered_s": ("How fast does it heal?", "slowest recovery, s", "max(recovered_s)"),
-    "lost": ("How much is lost?", "share of what was wanted", "sum(lost) / sum(expected)"),
+    "recovered_s": ("How fast does it recover?", "slowest recovery, s", "max(recovered_s)"),
+    "lost": ("How much is lost?", "lost ratio of expected deliveries", "sum(lost) / sum(expected)"),
 }
-"""Per measure, the question, the unit, and how Spark answers it over all seeds."""
+"""Per measure: question, unit, and the SQL aggregate over all seeds."""
 
 Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class SweepSummary:
-    """One experiment: per combination of what was swept, and size, what all seeds have shown."""
+    """The results of one sweep, aggregated over seeds."""
 
     name: str
     simulations: int
     series: dict[str, dict[str, Points]]
-    """Per measure and combination, the value for each number of nodes."""
+    """Per measure and combination of swept options, the value for each number of nodes."""
 
 
 def collect_sweeps(experiments: "DataFrame") -> list[SweepSummary]:
-    """Return the sweeps that a page shows, as this version of Hansa played them if it did."""
+    """Return the sweeps to show: runs of this version of Hansa if there are any, else the
+    newest."""
     grouped = (
         experiments.withColumn("shape", F.substring_index("topology", ":", 1))
-        .withColumn("said", F.expr("to_json(map_filter(parameters, (k, v) -> k <> 'topology'))"))
-        .groupBy("sweep", "hansa", "shape", "said", "nodes")
+        .withColumn("options", F.expr("to_json(map_filter(parameters, (k, v) -> k <> 'topology'))"))
+        .groupBy("sweep", "hansa", "shape", "options", "nodes")
         .agg(
             F.count("*").alias("simulations"),
             *(F.expr(text).alias(name) for name, (_, _, text) in MEASURES.items()),
@@ -70,7 +71,7 @@ def _of_one_version(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _sweep(name: str, rows: list[dict[str, Any]]) -> SweepSummary:
-    options = [{"": row["shape"], **json.loads(row["said"])} for row in rows]
+    options = [{"": row["shape"], **json.loads(row["options"])} for row in rows]
     names = dict.fromkeys(option for each in options for option in each)
     swept = [option for option in names if len({each.get(option) for each in options}) > 1]
     series: dict[str, dict[str, Points]] = {measure: defaultdict(list) for measure in MEASURES}
@@ -84,7 +85,7 @@ def _sweep(name: str, rows: list[dict[str, Any]]) -> SweepSummary:
 
 
 def _word(option: str, value: str) -> str:
-    """Numbers need the name of their option, words speak for themselves."""
+    """Return a label; only numbers need the name of their option."""
     return f"{option} {value}" if value.replace(".", "").isdigit() else value
 
 

@@ -1,15 +1,15 @@
-"""A federation as a drawing: near nodes are drawn near, busy links thick."""
+"""Draws a federation as SVG: distances follow the number of hops, line widths the bytes."""
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
 from hansa.pipeline.report.plots import WIDTH, format_bytes
+from hansa.topology.graph import hops_from, make_graph
 
 HEIGHT = 360.0
 ROUNDS = 60
 NODES_MAX = 150
-"""More could not be told apart."""
 
 DrawnPosition = tuple[float, float]
 ReportedLink = tuple[str, str]
@@ -18,10 +18,10 @@ ReportedLink = tuple[str, str]
 def draw_topology(
     title: str, nodes: Sequence[str], bytes_by_link: Mapping[ReportedLink, float]
 ) -> str:
-    """Return nodes and links as SVG; `bytes_by_link` has each link once."""
+    """Return the SVG; `bytes_by_link` has each link once."""
     nodes = nodes[:NODES_MAX]
     links = {pair: amount for pair, amount in bytes_by_link.items() if set(pair) <= set(nodes)}
-    places = _fitted(_placed(nodes, list(links)))
+    places = _fit(_place_nodes(nodes, list(links)))
     most = max(links.values(), default=0) or 1
     radius = 15.0 if len(nodes) <= 30 else 7.0
     body = []
@@ -30,8 +30,8 @@ def draw_topology(
         width = 1.5 + 8.5 * amount / most
         body.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="link"'
-            f' style="stroke-width:{width:.1f}"><title>{escape(a)} – {escape(b)}: {format_bytes(amount)}'
-            "</title></line>"
+            f' style="stroke-width:{width:.1f}">'
+            f"<title>{escape(a)} – {escape(b)}: {format_bytes(amount)}</title></line>"
         )
     for node in nodes:
         x, y = places[node]
@@ -53,67 +53,63 @@ def draw_topology(
     )
 
 
-def _placed(nodes: Sequence[str], links: Sequence[ReportedLink]) -> dict[str, DrawnPosition]:
-    """As far apart as they are hops apart, as well as a plane allows; the same every time.
+def _place_nodes(nodes: Sequence[str], links: Sequence[ReportedLink]) -> dict[str, DrawnPosition]:
+    """Place nodes at distances proportional to their hops, as well as a plane allows.
 
-    Stress majorisation (Gansner, Koren, North 2004): every node moves to where the others, each by
-    its distance, would have it.
+    Deterministic stress majorisation (Gansner, Koren, North 2004): in each round, every node moves
+    to the weighted mean of the positions that its distances to the others ask for.
     """
-    far = _distances(nodes, links)
-    at = _first_guess(nodes, far)
+    distances = _distances(nodes, links)
+    positions = _initial_positions(nodes, distances)
     for _ in range(ROUNDS):
-        at = {node: _better(node, at, far[node]) for node in nodes}
-    return at
+        positions = {node: _improve(node, positions, distances[node]) for node in nodes}
+    return positions
 
 
 def _distances(nodes: Sequence[str], links: Sequence[ReportedLink]) -> dict[str, dict[str, int]]:
-    around: dict[str, list[str]] = {node: [] for node in nodes}
-    for a, b in links:
-        around[a].append(b)
-        around[b].append(a)
-    found = {}
+    graph = make_graph(nodes, links)
+    distances = {}
     for start in nodes:
-        hops = {start: 0}
-        queue = [start]
-        for node in queue:  # grows as it is read
-            for other in around[node]:
-                if other not in hops:
-                    hops[other] = hops[node] + 1
-                    queue.append(other)
-        apart = max(hops.values()) + 1
-        found[start] = {node: hops.get(node, apart) for node in nodes}
-    return found
+        hops = hops_from(graph, start)
+        unreachable = max(hops.values()) + 1
+        distances[start] = {node: hops.get(node, unreachable) for node in nodes}
+    return distances
 
 
-def _first_guess(nodes: Sequence[str], far: dict[str, dict[str, int]]) -> dict[str, DrawnPosition]:
-    """By the distance to two nodes that are far from one another, a little apart."""
+def _initial_positions(
+    nodes: Sequence[str], distances: dict[str, dict[str, int]]
+) -> dict[str, DrawnPosition]:
+    """Use the distances to two distant nodes as coordinates, with small offsets."""
     if not nodes:
         return {}
-    one = max(nodes, key=lambda node: far[nodes[0]][node])
-    two = max(nodes, key=lambda node: min(far[one][node], 2 * far[nodes[0]][node]))
+    one = max(nodes, key=lambda node: distances[nodes[0]][node])
+    two = max(nodes, key=lambda node: min(distances[one][node], 2 * distances[nodes[0]][node]))
     return {
-        node: (far[one][node] + 0.1 * math.cos(place), far[two][node] + 0.1 * math.sin(place))
+        node: (
+            distances[one][node] + 0.1 * math.cos(place),
+            distances[two][node] + 0.1 * math.sin(place),
+        )
         for place, node in enumerate(nodes)
     }
 
 
-def _better(node: str, at: dict[str, DrawnPosition], far: dict[str, int]) -> DrawnPosition:
+def _improve(node: str, at: dict[str, DrawnPosition], distances: dict[str, int]) -> DrawnPosition:
     x, y = at[node]
     sums = [0.0, 0.0, 0.0]
     for other, (ox, oy) in at.items():
         if other == node:
             continue
-        wanted = far[other]
-        weight = 1.0 / wanted**2
-        apart = max(1e-6, math.hypot(x - ox, y - oy))
-        sums[0] += weight * (ox + wanted * (x - ox) / apart)
-        sums[1] += weight * (oy + wanted * (y - oy) / apart)
+        target = distances[other]
+        weight = 1.0 / target**2
+        current = max(1e-6, math.hypot(x - ox, y - oy))
+        sums[0] += weight * (ox + target * (x - ox) / current)
+        sums[1] += weight * (oy + target * (y - oy) / current)
         sums[2] += weight
     return (sums[0] / sums[2], sums[1] / sums[2]) if sums[2] else (x, y)
 
 
-def _fitted(at: dict[str, DrawnPosition]) -> dict[str, DrawnPosition]:
-    """Into the drawing, with a margin, and not stretched."""
+def _fit(at: dict[str, DrawnPosition]) -> dict[str, DrawnPosition]:
+    """Scale the positions to the drawing, with a margin, without distortion."""
     if not at:
         return at
     xs, ys = [x for x, _ in at.values()], [y for _, y in at.values()]
