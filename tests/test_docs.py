@@ -141,14 +141,14 @@ def test_the_reference_of_the_command_line_is_current(monkeypatch, capsys):
 
 
 def records_page() -> Iterator[str]:
-    yield f"# The records of telemetry\n\n{GENERATED} From `src/hansa/telemetry/schema.py`.\n"
-    yield "A record is a row; its key is `node`, `incarnation`, `number`. Every row has these,"
-    yield "`kind` and `time_ns`, and beside them the columns of its kind.\n"
-    yield "| number | kind | columns | what happened |\n|---|---|---|---|"
-    for number, kind in schema.RECORD_TYPES.items():
+    yield f"# Telemetry records\n\n{GENERATED} From `src/hansa/telemetry/schema.py`.\n"
+    yield "A record is a row with the key `node_id`, `incarnation`, `record_sequence`. Every row has"
+    yield "these, `kind`, `time_ns` and the columns of its kind.\n"
+    yield "| tag | kind | columns | meaning |\n|---|---|---|---|"
+    for tag, kind in schema.RECORD_TYPES.items():
         columns = ", ".join(f"`{field}`" for field in kind.__struct_fields__[1:])
         text = " ".join(str(kind.__doc__).split())
-        yield f"| {number} | `{schema.KIND_NAMES[kind]}` | {columns} | {text} |"
+        yield f"| {tag} | `{schema.KIND_NAMES[kind]}` | {columns} | {text} |"
     yield "\n| column | type | meaning |\n|---|---|---|"
     for column, (sort, text) in COLUMNS.items():
         yield f"| `{column}` | {sort} | {text} |"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hansa.advice.recorded import RecordedFederation, SampledPublication, TopicFlow
+from hansa.advice.federation import RecordedFederation, SampledPublication, TopicFlow
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.topologies import parse_topology
 

@@ -6,6 +6,7 @@ import pytest
 from tests.advice.federations import federation, with_protocol
 
 from hansa.advice.adviser import advise
+from hansa.advice.prediction import TrafficCost
 from hansa.advice.proposals import (
     ACTOR_BY_KIND,
     KIND_ORDER,
@@ -13,7 +14,6 @@ from hansa.advice.proposals import (
     apply_proposal,
     generate_proposals,
 )
-from hansa.advice.reckoning import TrafficCost
 from hansa.advice.replay import replay_cost
 
 TOLERANCE = 0.15

@@ -223,7 +223,14 @@ def test_a_transcript_tells_what_happened(tmp_path, capsys):
 @pytest.mark.parametrize("outside", ["one", "all", "random"])
 def test_settings_that_a_scenario_leaves_open(preset, outside, capsys):
     code, _, _ = run(
-        capsys, "--scenario", "spohn-2020", "--preset", preset, "--non-member-forwarding", outside, "--json"
+        capsys,
+        "--scenario",
+        "spohn-2020",
+        "--preset",
+        preset,
+        "--non-member-forwarding",
+        outside,
+        "--json",
     )
     assert code == 0
 

@@ -10,10 +10,10 @@ from hansa.cli.main import main
 from hansa.cli.simulate import parse_request
 from hansa.errors import UsageError
 from hansa.experiments.fan_out import run_on_executors
+from hansa.experiments.run_table import RunTable
 from hansa.experiments.runner import run_case
 from hansa.experiments.runs import case_key
 from hansa.experiments.sweep import make_sweep
-from hansa.experiments.table import RunTable
 from hansa.simulator.request import run_request
 
 VALUES = {"topology": ["ring:3", "line:3"], "faults": ["", "crashes=1"], "seeds": 3, "duration": 2}

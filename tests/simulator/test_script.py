@@ -2,7 +2,6 @@
 
 import pytest
 
-from hansa.simulator.script import ACTION_EXAMPLES, parse_faults, parse_script
 from hansa.errors import UsageError
 from hansa.simulator import actions
 from hansa.simulator.actions import (
@@ -35,6 +34,7 @@ from hansa.simulator.actions import (
     describe_action,
 )
 from hansa.simulator.options import FaultCounts
+from hansa.simulator.script import ACTION_EXAMPLES, parse_faults, parse_script
 from hansa.simulator.topologies import parse_topology
 
 GRID = parse_topology("grid:2x2", 0)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from hansa.simulator.seed_runner import find_first_failure
 from hansa.errors import UsageError
 from hansa.simulator.options import SimulationOptions
 from hansa.simulator.run import simulate
 from hansa.simulator.scenarios.catalogue import ScenarioResult
+from hansa.simulator.seed_runner import find_first_failure
 from hansa.simulator.topologies import parse_topology
 
 

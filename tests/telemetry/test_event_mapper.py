@@ -98,7 +98,9 @@ def test_later_publications_have_the_raised_incarnation():
     mapped = MappedRecords()
     mapped.handle(events.TimerFired(), effects.IncarnationRaised(6))
     assert mapped.take() == []
-    (dropped,) = mapped.handle(ClientPublished("a/b", b""), Dropped(HERE, 1, "no route to the core"))
+    (dropped,) = mapped.handle(
+        ClientPublished("a/b", b""), Dropped(HERE, 1, "no route to the core")
+    )
     assert dropped == schema.Dropped(100, HERE, 6, 1, 0, "no route to the core")
 
 

@@ -80,7 +80,7 @@ def test_planning_comes_to_rest_safe_and_within_the_degree(given, limits):
 @settings(deadline=None, max_examples=50)
 def test_nothing_that_carries_is_removed_while_something_is_added(given, limits):
     changes = plan_changes(given, limits)
-    there = {member.name for member in given.members}
+    there = {member.name for member in given.nodes}
     removed = [c for c in changes if c.kind == "remove" and there.issuperset(c.link)]
     assert not removed or not [c for c in changes if c.kind == "add"]
 
@@ -91,7 +91,7 @@ def test_removing_never_makes_anything_less_safe(given, limits):
     changes = plan_changes(given, limits)
     if not any(change.kind == "add" for change in changes):
         gone = {c.link for c in changes if c.reason.endswith("is gone")}
-        before = graph(PlannerInput(given.members, given.links - gone))
+        before = graph(PlannerInput(given.nodes, given.links - gone))
         assert len(bridges(graph(apply_changes(given, changes)))) <= len(bridges(before))
 
 
@@ -189,10 +189,10 @@ def test_two_full_parts_still_become_one(degree):
 @given(situations(), limits)
 @settings(deadline=None, max_examples=50)
 def test_who_leaves_remains_in_reach_until_it_has_left(given, limits):
-    everybody = [member.name for member in given.members]
+    everybody = [member.name for member in given.nodes]
     whole = is_connected(make_graph(everybody, given.links))
     rest, _ = plan_until_stable(given, limits, rounds=200)
-    if whole and any(not member.draining for member in given.members):
+    if whole and any(not member.draining for member in given.nodes):
         assert is_connected(make_graph(everybody, rest.links))
 
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from hansa.advice.federation import RecordedFederation
+from hansa.advice.prediction import TrafficCost, predict_cost
 from hansa.advice.proposals import (
     GAIN_MIN,
     KIND_ORDER,
@@ -13,8 +15,6 @@ from hansa.advice.proposals import (
     apply_proposal,
     generate_proposals,
 )
-from hansa.advice.reckoning import TrafficCost, predict_cost
-from hansa.advice.recorded import RecordedFederation
 from hansa.advice.replay import replay_cost
 
 REPLAYS_MAX = 8

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hansa.advice.recorded import (
+from hansa.advice.federation import (
     DEFAULT_LINK_RTT_MS,
     RecordedFederation,
     SampledPublication,

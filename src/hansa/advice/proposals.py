@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hansa.advice.reckoning import TrafficCost
-from hansa.advice.recorded import RecordedFederation
+from hansa.advice.federation import RecordedFederation
+from hansa.advice.prediction import TrafficCost
 from hansa.protocol.topics import matches
 from hansa.topology.graph import bridges, hops_from, make_graph, make_link_pair
 

@@ -1,7 +1,7 @@
 """Plays recorded traffic through the simulator: the protocol itself says what a change does."""
 
-from hansa.advice.reckoning import TrafficCost
-from hansa.advice.recorded import RecordedFederation
+from hansa.advice.federation import RecordedFederation
+from hansa.advice.prediction import TrafficCost
 from hansa.protocol.interest.groups import group_of
 from hansa.protocol.topics import remove_covered
 from hansa.simulator.actions import ClientPublish, ClientSubscribe, ScheduledAction

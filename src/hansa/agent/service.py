@@ -56,7 +56,6 @@ from hansa.protocol.model import NodeId
 from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only, split_share
 from hansa.protocol.wire.codec import HEADER_BYTES_MAX
-from hansa.telemetry.schema import CLEAN_STOP_REASON
 
 if TYPE_CHECKING:  # amqtt is not there unless asked for
     from hansa.agent.broker.embedded import EmbeddedBroker
@@ -326,7 +325,7 @@ class Agent:
         if self._proxy is not None:
             self._proxy.stop()
         await part("links", self.link_manager.stop())
-        self.driver.close_links(CLEAN_STOP_REASON)
+        self.driver.close_links("stopping")
         self.observer_client.stop()
         clients = (self.client.connection, self.observer_client.connection)
         for task in running_tasks:

@@ -45,7 +45,7 @@ def run(given: Sequence[str]) -> int:
         _make_directory(args.plots)
     measured = list(_measure(args, chosen))
     if args.plots is not None:
-        from hansa.experiments.bars import draw_measurements
+        from hansa.experiments.bar_chart import draw_measurements
 
         with_faults = {trial.name for trial in chosen if trial.has_faults}
         draw_measurements(measured, with_faults, args.plots)

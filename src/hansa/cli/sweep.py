@@ -38,7 +38,7 @@ def run(given: Sequence[str]) -> int:
     sweep = read_sweep(args.file, _sweepable_options())
 
     from hansa.experiments import runner
-    from hansa.experiments.table import RunTable
+    from hansa.experiments.run_table import RunTable
     from hansa.pipeline.lake import Lake
     from hansa.pipeline.session import session
 

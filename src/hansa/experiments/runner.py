@@ -19,7 +19,7 @@ from hansa.launcher import command_line
 from hansa.simulator.request import SimulationRequest, make_options, run_request
 
 if TYPE_CHECKING:
-    from hansa.experiments.table import RunTable
+    from hansa.experiments.run_table import RunTable
 
 SAVE_INTERVAL_S = 15.0
 

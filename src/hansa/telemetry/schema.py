@@ -20,7 +20,8 @@ clients."""
 
 
 CLEAN_STOP_REASON = "stopping"
-"""`reason` of the `link_down` records that an agent writes when it stops cleanly."""
+"""`reason` of the `link_down` records that an agent writes when it stops cleanly
+(`agent/service.py`)."""
 
 
 class TelemetryRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -26,8 +26,8 @@ from hansa.mqtt import effects
 from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import Identity, NodeId
 from hansa.topology.healing import node_name
+from hansa.topology.neighbour_selector import NeighbourSelector
 from hansa.topology.planner import PlannerLimits
-from hansa.topology.steering import NeighbourSelector
 
 log = logging.getLogger("hansa.agent")
 

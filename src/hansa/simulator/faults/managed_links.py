@@ -16,8 +16,8 @@ from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 from hansa.topology.graph import LinkPair, NodeName, make_link_pair
 from hansa.topology.healing import node_name
+from hansa.topology.neighbour_selector import NeighbourSelector
 from hansa.topology.planner import PlannerInput, PlannerLimits, PlannerNode, plan_changes
-from hansa.topology.steering import NeighbourSelector
 
 STEERING_INTERVAL_S = 1.0
 STEERING_ALONE_INTERVAL_S = 0.25

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from hansa.experiments.bars import (
+from hansa.experiments.bar_chart import (
     LABEL_WIDTH,
     PANEL_WIDTH,
     VALUE_WIDTH,

@@ -8,13 +8,13 @@ from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import NodeId
 from hansa.topology.healing import node_name
-from hansa.topology.planner import PlannerLimits
-from hansa.topology.steering import (
+from hansa.topology.neighbour_selector import (
     FORMER_ADDRESS_LIFETIME_S,
     FORMER_ADDRESSES_MAX,
     RELEASE_AFTER_ROUNDS,
     NeighbourSelector,
 )
+from hansa.topology.planner import PlannerLimits
 
 
 class Scene:

@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.advice.federations import federation, with_protocol
 
-from hansa.advice.reckoning import TrafficCost, predict_cost
+from hansa.advice.prediction import TrafficCost, predict_cost
 from hansa.advice.replay import replay_cost
 
 TOLERANCE = 0.15

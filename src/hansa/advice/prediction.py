@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from hansa.advice.recorded import RecordedFederation, TopicFlow
+from hansa.advice.federation import RecordedFederation, TopicFlow
 from hansa.protocol.topics import matches
 from hansa.topology.graph import Graph, NodeName, hops_from, make_link_pair
 
