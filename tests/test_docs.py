@@ -142,8 +142,8 @@ def test_the_reference_of_the_command_line_is_current(monkeypatch, capsys):
 
 def records_page() -> Iterator[str]:
     yield f"# Telemetry records\n\n{GENERATED} From `src/hansa/telemetry/schema.py`.\n"
-    yield "A record is a row with the key `node_id`, `incarnation`, `record_sequence`. Every row has"
-    yield "these, `kind`, `time_ns` and the columns of its kind.\n"
+    yield "A record is a row with the key `node_id`, `incarnation`, `record_sequence`. Every row"
+    yield "has these, `kind`, `time_ns` and the columns of its kind.\n"
     yield "| tag | kind | columns | meaning |\n|---|---|---|---|"
     for tag, kind in schema.RECORD_TYPES.items():
         columns = ", ".join(f"`{field}`" for field in kind.__struct_fields__[1:])
