@@ -1,5 +1,5 @@
-"""The federation protocol: pure state machines without clock, socket, chance or log of their own.
+"""The federation protocol: pure state machines that use no clock, socket, randomness or log.
 
-A shell (the live agent or the simulator) feeds `node.Node` with events and performs the effects
-it returns. Nothing in this package may import anything outside it but `hansa.errors`.
+A shell (the live agent or the simulator) passes events to `node.Node` and performs the effects that
+it returns. Nothing here imports anything outside the package except `hansa.errors`.
 """

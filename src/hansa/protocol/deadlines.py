@@ -1,4 +1,4 @@
-"""Deadlines: the earliest of several, any of which may be missing; and tables of many."""
+"""Deadlines: the earliest of several optional ones, and a table of many."""
 
 import math
 from itertools import islice
@@ -8,7 +8,8 @@ K = TypeVar("K")
 
 
 def earliest(*deadlines: float | None) -> float | None:
-    """Return the earliest, None if there is none. Asked after every input, so it is kept plain."""
+    """Return the earliest deadline, None if there is none. Called after every event, so it is kept
+    simple."""
     first: float | None = None
     for due in deadlines:
         if due is not None and (first is None or due < first):
@@ -17,25 +18,24 @@ def earliest(*deadlines: float | None) -> float | None:
 
 
 class DeadlineTable(Generic[K]):
-    """What is due when. Looking costs nothing while nothing is."""
+    """Deadlines by key. Checking is one comparison while nothing is due."""
 
     def __init__(self) -> None:
-        """Start with nothing to do."""
         self._deadlines: dict[K, float] = {}
         self.next_due = math.inf
-        """When something is next due; maybe a little before it."""
+        """A lower bound of the next deadline."""
 
     def __contains__(self, key: K) -> bool:
-        """Whether something waits for its time."""
+        """Whether a key has a deadline."""
         return key in self._deadlines
 
     def schedule(self, key: K, at: float) -> None:
-        """Let something be due at a time, instead of the one before."""
+        """Set the deadline of a key, replacing an earlier one."""
         self._deadlines[key] = at
         self.next_due = min(self.next_due, at)
 
     def pop_due(self, now: float, max_count: int | None = None) -> list[K]:
-        """Return what is due, and forget it; so many at a time."""
+        """Remove and return keys that are due, at most `max_count`."""
         if self.next_due > now:
             return []
         found = list(islice((key for key, at in self._deadlines.items() if at <= now), max_count))

@@ -1,8 +1,8 @@
-"""What a node wants done, and what it has to tell: the whole of its output, in order.
+"""The effects that a node returns: its whole output, in the order to perform.
 
-*Orders* must be performed by the shell. *News* may be recorded: it is the protocol's only log, and
-telemetry, transcripts and checkers all read it. Every input makes some, so they are structs: frozen
-dataclasses cost five times as much to make.
+The shell must perform *commands*. *Notifications* may be recorded: they are the only log of the
+protocol, and telemetry, transcripts and checkers read them. They are structs because frozen
+dataclasses take five times as long to create.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from hansa.protocol.model import Group, LinkId, NodeId, Publication
 from hansa.protocol.wire.frames import AnyFrame
 
-# ---------------------------------------------------------------- orders
+# ---------------------------------------------------------------- commands
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -21,41 +21,42 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class CloseLink(msgspec.Struct, frozen=True):
-    """Close this link once what was sent before has left; the reason is for the log."""
+    """Close this link after all earlier frames have left; the reason is for the log."""
 
     link: LinkId
     reason: str
 
 
 class SubscribeAtBroker(msgspec.Struct, frozen=True):
-    """Subscribe at this node's own broker; answer with Granted or Denied."""
+    """Subscribe at this node's own broker; answer with `SubscriptionsGranted` or
+    `SubscriptionsDenied`."""
 
     filters: tuple[str, ...]
 
 
 class UnsubscribeAtBroker(msgspec.Struct, frozen=True):
-    """Nobody else wants these filters any more."""
+    """Unsubscribe: no other node is interested in these filters any more."""
 
     filters: tuple[str, ...]
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Publish this to the node's own broker. At QoS 1 and 2 it counts as delivered when it is safe
-    from a crash here: answer with Stored."""
+    """Publish this to the node's own broker. At QoS 1 and 2 it counts as delivered when it is
+    durable here: answer with `InboxCommitted`."""
 
     publication: Publication
 
 
 class AppendToJournal(msgspec.Struct, frozen=True):
-    """Write this to the journal, at the position that its number names. It must not leave, nor be
-    acknowledged to the broker, before it is safe: answer with Kept."""
+    """Append this to the journal, at the position in `sequence`. It must not leave, and not be
+    acknowledged to the broker, before it is durable: answer with `JournalCommitted`."""
 
     publication: Publication
 
 
 class ReadJournal(msgspec.Struct, frozen=True):
-    """Read from the journal what is owed to a node at positions after `after` up to `upto`: as much
-    as fits so many bytes, at least one if there is any. Always answer with Recalled."""
+    """Read the publications for one receiver after `after` up to `upto` from the journal: as many
+    as fit into so many bytes, at least one if there is any. Always answer with `JournalRead`."""
 
     receiver: NodeId
     epoch: int
@@ -65,46 +66,46 @@ class ReadJournal(msgspec.Struct, frozen=True):
 
 
 class PersistHeard(msgspec.Struct, frozen=True):
-    """Write down that a node has said in this life what it has. Answer with Heard when that is
-    safe: from then on publications leave for it."""
+    """Persist that a receiver reported its position in this incarnation. Answer with
+    `HeardPersisted`; from then on publications leave for it."""
 
     node: NodeId
 
 
 class PersistPeer(msgspec.Struct, frozen=True):
-    """Save what is known of a node (`Node.records_of`; if nothing is, forget it and what it was
-    owed): publications are owed to it even if this node starts anew before it meets anybody. Answer
-    with Noted."""
+    """Persist the records of a node (`Node.records_of`); if there are none, delete the node and its
+    pending publications. After a restart, publications are pending for it before it is reachable.
+    Answer with `PeersPersisted`."""
 
     save_id: int
     node: NodeId
 
 
 class ListRetained(msgspec.Struct, frozen=True):
-    """Read which retained values the broker holds for these filters, when all that was delivered
-    until a moment before has reached it; answer with Surveyed, if ever."""
+    """List the retained values that the broker holds for these filters, after earlier deliveries
+    have reached it. Answer with `RetainedListed`; a lost answer is harmless."""
 
     filters: tuple[str, ...]
 
 
 class ReadRetained(msgspec.Struct, frozen=True):
-    """Read the retained values of these topics at the broker, for a node that asks for them; answer
-    with StoredRead, if ever."""
+    """Read the retained values of these topics at the broker, for a node that requested them.
+    Answer with `RetainedRead`; a lost answer is harmless."""
 
     requester: NodeId
     topics: tuple[str, ...]
 
 
 class PublishRetained(msgspec.Struct, frozen=True):
-    """Publish this retained value to the broker, at its QoS. It is no publication of a client: it
-    has no number, and nobody waits for it. An empty payload clears what the broker holds."""
+    """Publish this retained value to the broker, at its QoS. It is not a publication of a client:
+    it has no sequence number and no acknowledgement. An empty payload clears the value."""
 
     publication: Publication
 
 
 class PersistRetained(msgspec.Struct, frozen=True):
-    """Save the versions of retained values (`Retained.values`); a life that does not know them
-    would ask for them once more."""
+    """Persist the versions of retained values (`Node.delivery.retained`). Without them, the next
+    incarnation requests the values again."""
 
 
 Command = (
@@ -123,65 +124,65 @@ Command = (
     | PersistRetained
 )
 
-# ---------------------------------------------------------------- news
+# ---------------------------------------------------------------- notifications
 
 
 class LinkRefused(msgspec.Struct, frozen=True):
-    """Whoever is behind a link cannot be a neighbour, for this reason; it will be closed."""
+    """The peer on a link cannot be a neighbour, for this reason; the link will be closed."""
 
     link: LinkId
     reason: str
 
 
 class NeighbourUp(msgspec.Struct, frozen=True):
-    """A link is usable: hellos were exchanged and agreed."""
+    """A link is usable: the hellos were exchanged and agree."""
 
     node: NodeId
     link: LinkId
 
 
 class NeighbourDown(msgspec.Struct, frozen=True):
-    """A neighbour is gone, with the reason."""
+    """A neighbour was lost, with the reason."""
 
     node: NodeId
     reason: str
 
 
 class NodeReachable(msgspec.Struct, frozen=True):
-    """A node came into reach."""
+    """A node became reachable."""
 
     node: NodeId
 
 
 class NodeUnreachable(msgspec.Struct, frozen=True):
-    """A node went out of reach."""
+    """A node became unreachable."""
 
     node: NodeId
 
 
 class IncarnationRaised(msgspec.Struct, frozen=True):
-    """This node outranks another record with its id: a copy's, a forgery or its own forgotten past.
-    The shell must remember this incarnation."""
+    """This node raised its incarnation to outrank another record with its id: of a copy, of a
+    forger or of its own forgotten past. The shell must persist the incarnation."""
 
     incarnation: int
 
 
 class CoreElected(msgspec.Struct, frozen=True):
-    """This node now takes that node for the core of a group."""
+    """This node now regards another as the core of a group."""
 
     group: Group
     core: NodeId
 
 
 class CoreLost(msgspec.Struct, frozen=True):
-    """The core of a group went out of reach or gave up, and no other is known."""
+    """The core of a group became unreachable or resigned, and no other is known."""
 
     group: Group
     core: NodeId
 
 
 class ParentsChanged(msgspec.Struct, frozen=True):
-    """The ways towards a core changed. No parents and a distance above 0: there is none."""
+    """The routes to a core changed. No parents and a distance above 0: there is no route."""
 
     core: NodeId
     incarnation: int
@@ -203,20 +204,20 @@ class MeshLeft(msgspec.Struct, frozen=True):
 
 
 class InterestInstalled(msgspec.Struct, frozen=True):
-    """Every node in reach has this version of this node's interest in force."""
+    """This version of this node's interest is in force at every reachable node."""
 
     version: int
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A copy of a publication seen before was dropped."""
+    """A copy of a known publication was dropped."""
 
     origin: NodeId
     sequence: int
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A publication or part of its way was given up."""
+    """A publication, or one branch of its path, was dropped."""
 
     origin: NodeId
     sequence: int
@@ -224,7 +225,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """What an origin owed this node at these positions will never come."""
+    """Publications of an origin at these positions will never arrive."""
 
     origin: NodeId
     epoch: int
@@ -234,8 +235,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class DeliveryAbandoned(msgspec.Struct, frozen=True):
-    """What this node owed another at these positions was never acknowledged, and the other was away
-    for longer than its lease."""
+    """A receiver did not acknowledge these positions before its lease ended."""
 
     node: NodeId
     epoch: int
@@ -244,22 +244,22 @@ class DeliveryAbandoned(msgspec.Struct, frozen=True):
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """Publications that were missing came from their origin's journal."""
+    """Missing publications arrived from the journal of their origin."""
 
     origin: NodeId
     count: int
 
 
 class EpochRolloverRequired(msgspec.Struct, frozen=True):
-    """A receiver knows positions that this node's journal does not: it is an old copy. The shell
-    must make one of a new epoch, with all that receivers have not acknowledged, and answer with
-    Reopened."""
+    """A receiver has acknowledged positions that this node's journal does not contain, so the
+    journal is an old copy. The shell must start a journal of a new epoch with all unacknowledged
+    publications, and answer with `EpochStarted`."""
 
     epoch: int
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """A well-formed but senseless input was ignored, or a bound was met."""
+    """A valid but senseless input was ignored, or a bound was reached."""
 
     reason: str
 

@@ -1,6 +1,6 @@
-"""What can happen to a node: the whole of its input, as immutable values.
+"""The events that a node handles: its whole input, as immutable values.
 
-A shell makes these from sockets, brokers and clocks; the simulator makes them from a seed.
+The agent creates them from sockets, brokers, disks and clocks; the simulator from a seed.
 """
 
 import msgspec
@@ -11,17 +11,18 @@ from hansa.protocol.wire.frames import AnyFrame
 
 
 class LinkOpened(msgspec.Struct, frozen=True):
-    """A connection to some node stands; who it is, its hello will tell."""
+    """A connection is open. The hello will say to which node."""
 
     link: LinkId
     dialled: bool
-    """Whether this side opened it: of two connections, both sides keep the same one."""
+    """Whether this side opened it. Of two connections to one node, both sides keep the same one."""
     ordered: bool = True
-    """Whether it keeps frames whole and in order, as TCP does. If not, the node numbers them."""
+    """Whether the connection keeps frames whole and in order, as TCP does. If not, the node numbers
+    them."""
 
 
 class LinkClosed(msgspec.Struct, frozen=True):
-    """A connection is gone."""
+    """A connection is closed."""
 
     link: LinkId
     reason: str = "connection closed"
@@ -35,39 +36,39 @@ class FrameReceived(msgspec.Struct, frozen=True):
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """The deadline that the node named has come, or may have."""
+    """The deadline of the node has passed. Early events are harmless."""
 
 
 class ClockRead(msgspec.Struct, frozen=True):
-    """The machine's wall clock shows this time, in milliseconds since 1970. Tell it at the start
-    and when it no longer follows the steady clock of `now`: it was set, or the machine slept."""
+    """The wall clock shows this time, in milliseconds since 1970. Sent at the start, and when the
+    wall clock departs from the monotonic clock of `now`: it was set, or the machine slept."""
 
     wall_ms: int
 
 
 class InterestChanged(msgspec.Struct, frozen=True):
-    """Clients of this node's broker subscribed or unsubscribed: filters that are now wanted here,
-    and filters that nobody here wants any more."""
+    """Clients of this node's broker subscribed or unsubscribed: filters that got their first
+    subscriber, and filters that lost their last one."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
 
 class SubscriptionsGranted(msgspec.Struct, frozen=True):
-    """The broker has granted the node's own subscriptions to these filters."""
+    """The broker granted the node's own subscriptions to these filters."""
 
     filters: tuple[str, ...]
 
 
 class SubscriptionsDenied(msgspec.Struct, frozen=True):
-    """The broker has refused the node's own subscriptions to these filters."""
+    """The broker refused the node's own subscriptions to these filters."""
 
     filters: tuple[str, ...]
     reason: str
 
 
 class ClientPublished(msgspec.Struct, frozen=True):
-    """A client of this node's broker published something that the node is subscribed to."""
+    """A client of this node's broker published to a topic that the node is subscribed to."""
 
     topic: str
     payload: bytes
@@ -77,31 +78,31 @@ class ClientPublished(msgspec.Struct, frozen=True):
 
 
 class PeersRestored(msgspec.Struct, frozen=True):
-    """What the disk remembers of other nodes, whole records: the first event of a life."""
+    """Whole records of other nodes from disk: the first event of an incarnation."""
 
     records: tuple[Record, ...]
     absent_seconds: dict[NodeId, float] = msgspec.field(default_factory=dict)
-    """For how many seconds nodes had been out of reach."""
+    """Per unreachable node, for how many seconds it had been unreachable."""
     tombstones: dict[NodeId, Stamp] = msgspec.field(default_factory=dict)
-    """Which records must not come back."""
+    """Per forgotten node, the newest record that must not come back."""
 
 
 class PeersPersisted(msgspec.Struct, frozen=True):
-    """All that the node asked to remember, up to this number, is safe."""
+    """Every `PersistPeer` up to this save id is durable."""
 
     save_id: int
 
 
 class JournalCommitted(msgspec.Struct, frozen=True):
-    """The journal is safe up to this position: what the node had kept may leave."""
+    """The journal is durable up to this position; publications up to it may leave."""
 
     epoch: int
     seq: int
 
 
 class JournalRead(msgspec.Struct, frozen=True):
-    """What the journal still holds for a node after `after`: all of it up to `upto`, which is the
-    last of it, or what the node asked for if there is nothing."""
+    """Publications in the journal for one receiver after `after`: all of them up to `upto`, which
+    is the last one found, or the requested end if there are none."""
 
     receiver: NodeId
     epoch: int
@@ -111,8 +112,8 @@ class JournalRead(msgspec.Struct, frozen=True):
 
 
 class EpochStarted(msgspec.Struct, frozen=True):
-    """The journal of a new epoch is in place of the old one. It holds what receivers had not
-    acknowledged, up to these positions, and goes on at `next_seq`."""
+    """A journal of a new epoch replaced the old one. It holds the publications that receivers had
+    not acknowledged, up to these positions, and continues at `next_seq`."""
 
     epoch: int
     next_seq: int
@@ -120,13 +121,13 @@ class EpochStarted(msgspec.Struct, frozen=True):
 
 
 class HeardPersisted(msgspec.Struct, frozen=True):
-    """It is safe that a node has said in this life what it has."""
+    """It is durable that a receiver has reported its position in this incarnation."""
 
     node: NodeId
 
 
 class InboxCommitted(msgspec.Struct, frozen=True):
-    """What `origin` published up to this position is safe here, on its way to the broker."""
+    """Publications of `origin` up to this position are durable in the inbox of this node."""
 
     origin: NodeId
     epoch: int
@@ -138,27 +139,27 @@ class RetainedListed(msgspec.Struct, frozen=True):
 
     filters: tuple[str, ...]
     values: tuple[tuple[str, bytes], ...]
-    """Per topic the digest of its payload."""
+    """Per topic, the digest of the payload."""
     age: float = 0.0
-    """Seconds since when what was delivered may not have been there yet."""
+    """Seconds before this event; publications delivered since then may be missing in the list."""
 
 
 class RetainedRead(msgspec.Struct, frozen=True):
-    """What the broker holds of the topics that a node asked for."""
+    """The values that the broker holds of the topics in a node's request."""
 
     requester: NodeId
     values: tuple[ClientPublished, ...]
 
 
 class StoreUncertain(msgspec.Struct, frozen=True):
-    """The broker may hold another value of these topics than the newest that was delivered: a
-    handshake was interrupted or refused, or the agent has connected to the broker."""
+    """The broker may hold an older value of these topics than the newest delivered one: a handshake
+    was interrupted or refused, or the agent connected to the broker."""
 
     topics: tuple[str, ...]
     reconnected: bool = False
-    """Whether the agent has connected to the broker, for the first time or again: writes of QoS 0
-    may be lost, and the broker may have gone back to an older state. Then the values of all other
-    nodes are compared."""
+    """Whether the agent connected to the broker, for the first time or again. Then QoS 0 writes may
+    be lost, the broker may have restored an older state, and the values of all other nodes are
+    compared."""
 
 
 StorageEvent = (

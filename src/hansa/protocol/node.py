@@ -1,7 +1,8 @@
-"""One node: the overlay, the interest, a strategy and the forwarding plane, put together.
+"""One node: connects the parts of the protocol.
 
-`handle(event, now)` applies one input and returns what must be done, in order. Parts never call one
-another: this module carries what one reports to those that care, and nothing else.
+`handle(event, now)` applies one event and returns its effects in the order to perform. This module
+passes the changes that one part reports to the parts that need them; it takes no protocol decision
+of its own. docs/architecture.md lists the interface for shells.
 """
 
 from collections import Counter
@@ -78,12 +79,13 @@ from hansa.protocol.wire.frames import (
 
 
 class Node:
-    """The protocol at one broker."""
+    """The federation protocol at one broker."""
 
     def __init__(
         self, identity: Identity, settings: ProtocolSettings, restored: RestoredState | None = None
     ) -> None:
-        """Start alone. Without a past there is no disk, and nothing waits to be remembered."""
+        """`restored` is the state from disk. None: there is no disk, and nothing waits to be
+        persisted."""
         self.id = identity.node
         self._settings = settings
         self._overlay = Overlay(identity, settings)
@@ -93,7 +95,8 @@ class Node:
         self._strategy = make_strategy(
             make_strategy_context(self._overlay, self._group_index, settings)
         )
-        restored = restored or RestoredState(epoch=identity.incarnation)  # a journal for each life
+        # a new journal per incarnation
+        restored = restored or RestoredState(epoch=identity.incarnation)
         remote, nodes, has_plain_subscriber = (
             self._remote_interest,
             self._overlay.database.nodes,
@@ -128,10 +131,10 @@ class Node:
         )
         self.counters: Counter[str] = Counter()
 
-    # ------------------------------------------------------------ input
+    # ------------------------------------------------------------ events
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Apply one input; return orders and news, in order."""
+        """Apply one event; return its effects in the order to perform."""
         effects: list[Effect] = []
         self._delivery.begin(now)
         match event:
@@ -163,7 +166,7 @@ class Node:
         return self._count_dropped(effects)
 
     def next_deadline(self) -> float | None:
-        """When TimerFired is next due. Read it again after every input."""
+        """When `TimerFired` is due. Ask again after every event."""
         return earliest(
             self._overlay.next_deadline(),
             self._strategy_due,
@@ -185,7 +188,7 @@ class Node:
         if link is None:
             return [Ignored("frame on a closed link")]
         known = self._overlay.database.nodes
-        # One at a time: what a frame changes must be carried on before the next one is read.
+        # One at a time: the changes of a frame must be applied before the next frame is read.
         ready, effects = self._overlay.neighbours.unwrap_frame(link, frame, now)
         for item in ready:
             if link_id in self._overlay.neighbours.links:  # a goodbye may have closed it
@@ -209,7 +212,8 @@ class Node:
         return effects
 
     def _finish_input(self, effects: list[Effect], now: float) -> None:
-        """What ends every input: announce interest, report what is in force, flush."""
+        """Announce interest, persist peers, acknowledge interest in force, and flush queued
+        records."""
         if self._interest_due is not None or self._local_interest.withdrawing:
             effects += self._announce_interest(now)
         if self._remote_interest.to_persist:
@@ -234,16 +238,17 @@ class Node:
     def _count_dropped(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             if isinstance(effect, (Ignored, Dropped)):
-                # Behind a colon are details, such as a filter: counters would grow without bound.
+                # Details after a colon, such as a filter, would make the number of counters
+                # unbounded.
                 self.counters[effect.reason.partition(": ")[0]] += 1
         return effects
 
-    # ------------------------------------------------------------ carrying news between the parts
+    # ------------------------------------------------------------ changes between the parts
 
     def _dispatch_overlay_output(
         self, outcome: Iterable[Effect | OverlayChange], now: float
     ) -> list[Effect]:
-        """Pass on what the overlay reports; keep the order."""
+        """Apply the changes that the overlay reports, and keep the order of effects."""
         effects: list[Effect] = []
         joined: list[NodeId] = []
         lost: list[NodeId] = []
@@ -294,7 +299,8 @@ class Node:
                 self._interest_acks.receive_ack_request(enquiry, now)
                 return []
             case ControlFrameReceived(sender, frame) if isinstance(frame, UNICASTS):
-                # Whoever knows a newer value tells its former owner, in the name of the new one.
+                # RetainedVersions may come from any node: the one that knows a newer value informs
+                # the former owner, in the name of the new owner.
                 if not isinstance(frame, RetainedVersions) and not self._origins.speaks_for(
                     sender, frame.source
                 ):
@@ -307,11 +313,11 @@ class Node:
                 return self._void_stale_claims(node, now)
             case CapacityChanged():
                 return self._send_strategy_output(self._strategy.nodes_changed((), (), now), now)
-            case _:  # CostsChanged
+            case _:  # LinkCostsChanged
                 return self._send_strategy_output(self._strategy.costs_changed(now), now)
 
     def _receive_strategy_frame(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
-        """A frame of the strategy; an announcement may carry its core's claims."""
+        """Pass a frame to the strategy. An announcement may carry claims of its core."""
         effects: list[Effect] = []
         if isinstance(frame, CoreAnnouncement):
             refusal = self._overlay.clock.refusal(
@@ -328,7 +334,7 @@ class Node:
                 link = self._overlay.neighbours.by_node[sender]
                 outcome = self._overlay.merge_record(link, claims, now, flood=False)
                 effects += self._dispatch_overlay_output(outcome, now)
-            else:  # it overtook the record of its node, and nobody would send the claims again
+            else:  # it arrived before the node's record; nobody would send the claims again
                 rows = (RecordKind.NODE, claims.node), (RecordKind.CLAIMS, claims.node)
                 effects += self._overlay.send_to(sender, Fetch(rows), now)
         if isinstance(frame, CoreAnnouncement) and frame.core not in self._overlay.database.nodes:
@@ -339,7 +345,7 @@ class Node:
     def _send_strategy_output(
         self, outcome: Iterable[Effect | SendToNeighbour], now: float
     ) -> list[Effect]:
-        """Turn what a strategy wants told into frames on links, after each call of it."""
+        """Turn the output of the strategy into frames on links, after each call of it."""
         effects: list[Effect] = []
         for item in outcome:
             if isinstance(item, SendToNeighbour):
@@ -350,7 +356,7 @@ class Node:
         return effects
 
     def _void_stale_claims(self, node: NodeId, now: float) -> list[Effect]:
-        """A node has started anew: what its former life claimed and confirmed counts no more."""
+        """A node has restarted: claims and acknowledgements of its earlier incarnation are void."""
         self._interest_acks.discard_ack(node)
         database = self._overlay.database
         if database.stamp(RecordKind.CLAIMS, node)[0] >= database.nodes[node].incarnation:
@@ -380,7 +386,7 @@ class Node:
         return [Ignored(reason) for reason in reasons]
 
     def _announce_interest(self, now: float) -> list[Effect]:
-        """Announce new filters when due, withdraw old ones when nothing depends on them."""
+        """Announce new filters when due; withdraw old ones when no node depends on them."""
         due = earliest(
             self._interest_due, self._local_interest.next_deadline(self._interest_acks.is_installed)
         )
@@ -405,7 +411,7 @@ class Node:
         )
         effects = subscription_commands(subscribe, unsubscribe)
         self._delivery.retained.on_remote_interest_removed(unsubscribe)
-        self._forwarding.table.clear_plans()  # they know who wants what
+        self._forwarding.table.clear_plans()  # plans include the interested nodes
         groups = self._group_index.apply_change(change.node, change.added, change.removed)
         return effects + self._send_strategy_output(
             self._strategy.interest_changed(groups, now), now
@@ -421,7 +427,7 @@ class Node:
         return [InterestInstalled(version)] if version is not None else []
 
     def _expire_node(self, node: NodeId, now: float) -> list[Effect]:
-        """A node's lease has ended: nothing of it remains."""
+        """A node's lease has ended: delete all its state."""
         filters = list(self._overlay.database.names(RecordKind.INTEREST, node))
         claims = list(self._overlay.database.names(RecordKind.CLAIMS, node))
         groups = self._group_index.apply_change(node, (), filters)
@@ -443,7 +449,8 @@ class Node:
     def publish_batch(
         self, batch: Iterable[LocalPublication], outgoing: Outgoing, now: float
     ) -> list[Effect]:
-        """Handle `Published` for many at once, in bytes; return what is not a frame."""
+        """Handle `ClientPublished` for many publications. Frames go as bytes into `outgoing`;
+        return all other effects."""
         return self._count_dropped(
             self._forwarding.publish_batch(batch, self._overlay.incarnation, outgoing, now)
         )
@@ -457,10 +464,11 @@ class Node:
         notifications: list[Effect],
         now: float,
     ) -> bytes | None:
-        """Handle `Received` for publications in bytes; return the first other frame, if any."""
+        """Handle `FrameReceived` for publications as bytes; return the first other frame, if
+        any."""
         link = self._overlay.neighbours.links.get(link_id)
         if link is None or link.peer is None:
-            return next(frames, None)  # one by one: it may be the hello
+            return next(frames, None)  # handled as an event: it may be the hello
         other = self._forwarding.forward_batch(
             link_id, frames, outgoing, deliveries, notifications, now
         )
@@ -473,10 +481,9 @@ class Node:
             return [Ignored("publication without a neighbour")]
         return self._forwarding.receive_copy(link_id, copy, now)
 
-    # ------------------------------------------------------------ the disk, and letters
+    # ------------------------------------------------------------ storage and unicast frames
 
     def _handle_storage_event(self, event: StorageEvent, now: float) -> list[Effect]:
-        """The disk has done something."""
         match event:
             case PeersRestored(records):
                 self._overlay.leases.restore(event, self._delivery.outbox.receivers, now)
@@ -495,7 +502,8 @@ class Node:
                 return released + self._route_unicasts(outcome, now)
 
     def _route_unicasts(self, outcome: Iterable[Effect | Unicast], now: float) -> list[Effect]:
-        """Send letters on their way; without one they are lost, and their writers try again."""
+        """Send unicast frames to their next hop. A frame without one is dropped; its sender will
+        retry."""
         effects: list[Effect] = []
         for item in outcome:
             if not isinstance(item, Unicast):
@@ -505,13 +513,13 @@ class Node:
             if hop is not None:
                 effects += self._overlay.flush_early(now)
                 effects += self._overlay.send_to(hop, frame, now)
-            elif frame.hops:  # not our own: those are for who is known to be away
+            elif frame.hops:  # not an own frame: those may address nodes known to be unreachable
                 effects.append(Ignored("unicast without a route"))
         return effects
 
     def assign_position(self, publication: LocalPublication) -> Publication:
-        """Give a publication of QoS 1 or 2 a journal position although it has no receivers: for
-        recorded topics. Report it with `JournalCommitted` like any other."""
+        """Give a publication of QoS 1 or 2 without receivers a position in the journal, because its
+        topic is recorded. The shell journals it and reports `JournalCommitted` as usual."""
         return self._delivery.outbox.assign_position(publication, ())
 
     # ------------------------------------------------------------ inspection
@@ -530,7 +538,7 @@ class Node:
         return self._interest_acks.acknowledged_by
 
     def records_of(self, node: NodeId) -> list[Record]:
-        """Return what must be remembered of a node: who it is and what it wants."""
+        """Return the records of a node that have to be persisted: identity and interest."""
         rows = ((RecordKind.NODE, node), (RecordKind.INTEREST, node))
         return [record for row in rows for record in self._overlay.database.row_records(row)]
 
@@ -548,7 +556,7 @@ class Node:
         )
 
     def sizes(self) -> dict[str, int]:
-        """Return how much there is of what has a bound."""
+        """Return the current size of everything that has a bound."""
         return (
             count_bounded_state(self._overlay, self._forwarding, len(self._local_interest.filters))
             | self._delivery.sizes()

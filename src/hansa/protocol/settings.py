@@ -1,7 +1,7 @@
-"""Every number that tunes the protocol, with its unit and what it trades.
+"""The settings of the protocol, each with its unit and trade-off.
 
-One frozen record. The defaults are event-driven: news travels at once and timers only repair.
-Presets are written as differences from the defaults, so that one sees what makes them different.
+The defaults are event-driven: changes propagate at once and timers only repair. Presets are written
+as differences from the defaults.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -10,154 +10,162 @@ from enum import StrEnum
 from hansa.errors import UsageError
 
 NODES_MAX = 8_192
-"""Confirmations in a frame: twice the nodes that a node knows by default."""
+"""Interest acknowledgements in one frame: twice the default of `nodes_max`."""
 
 NEIGHBOURS_MAX = 1_024
 """Links of one node."""
 
 PACKET_BYTES_MIN, PACKET_BYTES_MAX = 8_192, 65 << 20
-"""Between these is what the largest publication of a federation may have: topic, properties and
-payload together, the latter up to 64 MiB. What changes on its way (hops and named groups) does not
-count, so that whatever came in can also go out."""
+"""Range of `packet_bytes_max`: topic, properties and payload of one publication, the payload up to
+64 MiB. Fields that change on the path (hops, target groups) do not count, so every received
+publication can be forwarded."""
 
 LABEL_BYTES_MAX = 255
-"""Bytes of the name of a node or of a federation, of an address or of a capability."""
+"""Bytes of the name of a node or federation, of an address or of a capability."""
 
 
 class Metric(StrEnum):
-    """What makes a path short."""
+    """Length of a path."""
 
     HOPS = "hops"
     RTT = "rtt"
 
 
 class NonMemberForwarding(StrEnum):
-    """Where a node that is no member of a mesh sends a publication for it."""
+    """Which parents a node that is not a member of a mesh sends a publication to."""
 
     ONE = "one"
     """One parent (Spohn 2021)."""
     ALL = "all"
     """All parents (Ribas 2022): survives one lost copy, costs one more."""
     RANDOM = "random"
-    """A parent picked anew for each publication (Machado 2023): spreads the load."""
+    """A random parent per publication (Machado 2023): spreads the load."""
 
 
 class ManagementBy(StrEnum):
-    """Who is core of the management group."""
+    """Which node is core of the management group."""
 
     ID = "id"
     CAPACITY = "capacity"
-    """The highest capacity, ties to the smaller id (Antonielli 2020)."""
+    """The highest capacity; the smaller id breaks ties (Antonielli 2020)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolSettings:
-    """How one federation behaves. Fields marked *shared* must be equal on all its nodes."""
+    """Behaviour of one federation. Fields marked *shared* must be equal on all its nodes."""
 
     federation: str = "hansa"
     """Shared. Nodes of another federation are refused."""
     strategy: str = "mesh"
-    """Shared. How publications find their way; see docs/strategies.md."""
+    """Shared. How publications are routed; see docs/strategies.md."""
     redundancy: int = 2
-    """Shared. Parents per mesh member. 1 makes a tree; more survive more, and cost more copies."""
+    """Shared. Parents per mesh member. 1 makes a tree; more survive more failures and cost more
+    copies."""
     non_member_forwarding: NonMemberForwarding = NonMemberForwarding.ONE
-    """Which parents take a publication that starts outside its mesh."""
+    """Which parents get a publication that starts outside its mesh."""
     metric: Metric = Metric.HOPS
     """Shared. Hops as in the papers, or round-trip time where links differ a lot."""
     management_by: ManagementBy = ManagementBy.ID
-    """Shared. Who leads the management group."""
+    """Shared. Which node is core of the management group."""
     group_depth: int = 0
-    """Shared. 0: one group per filter. n: filters that agree in their first n levels share a group,
-    which saves state and costs copies that nobody behind the receiving agent wants."""
+    """Shared. 0: one group per filter. n: filters with equal first n levels share a group, which
+    saves state and costs copies that no client of the receiving node is subscribed to."""
     packet_bytes_max: int = 1_048_576
-    """Shared. Bytes of the largest publication that crosses, with its topic and properties; at most
-    65 MiB. Every agent on its way holds a few copies of one."""
+    """Shared. Bytes of the largest publication that is forwarded, with topic and properties; at
+    most 65 MiB. Every agent on the path holds a few copies of it."""
 
     heartbeat_interval: float = 1.0
-    """Seconds between heartbeats on a link. Lower finds silent deaths sooner, costs more frames."""
+    """Seconds between heartbeats on a link. A lower value detects silent failures sooner and costs
+    more frames."""
     heartbeat_limit: float = 3.0
-    """Seconds of silence after which a neighbour is gone; at least two intervals."""
+    """Seconds of silence after which a neighbour counts as lost; at least two intervals."""
     trust_close: bool = True
-    """Whether a closed connection is believed at once. False waits for the heartbeat limit, as
-    systems without connections must."""
+    """Whether a closed connection counts as a lost neighbour at once. False waits for the heartbeat
+    limit, as systems without connections must."""
     change_delay: float = 0.0
-    """Seconds that a node's own news waits to share a frame with more."""
+    """Seconds that a node's own changes wait to share a frame."""
     relay_delay: float = 0.002
-    """Seconds that news of others waits to share a frame: a few milliseconds per hop turn a flood
-    of n records in n frames into one in a handful."""
+    """Seconds that changes of other nodes wait to share a frame. A few milliseconds per hop reduce
+    a flood of n records from n frames to a handful."""
     interest_ack_retry_interval: float = 1.0
-    """Seconds until a node is asked that has not confirmed an interest; doubled each time."""
+    """Seconds until a node that has not acknowledged an interest is asked; doubled each time."""
     announcement_interval_min: float = 0.02
-    """Least seconds between two announcements of one core; changes in between share the next."""
+    """Minimum seconds between two announcements of one core; changes in between share the next."""
     announcement_request_interval_max: float = 0.25
-    """Longest seconds between two requests for a fresh announcement, while a core is in reach but
-    no way to it is known."""
+    """Maximum seconds between two requests for a new announcement, while a core is reachable but no
+    route to it is known."""
     management_claim_delay: float = 0.1
-    """Seconds without news of nodes before a node takes the lead of the management group."""
+    """Seconds without a change of the known nodes before a node claims the management group."""
     takeover_delay: float = 0.0
     """Seconds from the loss of a core until the nearest member takes over."""
     takeover_fallback_delay: float = 1.0
-    """Seconds that other members leave the nearest one to take over before they do it themselves;
-    more than a flood takes to cross the federation."""
+    """Seconds that other members wait for the nearest one to take over before they do it
+    themselves; should be longer than a flood through the federation."""
     linger: float = 0.5
-    """Seconds that an interest or a membership outlives its reason, against flapping."""
+    """Seconds that an interest or a membership outlives its last subscriber, against flapping."""
     withdraw_delay_max: float = 10.0
-    """Longest wait, in seconds, for a new filter to be installed everywhere before the old filter
+    """Maximum seconds to wait until a new filter is installed at all nodes before the old filter
     that it replaces is withdrawn anyway."""
     interest_lease: float = 86_400.0
-    """Seconds that a node out of reach keeps its place: its interest counts that long."""
+    """Seconds that the interest of an unreachable node stays in force; publications are kept for it
+    that long."""
 
     repair_delay: float = 0.02
-    """Seconds that a hole in what an origin sends may be mere disorder, before it is asked for."""
+    """Seconds that a gap in the publications of an origin may be reordering before it is
+    requested."""
     repair_retry_interval: float = 1.0
-    """Seconds until what is missing is asked for again, and until a receiver that stays silent is
-    reminded of what it is owed; doubled each time, up to eight times as long."""
+    """Seconds until missing publications are requested again, and until a silent receiver is
+    reminded of pending ones; doubled each time, up to eight times as long."""
     receipt_delay: float = 0.02
-    """Seconds that a receipt waits to speak for more."""
+    """Seconds that a receipt waits to acknowledge more publications at once."""
     repair_bytes: int = 65_536
-    """Bytes of one frame of an answer."""
+    """Bytes of one frame of a repair response."""
     repair_frames: int = 8
-    """Frames that answer one question. More are faster over long ways, and further ahead of a disk
-    that is slow."""
+    """Frames of one repair response. More are faster over long paths and need more buffer where the
+    receiver's disk is slow."""
     out_of_order_max: int = 8_192
-    """Publications of one origin that wait here for one before them; more will be asked for."""
+    """Publications of one origin that wait here for a missing earlier one; further ones are
+    requested again."""
     out_of_order_bytes_max: int = 16_777_216
-    """Memory for all that waits for one before it, of whatever origin."""
+    """Memory for publications of all origins that wait for a missing earlier one."""
     uncommitted_max: int = 8_192
-    """Publications of one origin on their way to this node's own disk; more will be asked for."""
+    """Publications of one origin that are not yet durable on this node's disk; further ones are
+    requested again."""
     uncommitted_bytes_max: int = 16_777_216
-    """Memory for all of them, of whatever origin."""
+    """Memory for publications of all origins that are not yet durable."""
 
     retained_check_delay: float = 1.0
-    """Seconds after which a retained value has reached the broker: only then what the broker holds
-    is compared with what it should. Versions are saved that often. At least 0.1."""
+    """Seconds until a delivered retained value counts as stored by the broker; only then stored
+    values are compared with the expected ones. Versions are saved at this interval. At least
+    0.1."""
     retained_max: int = 100_000
-    """Topics whose retained value a node keeps track of; others are passed on, and not compared."""
+    """Topics whose retained value a node tracks; values of other topics are forwarded and not
+    compared."""
 
     filters_per_node_max: int = 10_000
     """Filters that one node may announce; more are refused and counted."""
     filters_per_neighbour_max: int = 20_000
-    """Filters of all nodes that were first heard of over one neighbour; beyond that, each of them
-    may still have an equal part of this number. Neighbours that this agent dialled, and the one
-    that has been linked the longest, may bring `filters_max`. More filters take more memory, here
-    and at the broker (about 1 kB each), and a hostile neighbour can use twice this number."""
+    """Filters of all nodes first learned from one neighbour; beyond that, each of these nodes may
+    still have an equal part of this number. Neighbours that this agent dialled, and the one that
+    has been linked the longest, may bring `filters_max`. More filters take more memory, here and at
+    the broker (about 1 kB each), and a hostile neighbour can use twice this number."""
     filters_max: int = 100_000
     """Filters of all other nodes together; more are refused and counted."""
     nodes_max: int = 4_096
-    """Nodes that a node will know; more are refused and counted."""
+    """Nodes that a node knows; more are refused and counted."""
     nodes_per_neighbour_max: int = 2_048
-    """Nodes first heard of over one neighbour: one that makes nodes up leaves room for others. The
-    neighbour that has been linked the longest may bring more, up to `nodes_max`."""
+    """Nodes first learned from one neighbour: a neighbour that invents nodes leaves room for
+    others. The neighbour that has been linked the longest may bring up to `nodes_max`."""
     dedup_window: int = 4_096
-    """Publications per origin that a node remembers to cut duplicates; a power of two. An older
+    """Publications per origin that a node remembers to detect duplicates; a power of two. An older
     copy counts as a duplicate."""
     plans_max: int = 65_536
-    """Topics whose way is remembered; when full, all are forgotten and learned anew."""
+    """Topics whose forwarding plan is cached; when the cache is full, it is cleared."""
     unacknowledged_max: int = 4_096
-    """Control frames that may wait for an acknowledgement on a datagram link before it is reset."""
+    """Unacknowledged control frames on a datagram link before it is reset."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, naming the field and what to change."""
+        """Refuse invalid values with the field and the rule."""
         for name in (
             "heartbeat_interval",
             "heartbeat_limit",
@@ -219,7 +227,8 @@ class ProtocolSettings:
         )
 
     def shared_settings_text(self) -> str:
-        """Return what two neighbours must have in common, as text that a refusal can show."""
+        """Return the settings that two neighbours must share, as text for comparison and
+        refusals."""
         names = (
             *("strategy", "redundancy", "metric", "management_by"),
             *("group_depth", "packet_bytes_max"),

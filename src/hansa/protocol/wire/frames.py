@@ -1,7 +1,7 @@
-"""The frames that two neighbours exchange. Their bytes are in `wire`; their meaning is in
-`docs/protocol.md`, which numbers the rules.
+"""The frames that two neighbours exchange, as immutable values.
 
-All are immutable values. `Publication` (in `vocabulary`) is the one frame that is not control.
+`codec` defines their bytes, `docs/protocol.md` their meaning in numbered rules. `Publication` (in
+`model`) is the only frame that is not a control frame.
 """
 
 import msgspec
@@ -16,11 +16,11 @@ NO_NODE = NodeId(0)
 pass the named node (protocol.md 3.10)."""
 
 UNREACHABLE = (1 << 32) - 1
-"""The distance of a node that has lost its way to a core."""
+"""The distance of a node without a route to a core."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """What all control frames share: a value with a tag for its bytes."""
+    """Base of all control frames: a struct with a type tag."""
 
 
 class Hello(Frame, frozen=True, array_like=True, tag=1):
@@ -33,32 +33,32 @@ class Hello(Frame, frozen=True, array_like=True, tag=1):
     incarnation: Unsigned
     name: str
     agreement: str
-    """Settings that both must share, as text."""
+    """The shared settings of the sender, as text."""
     digest: Unsigned
-    """The database's digest: when both are equal, nothing needs to be exchanged."""
+    """Digest of the sender's database. If both are equal, no records are exchanged."""
     capabilities: tuple[str, ...] = ()
-    """Room for what later versions can do beyond this one; unknown ones are ignored."""
+    """Optional features of later versions; unknown ones are ignored."""
 
 
 class Goodbye(Frame, frozen=True, array_like=True, tag=2):
-    """Last frame on a link, with the reason why it is closed."""
+    """Last frame on a link, with the reason for closing it."""
 
     reason: str
 
 
 class Heartbeat(Frame, frozen=True, array_like=True, tag=3):
-    """Sign of life; measures the round trip and compares databases."""
+    """Keeps a link alive, measures the round trip and compares databases."""
 
     number: Unsigned
     echo: Unsigned
-    """The number of the newest heartbeat that came from the other side, 0 for none."""
+    """Number of the newest heartbeat from the other side, 0 for none."""
     held_us: Unsigned
-    """How long that one was held here, in microseconds."""
+    """Microseconds between the arrival of that heartbeat and this frame."""
     digest: Unsigned
 
 
 class Summary(Frame, frozen=True, array_like=True, tag=4):
-    """All rows that a node has, by their stamps: (kind, node, incarnation, version)."""
+    """The stamps of all rows of the sender's database: (kind, node, incarnation, version)."""
 
     rows: tuple[tuple[RecordKind, NodeId, Unsigned, Unsigned], ...]
 
@@ -70,24 +70,24 @@ class Update(Frame, frozen=True, array_like=True, tag=5):
 
 
 class Fetch(Frame, frozen=True, array_like=True, tag=6):
-    """Asks for rows whole, because a change did not fit what is here."""
+    """Requests whole rows, because a change did not fit the row of the sender."""
 
     rows: tuple[tuple[RecordKind, NodeId], ...]
 
 
 class CoreAnnouncement(Frame, frozen=True, array_like=True, tag=7):
-    """A core announcement (Spohn 2020), one for all groups of that core."""
+    """A core announcement (Spohn 2020), one for all groups of a core."""
 
     core: NodeId
     incarnation: Unsigned
     seq: Unsigned
     distance: Unsigned
-    """The sender's own distance: 0 at the core. The receiver counts the link it came over."""
+    """The sender's distance, 0 at the core. The receiver adds the cost of the link."""
     parents: tuple[NodeId, ...] = ()
     claims: ClaimsRecord | None = None
-    """The change in the core's groups that made this announcement necessary."""
+    """The change in the core's groups that caused this announcement."""
     members: tuple[GroupId, ...] = ()
-    """The mesh membership flag: those of the core's groups of which the sender is a member."""
+    """Mesh membership flags: the groups of the core of which the sender is a member."""
 
 
 class MeshMembership(Frame, frozen=True, array_like=True, tag=8):
@@ -109,16 +109,16 @@ class AnnouncementRequest(Frame, frozen=True, array_like=True, tag=9):
 
 
 class FrameAck(Frame, frozen=True, array_like=True, tag=10):
-    """On datagram links: all numbered frames below `expected` have arrived."""
+    """On datagram links: all sequenced frames below `expected` have arrived."""
 
     expected: Unsigned
     missing: tuple[Unsigned, ...] = ()
-    """The first ones that are missing below others that came early."""
+    """The first missing frames below others that arrived out of order."""
 
 
 class InterestAck(msgspec.Struct, frozen=True, array_like=True):
-    """`node` has version `(incarnation, version)` of `to`'s interest in force, and the positions
-    of its journal count for it from `(epoch, seq)` on."""
+    """`source` has version `(incarnation, version)` of `destination`'s interest in force, and its
+    journal includes `destination` as a receiver from position `(epoch, seq)` on."""
 
     destination: NodeId
     incarnation: Unsigned
@@ -131,14 +131,14 @@ class InterestAck(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InterestAcks(Frame, frozen=True, array_like=True, tag=12):
-    """Confirmations that share the next hop."""
+    """Acknowledgements with the same next hop."""
 
     entries: tuple[InterestAck, ...]
 
 
 class InterestAckRequest(Frame, frozen=True, array_like=True, tag=13):
-    """`node` asks `to` to confirm its interest; or, with a stamp, to write a newer record of itself
-    than that one, which `node` has forgotten."""
+    """`source` asks `destination` to acknowledge its interest; or, with a stamp, to write a newer
+    record of itself than that one, which `source` has forgotten."""
 
     destination: NodeId
     source: NodeId
@@ -149,7 +149,8 @@ class InterestAckRequest(Frame, frozen=True, array_like=True, tag=13):
 
 
 class PendingNotice(Frame, frozen=True, array_like=True, tag=14):
-    """`node` reminds `to` that it owes it publications, the newest of them at `(epoch, seq)`."""
+    """`source` has publications pending for `destination`, the newest at position `(epoch,
+    seq)`."""
 
     destination: NodeId
     source: NodeId
@@ -160,22 +161,22 @@ class PendingNotice(Frame, frozen=True, array_like=True, tag=14):
 
 
 class Receipt(Frame, frozen=True, array_like=True, tag=15):
-    """`node` holds, safe from a crash, all that `to` owed it up to `(epoch, seq)`."""
+    """`source` has all publications of `destination` up to position `(epoch, seq)` on disk."""
 
     destination: NodeId
     source: NodeId
     epoch: Unsigned
     seq: Unsigned
     received_upto: Unsigned
-    """What was owed up to here has at least arrived."""
+    """Publications up to this position have arrived."""
     bytes_requested: Unsigned = 0
-    """Bytes of what comes after that, to be sent again; 0 if nothing is missing."""
+    """How many bytes after that position to send again; 0 if nothing is missing."""
     hops: Unsigned = 0
     avoid: NodeId = NO_NODE
 
 
 class RepairResponse(Frame, frozen=True, array_like=True, tag=16):
-    """`node` sends `to` all that it owes it after `after` up to `upto`, once more."""
+    """Publications of `source` for `destination` after `after` up to `upto`, from the journal."""
 
     destination: NodeId
     source: NodeId
@@ -183,24 +184,24 @@ class RepairResponse(Frame, frozen=True, array_like=True, tag=16):
     after: Unsigned
     upto: Unsigned
     lost_upto: Unsigned
-    """Nothing up to here is kept any more; 0 if nothing is lost."""
+    """Publications up to this position are lost; 0 if none are."""
     publications: tuple[bytes, ...]
-    """As `wire` writes publications, in order; only the receiver reads them."""
+    """Encoded publications, in order; only the receiver decodes them."""
     hops: Unsigned = 0
     more: bool = False
-    """Whether further frames of this answer follow."""
+    """Whether further frames of this response follow."""
     acknowledged: Unsigned = 0
-    """Up to here `to` has said that it holds all, safe from a crash."""
+    """`destination` has acknowledged everything up to this position."""
     avoid: NodeId = NO_NODE
 
 
 RETAINED_BUCKETS = 64
-"""Parts in which sets of retained values are compared."""
+"""Buckets in which sets of retained values are compared."""
 
 
 class RetainedDigests(Frame, frozen=True, array_like=True, tag=17):
-    """`node` tells `to` what values its clients have retained of what `to` wants: one digest for
-    each part of the topics, by their hash."""
+    """Digests of the retained values that `source` owns and `destination` is interested in: one per
+    bucket of topics."""
 
     destination: NodeId
     source: NodeId
@@ -210,8 +211,8 @@ class RetainedDigests(Frame, frozen=True, array_like=True, tag=17):
 
 
 class RetainedRequest(Frame, frozen=True, array_like=True, tag=18):
-    """`node` asks `to` which versions it owns of the topics in some buckets, or for the values of
-    some topics, of which it has these versions, 0 for none."""
+    """`source` asks `destination` which versions it owns in some buckets, or for the values of some
+    topics, each with the version that `source` has, 0 for none."""
 
     destination: NodeId
     source: NodeId
@@ -222,7 +223,7 @@ class RetainedRequest(Frame, frozen=True, array_like=True, tag=18):
 
 
 class RetainedVersions(Frame, frozen=True, array_like=True, tag=19):
-    """`node` tells `to` versions of retained values that it owns, deleted ones included."""
+    """Versions of retained values that `source` owns, deleted ones included."""
 
     destination: NodeId
     source: NodeId
@@ -232,12 +233,12 @@ class RetainedVersions(Frame, frozen=True, array_like=True, tag=19):
 
 
 class RetainedValuesFrame(Frame, frozen=True, array_like=True, tag=20):
-    """`node` sends `to` retained values that it owns; an empty payload deletes."""
+    """Retained values that `source` owns; an empty payload deletes."""
 
     destination: NodeId
     source: NodeId
     publications: tuple[bytes, ...]
-    """As `wire` writes publications."""
+    """Encoded publications."""
     hops: Unsigned = 0
     avoid: NodeId = NO_NODE
 
@@ -251,7 +252,7 @@ Unicast = (
     | RetainedVersions
     | RetainedValuesFrame
 )
-"""What two nodes that need not be neighbours tell each other, hop by hop. Letters may get lost."""
+"""Frames between two nodes that need not be neighbours, routed hop by hop. They may be lost."""
 UNICASTS = (
     PendingNotice,
     Receipt,
@@ -261,7 +262,7 @@ UNICASTS = (
     RetainedVersions,
     RetainedValuesFrame,
 )
-"""The same for `isinstance`, which is slow with a union."""
+"""For `isinstance`, which is slow with a union."""
 
 OrderedFrame = (
     Hello
@@ -276,13 +277,13 @@ OrderedFrame = (
     | InterestAckRequest
     | Unicast
 )
-"""Control frames whose order matters; on datagram links they are numbered."""
+"""Control frames whose order matters; datagram links number them."""
 
 ControlFrame = OrderedFrame | Heartbeat
 
 
 class SequencedFrame(Frame, frozen=True, array_like=True, tag=11):
-    """On datagram links: a control frame with its place in the order."""
+    """On datagram links: a control frame with its sequence number."""
 
     sequence: Unsigned
     frame: OrderedFrame
