@@ -11,9 +11,9 @@ from typing import Any
 from bench.console import say
 from hansa.mqtt import packets
 from hansa.mqtt.packets import PublishPacket
-from hansa.mqtt.reader import PacketReader
+from hansa.mqtt.packet_reader import PacketReader
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import PacketWriter
+from hansa.mqtt.packet_writer import PacketWriter
 
 CHUNK_BYTES = 65_536
 ROUNDS = 100

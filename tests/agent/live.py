@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import ConnectOptions
-from hansa.mqtt.session import ClientConnection
+from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.types import Version
 from hansa.testbed.federation import LocalFederation, LocalNode
 

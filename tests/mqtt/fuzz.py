@@ -6,11 +6,11 @@ drawn and damaged streams. Its first byte says how to read, the rest is the stre
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import inputs, packets
+from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.effects import Close, ConnectRefused, Disconnected, Effect, ProtocolViolation
 from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packet_reader import PacketReader
 from hansa.mqtt.packets import PublishPacket, PubRelPacket, Subscription
-from hansa.mqtt.reader import PacketReader
-from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Side, Version
 
 BYTES_MAX = 4_096

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from hansa.mqtt import effects, inputs
+from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.effects import Effect
 from hansa.mqtt.options import ConnectOptions
-from hansa.mqtt.session import ClientConnection
 from hansa.testbed.mosquitto import free_port
 
 PATIENCE = 60.0

@@ -1,14 +1,14 @@
 """A broker made of the other halves of our codec, joined to a session without a socket."""
 
 from hansa.mqtt import inputs, packets
+from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.effects import Effect, Write
 from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packet_reader import PacketReader
+from hansa.mqtt.packet_writer import PacketWriter
 from hansa.mqtt.packets import ConnAckPacket, PublishPacket
 from hansa.mqtt.properties import Properties
-from hansa.mqtt.reader import PacketReader
-from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import PacketWriter
 
 
 class Peer:

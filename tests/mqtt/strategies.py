@@ -101,7 +101,7 @@ def publishes(
             retain=st.booleans(),
             dup=st.booleans() if qos else st.just(False),
             packet_id=packet_ids if qos else st.just(0),
-            subscriptions=named,
+            subscription_ids=named,
             properties=raw,
         )
 

@@ -9,8 +9,8 @@ from tests.mqtt import strategies
 from tests.mqtt.fuzz import fuzz_one
 from tests.mqtt.test_golden import GOLDEN
 
+from hansa.mqtt.packet_writer import PacketWriter
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import PacketWriter
 
 WAYS = [0, 1, 2, 3, 14, 15]  # both versions, in pieces of 1, 2 and 8 bytes
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from hansa.mqtt import packets
+from hansa.mqtt.packet_reader import PacketReader
+from hansa.mqtt.packet_writer import PacketWriter
 from hansa.mqtt.packets import (
     AuthPacket,
     ConnAckPacket,
@@ -26,9 +28,7 @@ from hansa.mqtt.packets import (
 )
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode_properties
-from hansa.mqtt.reader import PacketReader
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import PacketWriter
 
 V4, V5 = Version.V311, Version.V5
 BROKER, CLIENT = Side.BROKER, Side.CLIENT

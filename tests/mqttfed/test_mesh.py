@@ -44,7 +44,7 @@ def test_the_first_beacon_makes_a_core_which_announces_itself_at_once():
 
 
 def test_a_core_announces_itself_every_interval_with_a_greater_number():
-    node = mesh(is_wanted=True)
+    node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     assert node.handle_timer(9.9) == []
     assert node.handle_timer(10.0) == to_all(CoreAnnouncementMessage(5, 1_010, 0, 5))
@@ -52,7 +52,7 @@ def test_a_core_announces_itself_every_interval_with_a_greater_number():
 
 
 def test_numbers_grow_even_if_announcements_come_faster_than_seconds():
-    node = mesh(is_wanted=True)
+    node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     node.state = CoreState(announce_at=0.1)
     assert node.handle_timer(0.1) == to_all(CoreAnnouncementMessage(5, 1_001, 0, 5))
@@ -69,7 +69,7 @@ def test_beacons_are_valid_for_three_intervals_and_with_the_last_a_core_ends():
 
 
 def test_a_core_with_a_smaller_id_wins():
-    node = mesh(is_wanted=True)
+    node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     node.child_expiry = {3: 99.0}
     told = node.receive_announcement(CoreAnnouncementMessage(4, 0, 0, 1), now=1.0)
@@ -82,7 +82,7 @@ def test_a_core_with_a_smaller_id_wins():
 
 
 def test_a_core_with_a_greater_id_is_left_alone():
-    node = mesh(is_wanted=True)
+    node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     assert node.receive_announcement(CoreAnnouncementMessage(9, 0, 0, 1), now=1.0) == []
     assert node.core == 5
@@ -130,7 +130,7 @@ def test_of_too_many_parents_those_with_the_smallest_ids_stay():
 
 
 def test_a_member_tells_each_parent_once_per_number():
-    node = follower(is_wanted=True)
+    node = follower(is_subscribed=True)
     assert node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 2), now=0.0) == [
         PublishAtNeighbour(2, "t", MembershipMessage(4, 7, 5))
     ]
@@ -150,7 +150,7 @@ def test_interest_that_comes_later_is_told_to_all_parents():
 
 
 def test_a_core_that_is_silent_for_three_intervals_is_replaced_by_who_wants_the_topic():
-    node = follower(is_wanted=True)
+    node = follower(is_subscribed=True)
     assert node.next_deadline() == 30.0
     assert node.handle_timer(29.9) == []
     assert node.handle_timer(30.0) == [
@@ -206,7 +206,7 @@ def test_memberships_that_mean_another_mesh_are_left_aside(said):
 
 
 def test_children_of_a_core_are_forgotten_after_three_announcements():
-    node = mesh(is_wanted=True)
+    node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     assert node.receive_membership(MembershipMessage(5, 1, 3), now=0.0) == []
     assert node.child_expiry == {3: 30.0}

@@ -247,7 +247,7 @@ def test_an_acknowledgement_before_the_journal_is_safe_loses_what_a_crash_takes(
 
     def hasty(self, site, event):
         capture(self, site, event)
-        self._acknowledge(site, event.packet)
+        self._acknowledge(site, event.packet_id)
 
     monkeypatch.setattr(SimulatedDelivery, "capture", hasty)
     assert "guaranteed" in broken(CRASH_BEFORE_SYNC)
@@ -259,11 +259,11 @@ def test_copies_that_leave_before_the_journal_is_safe_share_positions_with_other
     def hasty(self, event, plan, version):
         made = keep(self, event, plan, version)
         copies = [
-            self.release(e.publication) for e in made if isinstance(e, effects.AppendToJournal)
+            self.originate(e.publication) for e in made if isinstance(e, effects.AppendToJournal)
         ]
         return [*made, *(send for sends in copies for send in sends)]
 
-    monkeypatch.setattr(ForwardingEngine, "_keep", hasty)
+    monkeypatch.setattr(ForwardingEngine, "_append_to_journal", hasty)
     assert "guaranteed" in broken(CRASH_AFTER_SENDING)
 
 
@@ -274,7 +274,7 @@ def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
         known = past(self, incarnation)
         return replace(known, last_assigned={})
 
-    monkeypatch.setattr(SimulatedDisk, "past", forgetful)
+    monkeypatch.setattr(SimulatedDisk, "restored_state", forgetful)
     assert "guaranteed" in broken(OWING_RESTART)
 
 
@@ -285,7 +285,7 @@ def test_an_origin_that_sends_before_it_has_heard_what_others_have_may_lose_it(m
     def trusting(self, owed, acknowledged, unheard):
         resume(self, owed, acknowledged, dict.fromkeys(owed, 0))
 
-    monkeypatch.setattr(Outbox, "resume", trusting)
+    monkeypatch.setattr(Outbox, "restore", trusting)
     assert "guaranteed" in broken(ROLLED_BACK)
 
 
@@ -298,7 +298,7 @@ def test_an_empty_journal_that_goes_on_may_lose_what_it_captures(monkeypatch):
         self.epoch = epoch or known.epoch
         return replace(known, epoch=self.epoch)
 
-    monkeypatch.setattr(SimulatedDisk, "past", trusting)
+    monkeypatch.setattr(SimulatedDisk, "restored_state", trusting)
     assert broken(ROLLED_BACK_TO_NOTHING) == {"guaranteed"}
 
 
@@ -306,7 +306,7 @@ def test_who_was_forgotten_and_does_not_say_so_gets_nothing_more(monkeypatch):
     """It has nothing new to tell, and what it told before is refused."""
     short = ProtocolSettings(interest_lease=5.0)
     assert broken(FORGOTTEN, "line:3", protocol=short) == set()
-    monkeypatch.setattr(Overlay, "_speak_up", lambda self, enquiry, now: None)
+    monkeypatch.setattr(Overlay, "_refresh_own_record", lambda self, enquiry, now: None)
     assert broken(FORGOTTEN, "line:3", protocol=short) == {"convergence", "guaranteed"}
 
 
@@ -319,7 +319,7 @@ def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):
 
     def start(self, *args):
         init(self, *args)
-        self.packets = Forgetful()
+        self.journaled_packets = Forgetful()
 
     monkeypatch.setattr(SimulatedDisk, "__init__", start)
     assert "guaranteed" in broken(ACKNOWLEDGEMENT_LOST)
@@ -330,9 +330,9 @@ def test_an_interest_that_is_confirmed_before_it_is_remembered_is_lost(monkeypat
 
     def trust_the_disk(self, node):
         doubt(self, node)
-        self._unsaved.pop(node, None)
+        self._unpersisted.pop(node, None)
 
-    monkeypatch.setattr(RemoteInterest, "doubt", trust_the_disk)
+    monkeypatch.setattr(RemoteInterest, "mark_unpersisted", trust_the_disk)
     assert "guaranteed" in broken(UNREMEMBERED)
 
 
@@ -345,29 +345,29 @@ def test_a_small_memory_of_the_last_ids_delivers_twice(monkeypatch):
 
     def take_if_not_recent(self, publication, now):
         recent = self.__dict__.setdefault("recent", deque(maxlen=8))
-        name = (publication.origin, publication.number)
+        name = (publication.origin, publication.sequence)
         stream = self.streams.get(publication.origin)
         if stream is not None and name not in recent:
-            stream.taken = min(stream.taken, publication.number - 1)
+            stream.accepted = min(stream.accepted, publication.sequence - 1)
         recent.append(name)
         return take(self, publication, now)
 
-    monkeypatch.setattr(Inbox, "take", take_if_not_recent)
+    monkeypatch.setattr(Inbox, "receive_copy", take_if_not_recent)
     assert "guaranteed" in broken(LATE_COPIES, "ring:8", links=SLOW_SIDE)
 
 
 def test_a_record_after_pubcomp_instead_of_before_pubrel_delivers_twice(monkeypatch):
     """What clients usually do: the broker has released it, and nothing on disk says so."""
-    monkeypatch.setattr(SimulatedInjection, "_hear_pubrec", SimulatedInjection._send_release)  # noqa: SLF001
+    monkeypatch.setattr(SimulatedInjection, "_receive_pubrec", SimulatedInjection._send_release)  # noqa: SLF001
     assert broken(RELEASED) == {"guaranteed"}
 
 
 def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch):
-    monkeypatch.setattr(OriginStream, "safe", property(lambda self: self.taken))
+    monkeypatch.setattr(OriginStream, "committed", property(lambda self: self.accepted))
     accept = Inbox._accept  # noqa: SLF001
 
     def accept_and_tell(self, stream, publication):
-        self._plan_receipt(publication.origin, stream, 5.0)
+        self._schedule_receipt(publication.origin, stream, 5.0)
         return accept(self, stream, publication)
 
     monkeypatch.setattr(Inbox, "_accept", accept_and_tell)
@@ -382,7 +382,7 @@ def test_what_a_full_link_drops_is_reminded_of_and_asked_for(monkeypatch):
     ]
     narrow = LinkOptions(delay_ms=500.0, frames_in_flight_max=5)
     assert broken(script, links=narrow) == set()
-    monkeypatch.setattr(Inbox, "remind", lambda self, owed, now: [])
+    monkeypatch.setattr(Inbox, "receive_pending_notice", lambda self, owed, now: [])
     assert broken(script, links=narrow) == {"guaranteed"}
 
 
@@ -393,7 +393,7 @@ def test_a_gap_that_overtakes_what_waits_for_the_inbox_loses_it(monkeypatch):
     def hasty(self, site, gap):
         self._write(site, GapWrite(gap.origin, gap.epoch, gap.last))
 
-    monkeypatch.setattr(SimulatedDelivery, "miss", hasty)
+    monkeypatch.setattr(SimulatedDelivery, "record_gap", hasty)
     assert broken(GAP_BEHIND_OTHERS, disk=small) == {"guaranteed"}
 
 
@@ -404,11 +404,11 @@ def test_a_receiver_that_gives_up_what_it_is_reminded_of_says_why_in_vain(monkey
 
     def lazy(self, owed, now):
         effects = remind(self, owed, now)
-        return [*effects, *self._give_up(owed.node, reason)] if now > LATE_S else effects
+        return [*effects, *self._abandon_missing(owed.source, reason)] if now > LATE_S else effects
 
     small = DiskOptions(sync_ms=5.0, journal_max=2)
     assert broken(DROPPED_BEFORE, disk=small) == set()
-    monkeypatch.setattr(Inbox, "remind", lazy)
+    monkeypatch.setattr(Inbox, "receive_pending_notice", lazy)
     assert broken(DROPPED_BEFORE, disk=small) == {"guaranteed"}
 
 
@@ -421,7 +421,7 @@ def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
             effect
             for effect in handle(self, event, now)
             if not isinstance(effect, effects.Deliver)
-            or self.table.plan(effect.publication.topic).deliver
+            or self.table.plan(effect.publication.topic).deliver_locally
         ]
 
     script = [
@@ -450,18 +450,18 @@ def test_a_chain_per_filter_loses_what_changes_its_filter(monkeypatch):
         )
         for to, _ in previous:
             counts[to, owner(to, event.topic)] = publication.sequence
-        self._pending[-1] = structs.replace(publication, previous=previous)
-        return self._pending[-1]
+        self._uncommitted[-1] = structs.replace(publication, previous=previous)
+        return self._uncommitted[-1]
 
     init = Node.__init__
 
     def start(self, *args):
         init(self, *args)
-        wanters = self.remote.wanters
-        self.custody.outbox.owner = lambda to, topic: next(
+        wanters = self.remote_interest.nodes_by_filter
+        self.delivery.outbox.owner = lambda to, topic: next(
             name for name in reversed(wanters) if to in wanters[name]
         )
 
-    monkeypatch.setattr(Outbox, "capture", per_filter)
+    monkeypatch.setattr(Outbox, "assign_position", per_filter)
     monkeypatch.setattr(Node, "__init__", start)
     assert "guaranteed" in broken(COVERED, links=LOSSY)

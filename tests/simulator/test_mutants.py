@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from hansa.protocol.forwarding.dedup import SequenceWindow
 from hansa.protocol.forwarding.numbering import LocalSequencer
 from hansa.protocol.forwarding.table import ForwardingTable, TopicPlan
 from hansa.protocol.links.neighbours import Neighbours
@@ -94,13 +93,13 @@ def test_announcements_that_are_passed_on_whatever_their_distance_cost_too_much(
 
     def hear_and_pass_on(self, neighbour, frame):
         route = self.routes.get(frame.core)
-        known = route.heard.get(neighbour) if route else None
+        known = route.announcements.get(neighbour) if route else None
         return hear(self, neighbour, frame) or known != (
             (frame.incarnation, frame.seq),
             frame.distance,
         )
 
-    monkeypatch.setattr(CoreRoutes, "hear", hear_and_pass_on)
+    monkeypatch.setattr(CoreRoutes, "receive_announcement", hear_and_pass_on)
     assert "cost" in caught("grid:5x5", GRID)
 
 
@@ -116,21 +115,23 @@ def test_announcements_of_an_old_sequence_number_lead_in_circles(monkeypatch):
 
     def choose_anything(self, route):
         if route.distance != 0:
-            route.feasible = 1 << 32
+            route.feasible_distance = 1 << 32
         return choose(self, route)
 
-    monkeypatch.setattr(CoreRoutes, "_choose", choose_anything)
+    monkeypatch.setattr(CoreRoutes, "_select_parents", choose_anything)
     assert "parents nearer" in caught("ring:8", [*HALVES, (4.0, CrashAgent(0))])
 
 
 def test_a_distance_that_is_counted_twice_per_hop_is_not_true(monkeypatch):
-    monkeypatch.setattr(Neighbours, "cost", lambda self, link: 2)
+    monkeypatch.setattr(Neighbours, "link_cost", lambda self, link: 2)
     assert "true distances" in caught("grid:3x3", GRID)
 
 
 def test_ids_without_incarnation_lose_what_a_restarted_node_publishes(monkeypatch):
     name = LocalSequencer.make_publication
-    monkeypatch.setattr(LocalSequencer, "name", lambda self, event, *_: name(self, event, 1))
+    monkeypatch.setattr(
+        LocalSequencer, "make_publication", lambda self, event, *_: name(self, event, 1)
+    )
     assert "completeness" in caught("ring:4", RESTART)
 
 
@@ -145,7 +146,7 @@ def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
         def add(self, number):
             return self._remember(self._seen, number)
 
-        def new_towards(self, number, group):
+        def mark_sent_towards(self, number, group):
             return self._remember(self._towards, (number, group))
 
         def _remember(self, seen, key):
@@ -156,10 +157,7 @@ def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
                 seen.popitem(last=False)
             return new
 
-    monkeypatch.setattr("hansa.protocol.forwarding.dedup.Window", Recent)
-    assert isinstance(
-        SequenceWindow(64), SequenceWindow
-    )  # the module's own name is what was replaced
+    monkeypatch.setattr("hansa.protocol.forwarding.dedup.SequenceWindow", Recent)
     slow_side = LinkOptions(delays_ms=((0, 1, 30.0),))
     assert "at most once" in caught("ring:8", BURST, links=slow_side)
 
@@ -174,9 +172,9 @@ def test_a_copy_that_is_changed_on_its_way_is_a_phantom(monkeypatch):
         return replace_payload(onward(self, hops, named))
 
     def replace_payload(copy):
-        return Publication(copy.origin, copy.life, copy.number, copy.qos, "b", copy.payload)
+        return Publication(copy.origin, copy.epoch, copy.sequence, copy.qos, "b", copy.payload)
 
-    monkeypatch.setattr(Publication, "onward", spoilt)
+    monkeypatch.setattr(Publication, "forwarded_copy", spoilt)
     assert "no phantom" in caught(
         "line:2", [(0.0, ClientSubscribe(1, "#")), (5.0, ClientPublish(0, "a"))]
     )
@@ -188,7 +186,7 @@ def test_a_core_that_nobody_replaces_is_missed(monkeypatch):
     def give_up(self, group, now):
         effects = evaluate(self, group, now)
         if now > 5.0:
-            self.claims.pop(group, None)
+            self.own_claims.pop(group, None)
             self.cores.pop(group, None)
         return effects
 
@@ -209,7 +207,7 @@ def test_plans_without_a_bound_are_noticed_as_they_grow(monkeypatch):
     assert caught("line:2", PLANS, protocol=tight) == set()
 
     def plan_and_keep(self, topic):
-        entries, wanted = self._entries.match(topic), self._wanted.match(topic)
+        entries, wanted = self._entries.match(topic), self._local_filters.match(topic)
         return self.plans.setdefault(topic, TopicPlan(entries, bool(wanted)))
 
     monkeypatch.setattr(ForwardingTable, "plan", plan_and_keep)
@@ -217,7 +215,7 @@ def test_plans_without_a_bound_are_noticed_as_they_grow(monkeypatch):
 
 
 def test_parents_that_are_never_told_of_a_leave_keep_too_many_members(monkeypatch):
-    monkeypatch.setattr(MeshMembers, "leave", lambda self, now: [])
+    monkeypatch.setattr(MeshMembers, "pop_due_leaves", lambda self, now: [])
     monkeypatch.setattr(MeshMembers, "next_deadline", lambda self: None)
     script = [
         (0.0, ClientSubscribe(2, "a")),
@@ -250,21 +248,21 @@ def test_a_subscription_table_without_one_branch_loses_what_is_wanted_there(monk
         made.mesh_links = made.mesh_links[1:]
         return made
 
-    monkeypatch.setattr(TreeSubscriptions, "_entry", forget_one)
+    monkeypatch.setattr(TreeSubscriptions, "_make_entry", forget_one)
     assert "completeness" in caught_with("tree-subscriptions")
 
 
 def test_a_subscription_table_with_every_branch_takes_too_many(monkeypatch):
     def take_all(self, group, wanters):
-        return dict.fromkeys(self._branches.values())
+        return dict.fromkeys(self._neighbour_towards.values())
 
-    monkeypatch.setattr(TreeSubscriptions, "_takes", take_all)
+    monkeypatch.setattr(TreeSubscriptions, "_tree_neighbours", take_all)
     assert caught_with("tree-subscriptions") & {"tables agree", "meshes minimal"}
 
 
 def test_paths_that_leave_the_shortest_ways_are_noticed(monkeypatch):
     def flood(self, origin, wanter):
-        return tuple(self._around.graph.lengths(self._self))
+        return tuple(self._context.graph.lengths(self._self))
 
     monkeypatch.setattr(PathsStrategy, "_next_hops", flood)
     assert "own ways" in caught_with("paths", redundancy=1)
@@ -275,7 +273,7 @@ def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
 
     def only_once(self, around):
         init(self, around)
-        self._twice = False
+        self._use_two_paths = False
 
     monkeypatch.setattr(PathsStrategy, "__init__", only_once)
     assert "own ways" in caught_with("paths", redundancy=2)
@@ -283,20 +281,21 @@ def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
 
 HASH_ORDER = """
 from hansa.protocol.interest.local import LocalInterest
-from hansa.simulator.actions import Step, Subscribe
-from hansa.simulator.options import Options, Phases
+from hansa.simulator.actions import ClientSubscribe, ScheduledAction
+from hansa.simulator.options import Phases, SimulationOptions
 from hansa.simulator.run import simulate
-from hansa.simulator.topologies import parse
+from hansa.simulator.topologies import parse_topology
 
-due = LocalInterest.due
+pop_due_changes = LocalInterest.pop_due_changes
 
 def unordered(self, installed, now):
-    added, removed = due(self, installed, now)
+    added, removed = pop_due_changes(self, installed, now)
     return list(set(added)), removed
 
-LocalInterest.due = unordered
-script = tuple(Step(0.0, Subscribe(0, f"topic/{n}")) for n in range(20))
-options = Options(parse("ring:3", 0), schedule=script, phases=Phases(warm_up_s=2.0))
+LocalInterest.pop_due_changes = unordered
+script = tuple(ScheduledAction(0.0, ClientSubscribe(0, f"topic/{n}")) for n in range(20))
+topology, phases = parse_topology("ring:3", 0), Phases(warm_up_s=2.0)
+options = SimulationOptions(topology, schedule=script, phases=phases)
 print(simulate(options).fingerprint)
 """
 

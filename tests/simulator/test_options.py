@@ -16,8 +16,8 @@ from hansa.simulator.topologies import parse_topology
         (lambda: LinkOptions(loss=1.0), "loss"),
         (lambda: LinkOptions(duplicate=-0.1), "duplicate"),
         (lambda: LinkOptions(delay_ms=-1), "delay_ms"),
-        (lambda: LinkOptions(frames_in_flight_max=-1), "window"),
-        (lambda: LinkOptions(redial_wait_s=(1.0, 0.1)), "redial_s"),
+        (lambda: LinkOptions(frames_in_flight_max=-1), "frames_in_flight_max"),
+        (lambda: LinkOptions(redial_wait_s=(1.0, 0.1)), "redial_wait_s"),
         (lambda: FaultCounts(crashes=-1), "crashes"),
         (lambda: FaultCounts(outage_s=(0.0, 1.0)), "outage_s"),
         (lambda: Workload(payload_bytes=7), "payload_bytes"),
@@ -41,7 +41,7 @@ def test_values_that_cannot_work_are_refused_by_name(make, field):
 )
 def test_links_are_streams_unless_frames_may_go_astray(links):
     assert LinkOptions(jitter_ms=9.0).is_ordered
-    assert not links.ordered
+    assert not links.is_ordered
 
 
 def test_a_run_ends_after_its_phases_and_its_last_step():

@@ -11,7 +11,7 @@ PHASES = Phases(warm_up_s=2.0, traffic_s=10.0, settle_s=3.0, final_s=4.0)
 
 
 def steps(kind, seed=0, **workload):
-    workload = {"final": False, **workload}
+    workload = {"publish_finally": False, **workload}
     options = SimulationOptions(
         parse_topology("ring:6", 0), seed=seed, phases=PHASES, workload=Workload(**workload)
     )
@@ -57,7 +57,7 @@ def test_nobody_takes_back_what_was_never_subscribed():
 
 
 def test_in_the_end_everybody_publishes_to_everything_early_enough_to_arrive():
-    made = steps(ClientPublish, topics=("a", "b"), final=True)
+    made = steps(ClientPublish, topics=("a", "b"), publish_finally=True)
     assert len({(step.action.node, step.action.topic) for step in made}) == len(made) == 12
     assert all(15.0 <= step.at_s < 17.0 for step in made)
 

@@ -78,7 +78,7 @@ class ConnectPacket(Packet, frozen=True):
 
     def __repr__(self) -> str:
         """Say who connects; a password has no business in a log."""
-        return f"Connect({self.client_id!r}, version={self.version!r})"
+        return f"ConnectPacket({self.client_id!r}, version={self.version!r})"
 
 
 class ConnAckPacket(Packet, frozen=True):
@@ -210,3 +210,8 @@ AnyPacket = (
     | DisconnectPacket
     | AuthPacket
 )
+
+
+def packet_name(packet_class: type) -> str:
+    """Return the name of a packet as the standard writes it: `PUBACK`."""
+    return packet_class.__name__.removesuffix("Packet").removeprefix("Oversized").upper()

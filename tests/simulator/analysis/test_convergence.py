@@ -46,15 +46,15 @@ def test_interest_that_changes_before_all_is_right_belongs_to_the_fault():
 
 def test_without_checkers_the_same_is_measured_with_fewer_comparisons():
     script = [(5.0, CrashAgent(3)), (8.0, ClientSubscribe(0, "a")), (8.001, RestartAgent(3))]
-    checked = Played("ring:5", script, check=True).run(20.0).simulation.tracker
-    alone = Played("ring:5", script, check=False).run(20.0).simulation.tracker
+    checked = Played("ring:5", script, check_invariants=True).run(20.0).simulation.tracker
+    alone = Played("ring:5", script, check_invariants=False).run(20.0).simulation.tracker
     assert alone.measurements() == checked.measurements()
     assert (alone.is_converged, checked.is_converged) == (True, True)
 
 
 def test_without_checkers_nothing_is_compared_that_nobody_asks_for():
     script = [(8.0, ClientSubscribe(0, "a"))]
-    tracker = Played("ring:5", script, check=False).run(20.0).simulation.tracker
+    tracker = Played("ring:5", script, check_invariants=False).run(20.0).simulation.tracker
     assert not tracker.is_converged
 
 

@@ -9,8 +9,8 @@ def publication(payload):
 
 
 def entry(ledger, wanted=(), at=0.0):
-    made = LedgerEntry(len(ledger.entries), 0, "a", ledger.payload(16), 0, False, at, wanted)
-    ledger.publish(made)
+    made = LedgerEntry(len(ledger.entries), 0, "a", ledger.next_payload(16), 0, False, at, wanted)
+    ledger.add_publication(made)
     return made
 
 

@@ -72,7 +72,7 @@ def test_a_federation_at_rest_is_right(resting):
         (1, {"cores": core_with(parents=(9,))}, "by 9, gone"),
         (0, {"cores": lambda view: {}}, "its core n0 does not announce itself"),
         (1, {"cores": core_with(parents=(2,))}, "has no way to the core 0"),
-        (2, {"groups": group_with(member=False)}, "n2 wants it and is not joined to core 0"),
+        (2, {"groups": group_with(is_member=False)}, "n2 wants it and is not joined to core 0"),
         (1, {"groups": group_with(children=())}, "n2 wants it and is not joined to core 0"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_users_would_feel_is_not_converged(resting, place, changes, problem
         (3, {"cores": core_with(parents=(2,))}, "redundancy filled"),
         (2, {"groups": group_with(parents=(1, 3))}, "tables agree"),
         (1, {"groups": group_with(children=(2, 4))}, "tables agree"),
-        (3, {"groups": group_with(member=True)}, "meshes minimal"),
+        (3, {"groups": group_with(is_member=True)}, "meshes minimal"),
         (3, {"groups": group_with(interested_nodes=(0,))}, "meshes minimal"),
         (3, {"installed": lambda view: False}, "interest installed"),
     ],
@@ -104,7 +104,7 @@ def test_hops_are_not_promised_where_round_trips_count(resting):
 
 
 def test_tables_are_not_promised_where_round_trips_count_and_wander(resting):
-    tampered = Tampered(resting, 3, groups=group_with(member=True, parents=(2,)))
+    tampered = Tampered(resting, 3, groups=group_with(is_member=True, parents=(2,)))
     settings = ProtocolSettings(metric=Metric.RTT)
     assert dict(StructureCheck(tampered, settings, is_steady=True).find_broken_invariants())
     assert not dict(StructureCheck(tampered, settings, is_steady=False).find_broken_invariants())
@@ -123,7 +123,7 @@ def test_a_core_that_is_not_there_is_a_problem(resting):
     class Agreed(Tampered):
         """All agree on a core that does not exist."""
 
-        def view(self, site):
+        def status(self, site):
             view = super().status(site)
             return replace(view, groups=group_with(core=9)(view))
 

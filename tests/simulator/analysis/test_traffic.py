@@ -37,8 +37,8 @@ def test_frames_are_counted_by_kind_and_numbered_ones_as_what_they_carry():
     traffic = TrafficCounter(wire_bytes=False)
     for frame in FRAMES:
         traffic.count_frame(frame)
-    assert traffic.control_frames() == {"Announce": 1, "Heartbeat": 1, "Membership": 2}
-    assert list(traffic.control_bytes()) == ["Announce", "Heartbeat", "Membership"]
+    assert traffic.control_frames() == {"CoreAnnouncement": 1, "Heartbeat": 1, "MeshMembership": 2}
+    assert list(traffic.control_bytes()) == ["CoreAnnouncement", "Heartbeat", "MeshMembership"]
     assert traffic.data_frames == 1
     assert traffic.data_bytes == len(codec.encode(PUBLICATION))
 

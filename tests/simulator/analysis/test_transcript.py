@@ -9,7 +9,7 @@ from hansa.simulator.analysis.transcript import Transcript, format_line
 def test_a_line_has_time_place_and_what_happened():
     news = CoreElected("a/#", NodeId(1))
     assert format_line(0.01234, 3, repr(news)) == "    0.0123 n3 CoreElected(group='a/#', core=1)\n"
-    assert format_line(12.5, None, repr(CrashAgent(3))) == "   12.5000 -- Crash(node=3)\n"
+    assert format_line(12.5, None, repr(CrashAgent(3))) == "   12.5000 -- CrashAgent(node=3)\n"
 
 
 def test_a_listener_is_told_what_becomes_a_line():

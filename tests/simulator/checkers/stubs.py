@@ -19,11 +19,18 @@ def published(place=0, topic="a"):
 
 
 def publication(**changes):
-    fields = {"origin": 0, "life": 1, "number": 1, "qos": 0, "topic": "a", "payload": b"12345678"}
+    fields = {
+        "origin": 0,
+        "epoch": 1,
+        "sequence": 1,
+        "qos": 0,
+        "topic": "a",
+        "payload": b"12345678",
+    }
     return Publication(**{**fields, **changes})
 
 
 def end(world, sender=0, receiver=1):
     """Return the sending end of a session."""
-    other = SimpleNamespace(machine=world.sites[receiver])
-    return SimpleNamespace(machine=world.sites[sender], other=other, id=receiver)
+    other = SimpleNamespace(host=world.sites[receiver])
+    return SimpleNamespace(host=world.sites[sender], peer=other, id=receiver)

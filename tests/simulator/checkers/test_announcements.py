@@ -107,14 +107,14 @@ def test_a_dead_node_is_nobodys_way(violations):
 
 def announce(checker, world, times, distance=0):
     for _ in range(times):
-        checker.announced(end(world), CoreAnnouncement(CORE, 1, 1, distance))
+        checker.on_announcement_sent(end(world), CoreAnnouncement(CORE, 1, 1, distance))
 
 
 def all_up(checker, world):
     for site in world.sites:
         for other in world.sites:
             if other is not site:
-                checker.told(site, NeighbourUp(other.memory.id, LinkId(1)))
+                checker.on_notification(site, NeighbourUp(other.state.id, LinkId(1)))
 
 
 def test_more_than_two_frames_per_link_are_seen(world, violations):

@@ -37,7 +37,7 @@ def play(*more, until=4.9, **options):
 def finish(played, until=20.0):
     """Play to the end; return which guarantees were broken, without time and seed."""
     played.run(until)
-    for call in played.world.watchers.finished:
+    for call in played.world.hooks.on_run_finished:
         call()
     texts = [text.partition(" (")[0] for text in played.simulation.violations]
     return [text for text in texts if text.startswith("guaranteed: ")]
@@ -88,14 +88,14 @@ def test_a_gap_without_a_reason_is_seen(reason):
 def test_a_publication_with_two_positions_is_seen():
     played = play(until=10.0)
     journal = played.world.sites[0].state.disk.journal
-    journal.append(replace(journal[0], number=2))
+    journal.append(replace(journal[0], sequence=2))
     assert finish(played) == ["guaranteed: n0 has captured a publication twice"]
 
 
 def test_a_position_of_two_publications_is_seen():
     played = play((6.0, ClientPublish(0, "a/b", qos=2)), until=10.0)
     journal = played.world.sites[0].state.disk.journal
-    journal[1] = replace(journal[1], number=1)
+    journal[1] = replace(journal[1], sequence=1)
     assert finish(played) == ["guaranteed: n0 has given a position twice"]
 
 
@@ -277,14 +277,14 @@ def test_only_what_was_let_pass_may_come_behind_later_ones():
 
 
 def reconnect(broker):
-    broker.hang_up(7.0)
-    broker.connect()
+    broker.disconnect_agent(7.0)
+    broker.connect_agent()
 
 
 def test_only_a_new_connection_excuses_a_copy_at_qos_1_and_a_lost_session_one_at_qos_2():
     assert delivered(1, 1, between=reconnect) == []
     assert delivered(2, 1, between=reconnect) == ["guaranteed: n1 delivers publication 1 again"]
-    assert delivered(2, 1, between=lambda broker: broker.forget_agent(7.0)) == []
+    assert delivered(2, 1, between=lambda broker: broker.drop_session(7.0)) == []
 
 
 def test_no_more_copies_are_excused_than_were_under_way():

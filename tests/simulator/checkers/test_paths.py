@@ -59,4 +59,4 @@ def test_a_strategy_that_promises_no_ways_of_its_own_is_not_judged_by_them():
     for strategy, judges in (("paths", True), ("tree-flood", False)):
         played = Played("ring:6", protocol=ProtocolSettings(strategy=strategy))
         calls = played.world.hooks.on_copy_sent
-        assert any("OwnWays" in repr(call) for call in calls) == judges
+        assert any("ShortestPathsFromOrigin" in repr(call) for call in calls) == judges

@@ -55,7 +55,7 @@ def test_a_second_delivery_to_one_broker_is_seen(world, violations):
 def test_an_agent_that_started_again_cannot_remember(world, violations):
     checker = AtMostOnce(world, violations)
     checker.on_delivered(world.sites[1], publication(), published())
-    world.sites[1].life += 1
+    world.sites[1].process_run += 1
     checker.on_delivered(world.sites[1], publication(), published())
     assert violations == []
 
@@ -64,11 +64,11 @@ def test_a_copy_may_cross_once_to_spread_and_once_per_group_it_names(world, viol
     checker = NoLoop(world, violations)
     way = end(world)
     checker.on_copy_sent(way, publication())
-    checker.on_copy_sent(way, publication(named=(7,)))
-    checker.on_copy_sent(way, publication(named=(8,)))
+    checker.on_copy_sent(way, publication(target_groups=(7,)))
+    checker.on_copy_sent(way, publication(target_groups=(8,)))
     checker.on_copy_sent(end(world, 1, 0), publication())
     assert violations == []
-    checker.on_copy_sent(way, publication(named=(8,)))
+    checker.on_copy_sent(way, publication(target_groups=(8,)))
     assert "crosses n0>n1 4 times, named 2" in violations[0]
 
 

@@ -32,7 +32,7 @@ class Resting:
 
 def test_a_federation_that_is_not_right_in_time_is_seen(violations, monkeypatch):
     resting = Resting(violations)
-    monkeypatch.setattr(resting.tracker, "compare", lambda: "all is wrong")
+    monkeypatch.setattr(resting.tracker, "find_problem", lambda: "all is wrong")
     resting.disturb("crash 3")
     resting.checker.on_run_finished()
     (violation,) = violations
@@ -43,7 +43,7 @@ def test_a_federation_that_is_not_right_in_time_is_seen(violations, monkeypatch)
 def test_a_table_that_is_not_exact_is_seen_before_the_next_fault(violations, monkeypatch):
     resting = Resting(violations)
     lost = [("true distances", "n1 is lost")]
-    monkeypatch.setattr(resting.structure, "exact", lambda: lost)
+    monkeypatch.setattr(resting.structure, "find_broken_invariants", lambda: lost)
     resting.disturb("crash 3")
     assert violations == []
     resting.disturb("crash 2", rest_s=0.0)
@@ -53,7 +53,7 @@ def test_a_table_that_is_not_exact_is_seen_before_the_next_fault(violations, mon
 def test_what_is_wrong_for_a_moment_only_is_forgiven(violations, monkeypatch):
     resting = Resting(violations)
     problems = [[("databases equal", "n1 is late")], []]
-    monkeypatch.setattr(resting.structure, "exact", lambda: problems.pop(0))
+    monkeypatch.setattr(resting.structure, "find_broken_invariants", lambda: problems.pop(0))
     resting.disturb("crash 3")
     resting.checker.on_run_finished()
     assert (violations, problems) == ([], [])
@@ -61,7 +61,7 @@ def test_what_is_wrong_for_a_moment_only_is_forgiven(violations, monkeypatch):
 
 def test_who_is_disturbed_again_gets_more_time(violations, monkeypatch):
     resting = Resting(violations)
-    monkeypatch.setattr(resting.tracker, "compare", lambda: "all is wrong")
+    monkeypatch.setattr(resting.tracker, "find_problem", lambda: "all is wrong")
     resting.disturb("crash 3", rest_s=1.0)
     resting.disturb("crash 2", rest_s=1.0)
     resting.checker.on_run_finished()

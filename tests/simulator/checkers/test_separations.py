@@ -18,13 +18,13 @@ def partings(*script, lease_s=5.0) -> tuple[Played, Separations]:
     made = Separations(played.world, GroundTruth(played.world), lease_s, NOTICED_S)
 
     class Look(Hooks):
-        def started(self, site):
+        def on_agent_started(self, site):
             made.update()
 
-        def stopped(self, site):
+        def on_agent_stopped(self, site):
             made.update()
 
-        def disturbed(self, what, fault, places):
+        def on_disturbance(self, what, fault, places):
             made.update()
 
     played.world.set_hooks([Look()])

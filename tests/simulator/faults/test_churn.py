@@ -38,7 +38,7 @@ def test_without_any_healing_the_check_would_fail(monkeypatch):
     """The test can fail: nodes that never look are never linked again."""
     monkeypatch.setattr(
         "hansa.topology.neighbour_selector.NeighbourSelector.update_links",
-        lambda self, now, planning: None,
+        lambda self, now, is_planning: None,
     )
     options = ChurnOptions(
         nodes=8, seconds=120, manager_modes=(ManagerMode.UP, ManagerMode.AWAY), seed=2, rate=0.5

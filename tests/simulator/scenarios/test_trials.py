@@ -19,14 +19,14 @@ def test_names_are_unique():
 @pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 def test_a_trial_is_the_same_for_all_but_the_settings(trial):
     one, other = (
-        trial.options(ProtocolSettings(strategy=name), seed=3) for name in ("mesh", "paths")
+        trial.make_options(ProtocolSettings(strategy=name), seed=3) for name in ("mesh", "paths")
     )
     assert replace(one, protocol=other.protocol) == other
 
 
 @pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 def test_there_is_something_to_measure(trial):
-    options = trial.options(ProtocolSettings(), seed=3)
+    options = trial.make_options(ProtocolSettings(), seed=3)
     said = sum(
         step.action.count for step in options.schedule if isinstance(step.action, ClientPublish)
     )

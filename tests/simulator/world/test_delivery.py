@@ -28,7 +28,7 @@ def played(*script, sync_ms=100.0, **bounds):
 
 
 def session(world, place=0):
-    return list(world.world.sites[place].broker.session)
+    return list(world.world.sites[place].broker.session_queue)
 
 
 def test_a_publication_stays_in_the_session_until_the_journal_is_safe():
@@ -94,7 +94,7 @@ def test_a_stalled_disk_holds_everything_back():
 
 def test_what_the_broker_cannot_queue_is_not_captured():
     publish = (5.1, ClientPublish(0, "a", qos=1, count=5, interval_s=0.01))
-    world = played((5.0, StallDisk(0, 3.0)), publish, queue_max=2).run(10.0)
+    world = played((5.0, StallDisk(0, 3.0)), publish, broker_queue_max=2).run(10.0)
     assert world.received(1) == [0, 1]
     assert [entry.is_captured for entry in world.world.ledger.entries] == [True] * 2 + [False] * 3
     assert world.world.sites[0].broker.dropped_count == 3
@@ -126,7 +126,7 @@ def test_a_small_journal_makes_a_gap():
         (6.0, ClientPublish(0, "a", qos=1, count=5)),
         (8.0, RestartAgent(1)),
     )
-    world = played(*script, sync_ms=1.0, keep_max=2).run(12.0)
+    world = played(*script, sync_ms=1.0, journal_max=2).run(12.0)
     assert world.received(1) == [3, 4]
     (gap,) = world.news(Gap, 1)
     assert (gap.first, gap.last, gap.reason) == (1, 3, "retention")
@@ -147,7 +147,9 @@ def test_a_gap_is_known_after_a_restart():
         (6.0, ClientPublish(0, "a", qos=1, count=5)),
         (8.0, RestoreLink(0, 1)),
     ]
-    world = played(*script, (12.0, RestartAgent(1)), (13.0, RestartAgent(0)), keep_max=2).run(20.0)
+    world = played(*script, (12.0, RestartAgent(1)), (13.0, RestartAgent(0)), journal_max=2).run(
+        20.0
+    )
     (gap,) = world.news(Gap, 1)
     assert (gap.first, gap.last) == (1, 3)
     assert world.received(1) == [3, 4]
@@ -175,4 +177,4 @@ def test_a_state_from_before_the_first_capture_gives_no_position_out_again():
 
 
 def site_epoch(world, place=0):
-    return world.world.sites[place].memory.disk.epoch
+    return world.world.sites[place].state.disk.epoch

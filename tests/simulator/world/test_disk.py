@@ -25,9 +25,9 @@ def kept(number, *receivers, epoch=1, size=10):
     return OutboxWrite(item, packet_id=100 + number)
 
 
-def journal(count, keep_max=100):
+def journal(count, journal_max=100):
     """Return a disk that owes node 2 every publication, and node 3 every second."""
-    disk = SimulatedDisk(keep_max)
+    disk = SimulatedDisk(journal_max)
     disk.epoch = 1
     for number in range(1, count + 1):
         disk.write(kept(number, *((TWO, THREE) if number % 2 == 0 else (TWO,))))
@@ -36,7 +36,7 @@ def journal(count, keep_max=100):
 
 
 def found(recalled):
-    return [item.number for item in recalled.publications]
+    return [item.sequence for item in recalled.publications]
 
 
 def test_a_sync_is_planned_once_for_all_that_is_written_before_it():
@@ -91,7 +91,7 @@ def test_a_node_gets_what_it_is_owed_after_what_it_has():
 
 
 def test_a_full_journal_drops_what_is_oldest_and_says_so():
-    disk = journal(6, keep_max=4)
+    disk = journal(6, journal_max=4)
     assert found(disk.read_journal(ReadJournal(TWO, 1, 0, 6, 1_000))) == [3, 4, 5, 6]
     assert disk.trimmed_upto == (1, 2)
     assert disk.restored_state(2).last_assigned == {TWO: 6, THREE: 6}

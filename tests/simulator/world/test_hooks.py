@@ -1,5 +1,6 @@
 """Hooks: only those that are overridden are called."""
 
+from hansa.simulator import checkers
 from hansa.simulator.world.hooks import HookCallbacks, Hooks
 
 
@@ -18,3 +19,12 @@ def test_a_watcher_is_called_for_what_it_overrides_and_for_nothing_else():
     for call in watchers.on_disturbance:
         call("crash 3", True, (3,))
     assert curious.seen == [("crash 3", True, (3,))]
+
+
+def test_every_checker_overrides_a_hook():
+    """A renamed hook must not silence a checker: its old method would never be called."""
+    hooks = [name for name in vars(Hooks) if name.startswith("on_")]
+    for name in checkers.__all__:
+        checker = getattr(checkers, name)
+        if isinstance(checker, type) and checker is not checkers.Checker:
+            assert any(getattr(checker, hook) is not getattr(Hooks, hook) for hook in hooks), name

@@ -39,7 +39,9 @@ def arrivals(played):
     """How many copies of each publication clients got at node 1, none of them with a complaint."""
     assert played.simulation.violations == []
     ledger = played.world.ledger
-    return len([entry for entry in ledger.entries if 1 in entry.arrivals]), ledger.duplicates
+    return len(
+        [entry for entry in ledger.entries if 1 in entry.delivered_at]
+    ), ledger.duplicate_count
 
 
 def broker(played):
@@ -66,7 +68,7 @@ def test_at_qos_2_the_broker_holds_it_until_its_record_is_safe_and_it_is_release
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_crash_after_any_step_brings_it_once_at_qos_2(after, torn):
     script = ((SAFE_AT + 0.01 + after, CrashAgent(1)), (6.0, RestartAgent(1)))
-    assert arrivals(play(*script, torn=torn).run(10.0)) == (1, 0)
+    assert arrivals(play(*script, partial_writes=torn).run(10.0)) == (1, 0)
 
 
 @pytest.mark.parametrize("after", STEPS)
@@ -77,11 +79,11 @@ def test_a_crash_after_any_step_loses_nothing_at_qos_1_and_copies_what_was_not_c
 
 
 def test_no_more_are_under_way_than_the_window():
-    played = start(play(count=5, window=2))
+    played = start(play(count=5, in_flight_max=2))
     played.run(5.9)
     assert arrivals(played.run(20.0)) == (5, 0)
     crash = ((6.0, CrashAgent(1)), (6.1, RestartAgent(1)))
-    assert arrivals(play(*crash, qos=1, count=30, window=2).run(30.0))[0] == 30
+    assert arrivals(play(*crash, qos=1, count=30, in_flight_max=2).run(30.0))[0] == 30
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -37,7 +37,7 @@ class Pair:
 
     def __init__(self, **options):
         self.scheduler = Scheduler()
-        options = {"delay_ms": 1.0, "redial_s": ONE_SECOND_REDIAL, **options}
+        options = {"delay_ms": 1.0, "redial_wait_s": ONE_SECOND_REDIAL, **options}
         self.network = Network(LinkOptions(**options), 7, self.scheduler, self._note)
         self.a, self.b = Host(0), Host(1)
         self.network.add_link(self.a, self.b)
@@ -56,7 +56,7 @@ class Pair:
         self.b.seen.clear()
 
     def send(self, host, *frames):
-        (end,) = host.ends.values()
+        (end,) = host.link_ends.values()
         for frame in frames:
             self.network.send(end, frame)
 
@@ -168,7 +168,7 @@ def test_datagrams_that_a_cut_swallowed_are_gone():
     assert pair.b.seen == []
 
 
-@pytest.mark.parametrize("direction", ["out", "back"])
+@pytest.mark.parametrize("direction", ["a_to_b", "b_to_a"])
 def test_nothing_connects_while_either_direction_is_cut(direction):
     pair = Pair()
     pair.network.cut_direction(getattr(pair.link, direction))
@@ -205,12 +205,12 @@ def test_closing_a_datagram_link_tells_the_other_end_unless_that_is_lost():
     assert [event for _, event in pair.b.seen] == [LinkClosed(LinkId(1), "connection closed")]
 
 
-@pytest.mark.parametrize("silent", ["listening", "frozen"])
+@pytest.mark.parametrize("silent", ["is_listening", "is_frozen"])
 def test_an_agent_that_does_not_run_answers_no_datagram(silent):
     pair = Pair(reorder=0.01)
     pair.open()
     pair.network.close_all_ends(pair.a, notify_peers=True)
-    setattr(pair.a, silent, silent == "frozen")
+    setattr(pair.a, silent, silent == "is_frozen")
     pair.send(pair.b, "still there?")
     pair.run(0.1)
     assert pair.b.seen == []

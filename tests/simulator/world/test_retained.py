@@ -67,12 +67,12 @@ def test_all_brokers_store_the_last_value_after_a_fault_of_the_receiver(fault, f
 
 
 def without_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RetainedOrder, "must_wait", lambda *_: False)
+    monkeypatch.setattr(RetainedOrder, "wait_or_send", lambda *_: False)
     monkeypatch.setattr(RetainedOrder, "hold_back", lambda _, publications: publications)
 
 
 def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RetainedState, "_doubt", lambda *_: None)
+    monkeypatch.setattr(RetainedState, "_schedule_check", lambda *_: None)
     monkeypatch.setattr("hansa.protocol.retained.checks.CHECK_S", float("inf"))
 
 

@@ -281,7 +281,9 @@ class SimulatedDisk:
                 if to in receivers and item.sequence > acknowledged.get(to, 0)
             ]
             previous = tuple((to, self.last_assigned.get(to, 0)) for to in pending_receivers)
-            moved_publication = replace(item, life=epoch, number=self.next_seq, previous=previous)
+            moved_publication = replace(
+                item, epoch=epoch, sequence=self.next_seq, previous=previous
+            )
             moved.append(OutboxWrite(moved_publication, kept.packet_id))
             self._apply_write(moved[-1])
         return moved

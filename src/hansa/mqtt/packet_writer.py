@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt import bodies, forms, packets, properties
+from hansa.mqtt import body_decoder, body_encoder, packets, properties
 from hansa.mqtt.fields import (
     FieldCursor,
     has_refusable_characters,
@@ -17,9 +17,7 @@ from hansa.mqtt.fields import (
     write_text,
     write_variable_integer,
 )
-from hansa.mqtt.packets import PlainPublish, PublishPacket
-from hansa.mqtt.properties import Property
-from hansa.mqtt.reader import (
+from hansa.mqtt.packet_reader import (
     CACHED_BLOCK_BYTES_MAX,
     CACHED_BLOCKS_MAX,
     CACHED_TOPIC_BYTES_MAX,
@@ -27,6 +25,8 @@ from hansa.mqtt.reader import (
     PacketReader,
     first_byte,
 )
+from hansa.mqtt.packets import PlainPublish, PublishPacket
+from hansa.mqtt.properties import Property
 from hansa.mqtt.types import PACKET_BYTES_MAX, PACKET_IDS_MAX, PacketType, Side, Version
 
 _PUBLISH = int(PacketType.PUBLISH) << 4
@@ -36,7 +36,7 @@ _QOS_MAX = 2
 _SHORT_HANDSHAKE_FORMAT = struct.Struct(">HH")
 _HOP_BY_HOP = (Property.SUBSCRIPTION_IDENTIFIER, Property.TOPIC_ALIAS)
 _SHORT_HANDSHAKE_HEADERS = {
-    answer: first_byte(kind) << 8 | 2 for kind, answer in bodies.HANDSHAKE_PACKETS.items()
+    answer: first_byte(kind) << 8 | 2 for kind, answer in body_decoder.HANDSHAKE_PACKETS.items()
 }
 
 
@@ -79,7 +79,7 @@ class PacketWriter:
         """Return the bytes of a packet; raise ValueError if the other side would refuse them."""
         if isinstance(packet, PublishPacket):
             return b"".join(self._encode_publish(packet))
-        kind, body = forms.encode_body(packet, self._version)
+        kind, body = body_encoder.encode_body(packet, self._version)
         data = b"".join((bytes((first_byte(kind),)), write_variable_integer(len(body)), body))
         self._require_size(len(data))
         decoded: list[packets.AnyPacket] = []

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.mqtt import strategies
 
-from hansa.mqtt import packets, reader
+from hansa.mqtt import packet_reader, packets
+from hansa.mqtt.packet_writer import PacketTooLarge, PacketWriter
 from hansa.mqtt.packets import (
     ConnectPacket,
     PubAckPacket,
@@ -20,7 +21,6 @@ from hansa.mqtt.packets import (
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode_properties
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import PacketTooLarge, PacketWriter
 
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)
@@ -172,13 +172,13 @@ def test_too_large_is_told_apart():
 
 
 def test_forgetting_changes_nothing(monkeypatch):
-    monkeypatch.setattr("hansa.mqtt.writer.TOPICS_MAX", 3)
-    monkeypatch.setattr("hansa.mqtt.writer.BLOCKS_MAX", 3)
+    monkeypatch.setattr("hansa.mqtt.packet_writer.CACHED_TOPICS_MAX", 3)
+    monkeypatch.setattr("hansa.mqtt.packet_writer.CACHED_BLOCKS_MAX", 3)
     raws = [encode_properties(((P.CONTENT_TYPE, str(n)),)) for n in range(5)]
     batch = [PublishPacket(f"t/{n % 7}", b"x", properties=raws[n % 5]) for n in range(70)]
     found: list[packets.AnyPacket] = []
     data, refused = PacketWriter(V5).encode_publications(batch)
-    reader.PacketReader(V5, sender=Side.CLIENT).feed(data, found)
+    packet_reader.PacketReader(V5, sender=Side.CLIENT).feed(data, found)
     assert (found, refused) == (batch, [])
 
 
@@ -186,10 +186,10 @@ def test_long_topics_and_properties_are_written_too():
     raw = encode_properties(((P.CONTENT_TYPE, "x" * 100),))
     publish = PublishPacket("a" * 300, b"x", properties=raw)
     found: list[packets.AnyPacket] = []
-    reader.PacketReader(V5, sender=Side.CLIENT).feed(PacketWriter(V5).encode(publish), found)
+    packet_reader.PacketReader(V5, sender=Side.CLIENT).feed(PacketWriter(V5).encode(publish), found)
     assert found == [publish]
 
 
 def test_password_is_not_shown():
     connect = ConnectPacket("me", username="user", password=b"secret")
-    assert repr(connect) == "Connect('me', version=<Version.V5: 5>)"
+    assert repr(connect) == "ConnectPacket('me', version=<Version.V5: 5>)"

@@ -25,11 +25,12 @@ from itertools import groupby
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import effects, inputs, limits, packets
 from hansa.mqtt.effects import Effect
+from hansa.mqtt.established import EstablishedConnection
 from hansa.mqtt.inputs import Input
-from hansa.mqtt.online import EstablishedConnection
 from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packet_reader import PacketReader
+from hansa.mqtt.packet_writer import PacketWriter
 from hansa.mqtt.properties import Properties, Property
-from hansa.mqtt.reader import PacketReader
 from hansa.mqtt.types import (
     REFUSAL_CODE_MIN,
     Reason,
@@ -37,7 +38,6 @@ from hansa.mqtt.types import (
     describe_connack_code,
     describe_reason,
 )
-from hansa.mqtt.writer import PacketWriter
 
 _RETURN_CODE_BAD_VERSION = 1  # a return code of 3.1.1
 
@@ -186,7 +186,7 @@ class ClientConnection:
             case packets.ConnAckPacket() as connack, _AwaitingConnAck() if len(batch) == 1:
                 output += self._receive_connack(connack, now)
             case _, _AwaitingConnAck():
-                problem = f"{packet_class.__name__}: the first packet is one CONNACK"
+                problem = f"{packets.packet_name(packet_class)}: the first packet is one CONNACK"
                 raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
     def _receive_connack(self, connack: packets.ConnAckPacket, now: float) -> list[Effect]:

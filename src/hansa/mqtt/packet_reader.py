@@ -12,7 +12,7 @@ bytes is faster than decoding and checking them again.
 from typing import NoReturn, TypeAlias
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt import bodies, packets, properties
+from hansa.mqtt import body_decoder, packets, properties
 from hansa.mqtt.fields import FIELD_BYTES_MAX, FieldCursor
 from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.types import PACKET_BYTES_MAX, PacketType, Reason, Side, Version
@@ -76,7 +76,7 @@ def first_byte(kind: PacketType) -> int:
 
 # Handshakes without a reason are as many as publications at QoS 1 and 2, and two bytes long.
 _SHORT_HANDSHAKE_PACKETS = {
-    first_byte(kind): answer for kind, answer in bodies.HANDSHAKE_PACKETS.items()
+    first_byte(kind): answer for kind, answer in body_decoder.HANDSHAKE_PACKETS.items()
 }
 
 
@@ -248,7 +248,7 @@ class PacketReader:
             if packet_id:
                 return _SHORT_HANDSHAKE_PACKETS[first](packet_id)
         kind = self._packet_type(first)
-        packet = bodies.decode_body(kind, data, body, end, self.version)
+        packet = body_decoder.decode_body(kind, data, body, end, self.version)
         if type(packet) is packets.ConnectPacket:
             self._set_version(packet.version)
         return packet

@@ -4,6 +4,7 @@ import pytest
 from tests.mqtt.peers import Peer, online, options
 
 from hansa.mqtt import packets
+from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.effects import (
     Close,
     Connected,
@@ -39,7 +40,6 @@ from hansa.mqtt.packets import (
 )
 from hansa.mqtt.packets import PublishPacket as Message
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.session import ClientConnection
 from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
@@ -47,7 +47,7 @@ both_versions = pytest.mark.parametrize("version", Version)
 
 
 def limits(version: Version = V5, **changed) -> BrokerLimits:
-    identifiers = {"identifiers_available": version is V5}
+    identifiers = {"subscription_ids_available": version is V5}
     given = {"keep_alive": 30, "session_expiry": 0, **identifiers, **changed}
     return BrokerLimits(version=version, client_id="me", **given)
 
@@ -134,9 +134,9 @@ def test_broker_that_says_nothing_is_given_up():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("d0 00", "PingResp: the first packet is one CONNACK"),
-        ("20 03 00 00 00 20 03 00 00 00", "ConnAck: the first packet is one CONNACK"),
-        ("e0 00", "Disconnect: the first packet is one CONNACK"),
+        ("d0 00", "PINGRESP: the first packet is one CONNACK"),
+        ("20 03 00 00 00 20 03 00 00 00", "CONNACK: the first packet is one CONNACK"),
+        ("e0 00", "DISCONNECT: the first packet is one CONNACK"),
         ("20 03 01 00 00", "CONNACK: a session, none was wanted"),
     ],
 )
@@ -290,7 +290,7 @@ def test_asks_when_told():
     peer.now = 0.25
     assert peer.hear(packets.PingRespPacket(), packets.PingRespPacket()) == [
         PingRespReceived(0.25),
-        InputIgnored("PingResp, nobody waits for it"),
+        InputIgnored("PINGRESP, nobody waits for it"),
     ]
 
 
@@ -312,7 +312,7 @@ def test_session_is_one_connection():
     with pytest.raises(ValueError, match="Opened when the session is online"):
         peer.do(Opened())
     peer.do(Closed())
-    with pytest.raises(ValueError, match="Opened when the session is _Ended"):
+    with pytest.raises(ValueError, match="Opened when the session is _ConnectionEnded"):
         peer.do(Opened())
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tests.mqtt import strategies
 
 from hansa.errors import BrokerMisbehaved, HansaError
-from hansa.mqtt import packets, reader
+from hansa.mqtt import packet_reader, packets
+from hansa.mqtt.packet_reader import PACKET_BYTES_LIMIT_MIN, PacketReader
+from hansa.mqtt.packet_writer import PacketWriter
 from hansa.mqtt.packets import OversizedPublish, PubAckPacket, PublishPacket
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode_properties
-from hansa.mqtt.reader import PACKET_BYTES_LIMIT_MIN, PacketReader
 from hansa.mqtt.types import Side, Version
-from hansa.mqtt.writer import PacketWriter
 
 V4, V5 = Version.V311, Version.V5
 both_versions = pytest.mark.parametrize("version", Version)
@@ -338,16 +338,16 @@ def test_client_may_publish_with_any_count_of_properties():
 
 
 def test_forgetting_topics_and_properties_changes_nothing(monkeypatch):
-    monkeypatch.setattr(reader, "TOPICS_MAX", 3)
-    monkeypatch.setattr(reader, "BLOCKS_MAX", 3)
+    monkeypatch.setattr(packet_reader, "CACHED_TOPICS_MAX", 3)
+    monkeypatch.setattr(packet_reader, "CACHED_BLOCKS_MAX", 3)
     sent = [PublishPacket(f"t/{n % 7}", b"x", subscription_ids=(1 + n % 5,)) for n in range(100)]
     written, _ = PacketWriter(V5, sender=Side.BROKER).encode_publications(sent)
     assert read(written) == sent
 
 
 def test_long_topics_and_properties_are_not_remembered():
-    long = "x" * (reader.CACHED_TOPIC_BYTES_MAX + 1)
-    raw = encode_properties(((P.CONTENT_TYPE, "x" * reader.CACHED_BLOCK_BYTES_MAX),))
+    long = "x" * (packet_reader.CACHED_TOPIC_BYTES_MAX + 1)
+    raw = encode_properties(((P.CONTENT_TYPE, "x" * packet_reader.CACHED_BLOCK_BYTES_MAX),))
     sent = [PublishPacket(long, b"x", properties=raw)] * 2
     written, _ = PacketWriter(V5).encode_publications(sent)
     assert read(written) == sent

@@ -16,6 +16,8 @@ from hansa.mqtt.effects import (
     Subscribed,
     Unsubscribed,
 )
+from hansa.mqtt.established import KeepAliveTimer
+from hansa.mqtt.in_flight import REQUESTS_MAX
 from hansa.mqtt.inputs import Answer, Publish, Subscribe, Unsubscribe
 from hansa.mqtt.packets import (
     PubAckPacket,
@@ -28,7 +30,6 @@ from hansa.mqtt.packets import (
 )
 from hansa.mqtt.packets import PublishPacket as Message
 from hansa.mqtt.properties import Property as P
-from hansa.mqtt.requests import REQUESTS_MAX
 from hansa.mqtt.types import Version
 
 V4, V5 = Version.V311, Version.V5
@@ -147,7 +148,7 @@ def test_release_that_comes_again_is_not_told_twice():
     peer = online()
     peer.hear(PubRelPacket(5))
     assert peer.hear(PubRelPacket(5)) == [
-        InputIgnored("1 PubRel that nobody waits for, packet id 5 first")
+        InputIgnored("1 PUBREL that nobody waits for, packet id 5 first")
     ]
 
 
@@ -157,7 +158,7 @@ def test_release_without_our_pubrec(qos):
     peer.hear(message(qos, 7))
     assert peer.hear(PubRelPacket(6), PubRelPacket(7)) == [
         HandshakePacketsReceived([PubRelPacket(6)]),
-        *violated(0x82, "PubRel: packet id 7 was not received with PubRec"),
+        *violated(0x82, "PUBREL: packet id 7 was not received with PUBREC"),
     ]
 
 
@@ -290,8 +291,8 @@ def test_release_before_its_time_is_a_mistake_of_the_caller(packet_id):
 
 def test_answer_that_nobody_waits_for():
     assert online().hear(PubAckPacket(9), PubAckPacket(8), PubRecPacket(9)) == [
-        InputIgnored("2 PubAck that nobody waits for, packet id 9 first"),
-        InputIgnored("1 PubRec that nobody waits for, packet id 9 first"),
+        InputIgnored("2 PUBACK that nobody waits for, packet id 9 first"),
+        InputIgnored("1 PUBREC that nobody waits for, packet id 9 first"),
     ]
 
 
@@ -299,7 +300,7 @@ def test_answer_that_nobody_waits_for():
 def test_answer_of_another_handshake(answer):
     peer = online()
     peer.do(Publish([message(2, 7)]))
-    text = f"{type(answer).__name__}: not the next step for packet id 7"
+    text = f"{packets.packet_name(type(answer))}: not the next step for packet id 7"
     assert peer.hear(answer) == violated(0x82, text)
 
 
@@ -391,11 +392,75 @@ def test_identifier_needs_a_broker_that_has_them():
 @pytest.mark.parametrize(
     ("text", "reason", "message"),
     [
-        ("90 04 fde8 00 00", 0x82, "SubAck: an answer to request 65000, which was not made"),
+        ("90 04 fde8 00 00", 0x82, "SUBACK: an answer to request 65000, which was not made"),
         ("90 03 fde8 00", 0x81, "SUBACK: no reason codes, there is one for each filter"),
-        ("f0 00", 0x82, "Auth: out of place"),
-        ("20 03 00 00 00", 0x82, "ConnAck: out of place"),
+        ("f0 00", 0x82, "AUTH: out of place"),
+        ("20 03 00 00 00", 0x82, "CONNACK: out of place"),
     ],
 )
 def test_packets_out_of_place(text, reason, message):
     assert online().raw(text) == violated(reason, message)
+
+
+# ---------------------------------------------------------------- keep alive
+
+
+def test_silence_of_both_is_broken_after_half_the_keep_alive():
+    one = KeepAliveTimer(20, timeout=5.0, now=100.0)
+    assert one.next_deadline() == 110.0
+    assert not one.is_ping_due(109.9)
+    assert one.is_ping_due(110.0)
+
+
+def test_who_only_talks_still_asks():
+    one = KeepAliveTimer(20, timeout=5.0, now=100.0)
+    one.on_sent(109.0)
+    assert one.is_ping_due(110.0)
+
+
+def test_who_only_listens_still_speaks():
+    one = KeepAliveTimer(20, timeout=5.0, now=100.0)
+    one.on_received(109.0)
+    assert one.is_ping_due(110.0)
+
+
+def test_answer_is_awaited_as_long_as_nothing_arrives():
+    one = KeepAliveTimer(20, timeout=5.0, now=100.0)
+    one.on_ping_sent(110.0)
+    assert (one.is_ping_due(114.9), one.has_timed_out(114.9), one.next_deadline()) == (
+        False,
+        False,
+        115.0,
+    )
+    one.on_received(114.0)
+    assert (one.has_timed_out(115.0), one.next_deadline()) == (False, 119.0)
+    assert one.has_timed_out(119.0)
+
+
+def test_broker_that_talks_but_does_not_answer_hears_from_us_all_the_same():
+    one = KeepAliveTimer(20, timeout=50.0, now=100.0)
+    one.on_ping_sent(110.0)
+    one.on_received(119.0)
+    assert one.is_ping_due(120.0)
+    one.on_ping_sent(120.0)
+    assert one.on_ping_response(121.0) == 11.0
+
+
+def test_answer_tells_the_round_trip_once():
+    one = KeepAliveTimer(20, timeout=5.0, now=100.0)
+    one.on_ping_sent(110.0)
+    one.on_received(110.25)
+    assert one.on_ping_response(110.25) == 0.25
+    assert one.on_ping_response(110.5) is None
+    assert (one.has_timed_out(1_000.0), one.next_deadline()) == (False, 120.0)
+
+
+def test_no_keep_alive_no_deadline():
+    one = KeepAliveTimer(0, timeout=5.0, now=100.0)
+    assert (one.next_deadline(), one.is_ping_due(1e9), one.has_timed_out(1e9)) == (
+        None,
+        False,
+        False,
+    )
+    one.on_ping_sent(110.0)
+    assert (one.next_deadline(), one.has_timed_out(115.0)) == (115.0, True)

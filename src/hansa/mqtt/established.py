@@ -10,15 +10,16 @@ from typing import Any
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.effects import Effect
-from hansa.mqtt.handshakes import InFlightHandshakes
-from hansa.mqtt.keepalive import KeepAliveTimer
+from hansa.mqtt.in_flight import REQUEST_IDS_MIN, InFlightHandshakes, PendingRequests
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packet_writer import PacketTooLarge, PacketWriter
 from hansa.mqtt.packets import PlainPublish, PubCompPacket, PublishPacket, PubRelPacket
 from hansa.mqtt.properties import Properties, Property, find_property
-from hansa.mqtt.requests import REQUEST_IDS_MIN, PendingRequests
 from hansa.mqtt.types import PACKET_IDS_MAX, Reason, Version
-from hansa.mqtt.writer import PacketTooLarge, PacketWriter
+
+PING_AFTER_FRACTION = 0.5
+"""A sign of life is asked for after this part of the keep alive: well before the broker worries."""
 
 _PING = packets.PingReqPacket()
 
@@ -234,7 +235,7 @@ class EstablishedConnection:
             if accepted:
                 output.append(effects.HandshakePacketsReceived(accepted))
             if ignored:  # one for all: a hostile broker must not fill the log
-                what = f"{len(ignored)} {type(batch[0]).__name__} that nobody waits for"
+                what = f"{len(ignored)} {packets.packet_name(type(batch[0]))} that nobody waits for"
                 output.append(effects.InputIgnored(f"{what}, packet id {ignored[0]} first"))
 
     def _accept_acknowledgement(self, packet: packets.AnyHandshakePacket) -> bool:
@@ -242,7 +243,8 @@ class EstablishedConnection:
             return True
         if packet.packet_id not in self._outbound_handshakes:
             return False
-        problem = f"{type(packet).__name__}: not the next step for packet id {packet.packet_id}"
+        name = packets.packet_name(type(packet))
+        problem = f"{name}: not the next step for packet id {packet.packet_id}"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
     def _accept_release(self, packet: packets.AnyHandshakePacket) -> bool:
@@ -253,7 +255,7 @@ class EstablishedConnection:
             return True
         if self._inbound_handshakes.expected_packet(packet.packet_id) is PubCompPacket:
             return False  # sent again before our answer was ordered
-        problem = f"PubRel: packet id {packet.packet_id} was not received with PubRec"
+        problem = f"PUBREL: packet id {packet.packet_id} was not received with PUBREC"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
     def _receive_oversized(
@@ -274,9 +276,9 @@ class EstablishedConnection:
             case packets.PingRespPacket():
                 round_trip = self.keep_alive.on_ping_response(now)
                 if round_trip is None:
-                    return effects.InputIgnored("PingResp, nobody waits for it")
+                    return effects.InputIgnored("PINGRESP, nobody waits for it")
                 return effects.PingRespReceived(round_trip)
-        problem = f"{type(packet).__name__}: out of place"
+        problem = f"{packets.packet_name(type(packet))}: out of place"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
 
@@ -298,3 +300,71 @@ def _make_response_effect(
 
 def _expand_reasons(reasons: bytes, count: int) -> bytes:
     return reasons if len(reasons) == count else (reasons or bytes((Reason.SUCCESS,))) * count
+
+
+class KeepAliveTimer:
+    """The clock of one connection."""
+
+    __slots__ = ("_last_received", "_interval", "_ping_sent_at", "_last_sent", "_timeout")
+
+    def __init__(self, keep_alive: int, timeout: float, now: float) -> None:
+        """Start; a keep alive of 0 seconds never asks."""
+        self._interval = keep_alive * PING_AFTER_FRACTION
+        self._timeout = timeout
+        self._last_sent = now
+        self._last_received = now
+        self._ping_sent_at: float | None = None
+
+    def on_sent(self, now: float) -> None:
+        """Something was sent."""
+        self._last_sent = now
+
+    def on_received(self, now: float) -> None:
+        """Something arrived. While a PINGREQ is open, that is a sign of life like any other."""
+        self._last_received = now
+
+    def on_ping_sent(self, now: float) -> None:
+        """A PINGREQ was sent; the first that is open decides."""
+        self._last_sent = now
+        if self._ping_sent_at is None:
+            self._ping_sent_at = now
+
+    def on_ping_response(self, now: float) -> float | None:
+        """A PINGRESP came: return the seconds that it took, or None if nobody had asked."""
+        pinged, self._ping_sent_at = self._ping_sent_at, None
+        return None if pinged is None else now - pinged
+
+    def is_ping_due(self, now: float) -> bool:
+        """Whether to ask now."""
+        due = self._ping_deadline()
+        return due is not None and now >= due
+
+    def has_timed_out(self, now: float) -> bool:
+        """Whether nobody answers."""
+        limit = self._timeout_deadline()
+        return limit is not None and now >= limit
+
+    def next_deadline(self) -> float | None:
+        """When `is_due` or `is_over` may next be true."""
+        return min(
+            (due for due in (self._ping_deadline(), self._timeout_deadline()) if due is not None),
+            default=None,
+        )
+
+    def _ping_deadline(self) -> float | None:
+        if not self._interval:
+            return None
+        # Who has asked need not ask again for an answer, but still must not be silent.
+        since = (
+            self._last_sent
+            if self._ping_sent_at is not None
+            else min(self._last_sent, self._last_received)
+        )
+        return since + self._interval
+
+    def _timeout_deadline(self) -> float | None:
+        return (
+            None
+            if self._ping_sent_at is None
+            else max(self._ping_sent_at, self._last_received) + self._timeout
+        )
