@@ -421,7 +421,7 @@ def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
             effect
             for effect in handle(self, event, now)
             if not isinstance(effect, effects.Deliver)
-            or self.table.plan(effect.publication.topic).deliver_locally
+            or self._local_interest.has_plain_subscriber(effect.publication.topic)
         ]
 
     script = [
@@ -457,8 +457,8 @@ def test_a_chain_per_filter_loses_what_changes_its_filter(monkeypatch):
 
     def start(self, *args):
         init(self, *args)
-        wanters = self.remote_interest.nodes_by_filter
-        self.delivery.outbox.owner = lambda to, topic: next(
+        wanters = self._remote_interest.nodes_by_filter
+        self._delivery.outbox.owner = lambda to, topic: next(
             name for name in reversed(wanters) if to in wanters[name]
         )
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.mqtt import packets
-from hansa.mqtt.forms import encode_body
+from hansa.mqtt.body_encoder import encode_body
 from hansa.mqtt.properties import Properties, Property
 from hansa.mqtt.types import Version
 from hansa.observers.contract import (
