@@ -46,7 +46,7 @@ OTHER_FILES = re.compile(
     r"|agent/(service|settings|state|status)\.py"
     r"|agent/broker/(access|observer_client|retained_reader)\.py"
     r"|protocol/(deadlines|changes|settings|status\w*)\.py"
-    r"|protocol/(links|membership|retained)/.*|protocol/interest/acks\.py"
+    r"|protocol/(links|membership|retained)/.*|protocol/interest/(acks|local)\.py|.*/view\.py"
     r"|protocol/routing/(early_announcements|mesh/(announce\w*|election|members))\.py"
     r"|mqtt/(bodies|body\w*|forms|limits|options|requests|in_flight)\.py"
 )
