@@ -303,18 +303,6 @@ def definitions(folder: Path) -> list[tuple[str, ...]]:
     ]
 
 
-def test_interface_of_a_node_is_what_the_architecture_says():
-    overview = read(DOCS / "architecture.md").partition("## Code map")[0]
-    rows = re.findall(r"^\| (`.*?) \| (?:input|output|view) \|", overview, flags=re.M)
-    documented = {word for row in rows for word in CODE.findall(row)}
-    members = {
-        path[2] if path[2] != "__init__" else path[3]
-        for path in definitions(PACKAGE / "protocol")
-        if path[:2] == ("node", "Node") and len(path) > (3 if path[2:3] == ("__init__",) else 2)
-    }
-    assert documented == {member for member in members if not member.startswith("_")}
-
-
 def classes() -> dict[str, list[str]]:
     """The modules that define each class, by the name of the class."""
     found: dict[str, list[str]] = {}
