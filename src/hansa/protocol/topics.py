@@ -1,18 +1,16 @@
-"""MQTT topic names and topic filters: which are valid, which match, which cover which.
+"""MQTT topic names and topic filters: validity, matching and covering.
 
-All that Hansa knows about the text of a topic is here; nothing here knows who subscribed to it.
-The rules are MQTT's (sections 4.7 and 4.8.2 of version 5), each cited where it is kept.
+The rules are those of MQTT 5, sections 4.7 and 4.8.2, each cited where it is applied.
 
 Text is checked once, where it enters: `check_name` and `check_filter`. Everything else takes
-checked text and cannot fail. `matches`, `covers`, `overlaps` and `FilterTrie` read *plain*
-filters: `split_share` first takes `$share/<group>/` off, because a group says who is served
-and not what is matched.
+checked text and cannot fail. `matches`, `covers` and `FilterTrie` take *plain* filters:
+`split_share` removes `$share/<group>/`, which has no influence on matching.
 
-A topic name is the narrowest filter, the one that matches only itself. So matching is covering
-("every topic of the narrow one is a topic of the wide one"), and one walk of the trie does both.
+A topic name is the narrowest filter: it matches only itself. So matching is covering ("every topic
+of the narrow one is a topic of the wide one"), and one walk of the trie does both.
 
-An empty topic name does not exist, which gives two filters a second spelling: `#` and `+/#`
-match the same topics, and so do `/#` and `/+/#`. Without these two pairs covering would be wrong.
+Because a topic name is not empty, two filters have a second spelling: `#` and `+/#` match the same
+topics, and so do `/#` and `/+/#`. Covering must treat these pairs as equal.
 """
 
 from collections.abc import Iterable
@@ -21,30 +19,30 @@ from typing import Generic, TypeAlias, TypeVar
 from hansa.errors import InvalidTopic
 
 TOPIC_BYTES_MAX = 65_535
-"Bytes of a topic name in UTF-8: what MQTT's two length bytes can say."
+"""Bytes of a topic name in UTF-8: the maximum of MQTT's two length bytes."""
 
 TOPIC_LEVELS_MAX = 200
 "Levels of a topic name. Mosquitto refuses more than 200 separators, which is one level more."
 
 FILTER_BYTES_MAX = 1_024
-"Bytes of a filter that we announce, `$share/<group>/` included: every node stores every filter."
+"""Bytes of an announced filter, `$share/<group>/` included: every node stores every filter."""
 
 FILTER_LEVELS_MAX = 32
-"Levels of a filter that we announce, `$share/<group>/` not counted."
+"""Levels of an announced filter, `$share/<group>/` not counted."""
 
 _SHOWN_CHARS_MAX = 60
 _SHARE = "$share/"
 
-# How a path ends, see `_path`: a level contains no `/`, so none is mistaken for it.
+# Last key of a path, see `_path`. A level contains no `/`, so it is unambiguous.
 _END = "/"
 _ENDS = (_END, "#")
 
-# The same filters, but each level that a topic needs is there: see the module's docstring.
+# Filters with a second spelling that names each level that a topic needs: see the module docstring.
 _SPELLED_OUT = {"#": "+/#", "/#": "/+/#"}
 
 
 def check_name(text: str) -> str:
-    """Return `text` if one can publish to it; else raise InvalidTopic."""
+    """Return `text` if it is a valid topic name; else raise InvalidTopic."""
     _check_text("topic name", text, TOPIC_BYTES_MAX)
     if "+" in text or "#" in text:  # [MQTT-4.7.0-1]
         raise _invalid("topic name", text, "'+' and '#' are for filters only")
@@ -53,7 +51,7 @@ def check_name(text: str) -> str:
 
 
 def check_filter(text: str) -> str:
-    """Return `text` if one can subscribe to it and we may announce it; else raise InvalidTopic."""
+    """Return `text` if it is a valid filter that may be announced; else raise InvalidTopic."""
     _check_text("topic filter", text, FILTER_BYTES_MAX)
     plain = _check_share(text)
     _check_level_count("topic filter", text, plain, FILTER_LEVELS_MAX)
@@ -68,7 +66,7 @@ def check_filter(text: str) -> str:
 
 
 def is_filter(text: str) -> bool:
-    """Say whether `check_filter` takes it."""
+    """Whether `check_filter` accepts a text."""
     try:
         check_filter(text)
     except InvalidTopic:
@@ -85,29 +83,29 @@ def split_share(topic_filter: str) -> tuple[str | None, str]:
 
 
 def is_local_only(text: str) -> bool:
-    """Say whether a name or a filter belongs to one broker: `$`-topics never cross brokers.
+    """Whether a name or filter concerns one broker only: `$`-topics are never federated.
 
-    A shared subscription is as local as the filter that it shares.
+    A shared subscription is as local as its plain filter.
     """
     _, plain = split_share(text)
     return (plain or text).startswith("$")
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Say whether a subscription to this plain filter receives this topic name."""
+    """Whether a subscription to this plain filter receives this topic name."""
     return _includes(topic_filter, topic)
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Say whether every topic that `narrow` matches is matched by `wide`; both are plain."""
+    """Whether every topic that `narrow` matches is matched by `wide`; both are plain."""
     return _includes(wide, _SPELLED_OUT.get(narrow, narrow))
 
 
 def remove_covered(filters: Iterable[str]) -> tuple[str, ...]:
-    """Return, sorted, the filters that no other of them covers: the fewest that match the same.
+    """Return, sorted, the filters that no other of them covers: the smallest equivalent set.
 
-    A shared subscription stays unless it is there twice: it takes turns with its own group, so
-    no other filter can stand in for it. Of two spellings of one filter the shorter stays.
+    A shared subscription stays unless it is a duplicate: it delivers to one member of its group, so
+    no other filter can replace it. Of two spellings of one filter the shorter stays.
     """
     distinct = sorted(set(filters))
     kept = FilterTrie[None]()
@@ -118,10 +116,10 @@ def remove_covered(filters: Iterable[str]) -> tuple[str, ...]:
 
 
 def _narrowness(topic_filter: str) -> tuple[int, int, bool]:
-    """Order filters so that whatever covers a filter comes before it.
+    """Sort key: a filter comes after all filters that cover it.
 
     The wide one has no literal that the narrow one lacks; with as many literals, no `+` that it
-    lacks; with as many of both, only `#` can make it wider. Sorting thus needs no comparison of
+    lacks; with as many of both, only `#` can make it wider. So sorting needs no comparison of
     pairs, and of two spellings of one filter the shorter comes first.
     """
     levels = topic_filter.split("/")
@@ -131,16 +129,16 @@ def _narrowness(topic_filter: str) -> tuple[int, int, bool]:
 
 
 def _includes(wide: str, narrow: str) -> bool:
-    """Say whether `wide` covers `narrow`, which is a name or a filter spelled out."""
+    """Whether `wide` covers `narrow`, which is a name or a filter in its long spelling."""
     if narrow.startswith("$") and wide.startswith(("+", "#")):
         return False  # [MQTT-4.7.2-1]
     return _path_covers(_path(wide), _path(narrow))
 
 
 def _path(text: str) -> list[str]:
-    """Return the levels and a last key that says how they end: open, with `#`, or with `_END`.
+    """Return the levels and a last key that says how they end: with `#`, or with `_END`.
 
-    No path begins with another, so two paths can be compared without comparing their lengths.
+    No path is a prefix of another, so two paths can be compared without comparing lengths.
     """
     levels = text.split("/")
     if levels[-1] != "#":
@@ -149,17 +147,17 @@ def _path(text: str) -> list[str]:
 
 
 def _path_covers(wide: list[str], narrow: list[str]) -> bool:
-    """Compare two paths key by key, the `$` rule aside."""
+    """Compare two paths key by key, without the `$` rule."""
     for ours, theirs in zip(wide, narrow):  # noqa: B905 - `strict` slows a match by a seventh
         if ours == "#":
-            return True  # also where the other ends: `a/#` matches `a`
+            return True  # also at the end of the other: `a/#` matches `a`
         if ours != theirs and (ours != "+" or theirs in _ENDS):
             return False
     return True
 
 
 def _check_text(kind: str, text: str, bytes_max: int) -> None:
-    """Apply what MQTT asks of every topic, whether name or filter."""
+    """Apply MQTT's rules for both names and filters."""
     if not text:  # [MQTT-4.7.3-1]
         raise _invalid(kind, text, "must not be empty")
     if "\0" in text:  # [MQTT-4.7.3-2]
@@ -179,7 +177,7 @@ def _check_level_count(kind: str, text: str, plain: str, levels_max: int) -> Non
 
 
 def _check_share(text: str) -> str:
-    """Return the plain filter of a shared subscription (or `text`, if it is none)."""
+    """Return the plain filter of a shared subscription, or `text` if it is none."""
     if not f"{text}/".startswith(_SHARE):  # `$share` alone is a shared subscription without a name
         return text
     group, _, plain = text[len(_SHARE) :].partition("/")
@@ -215,16 +213,16 @@ _Branch: TypeAlias = "dict[str, _Branch[V] | _Leaf[V]]"
 
 
 class FilterTrie(Generic[V]):
-    """Plain filters, each with a value, found by the topics they match or the filters they cover.
+    """Plain filters with values, found by a topic that they match or a filter that they cover.
 
     A branch is a dict from a key of `_path` to a branch or a leaf; `#` and `_END` lead to leaves.
 
-    A branch exists only where two or more filters part; what remains of a path below that is in
-    its leaf. Most filters thus cost one leaf and one dict entry, whatever their length, and the
-    shape depends on what is stored and not on the order in which it came.
+    A branch exists only where two or more filters differ; the rest of a path is in its leaf. So
+    most filters cost one leaf and one dict entry, whatever their length, and the shape does not
+    depend on the order of insertion.
 
-    Filters that start with `$` live in a tree of their own: no wildcard of the other tree may
-    reach them [MQTT-4.7.2-1], so the rule costs nothing when matching.
+    Filters that start with `$` have a tree of their own: no wildcard of the other tree may match
+    them [MQTT-4.7.2-1], so the rule costs nothing when matching.
     """
 
     __slots__ = ("_count", "_dollar_root", "_root")
@@ -262,7 +260,7 @@ class FilterTrie(Generic[V]):
         self._count += 1
 
     def remove(self, topic_filter: str) -> bool:
-        """Forget a filter, with the branches that only it needed; say whether it was there."""
+        """Remove a filter and the branches that only it needed; say whether it was stored."""
         item: _Branch[V] | _Leaf[V] | None = self._tree(topic_filter)
         passed: list[tuple[_Branch[V], str]] = []
         for key in _path(topic_filter):
@@ -281,13 +279,13 @@ class FilterTrie(Generic[V]):
     def match(self, topic: str) -> list[V]:
         """Return the value of each stored filter that matches this topic name.
 
-        Two filters with equal values give it twice. The order depends only on the filters stored.
+        Two filters with equal values give it twice. The order depends only on the stored filters.
         """
         path = _path(topic)
         return [leaf.value for leaf in self._walk(topic, path, path)]
 
     def is_covered(self, topic_filter: str) -> bool:
-        """Say whether some stored filter covers this one."""
+        """Whether some stored filter covers this one."""
         return bool(self._covering(topic_filter))
 
     def covering(self, topic_filter: str) -> list[str]:
@@ -312,16 +310,17 @@ class FilterTrie(Generic[V]):
         return item if isinstance(item, _Leaf) and item.text == topic_filter else None
 
     def _covering(self, topic_filter: str) -> list[_Leaf[V]]:
-        """Walk with a filter. Its wildcards are keys that every branch is asked for anyway.
+        """Walk with a filter. Every branch is asked for wildcards anyway.
 
-        To ask twice would find twice; `_END` instead finds only leaves that cannot cover it.
+        Asking twice would find a leaf twice; `_END` instead finds only leaves that cannot cover it.
         """
         narrow = _SPELLED_OUT.get(topic_filter, topic_filter)
         path = _path(narrow)
         return self._walk(narrow, path, [_END if key in ("+", "#") else key for key in path])
 
     def _walk(self, narrow: str, path: list[str], levels: list[str]) -> list[_Leaf[V]]:
-        """Return the leaves that cover `narrow`. Every message passes here: written for speed."""
+        """Return the leaves that cover `narrow`. On the path of every publication: optimized for
+        speed."""
         branches = [self._tree(narrow)]
         found: list[_Leaf[V]] = []
         for level in levels:
@@ -347,7 +346,7 @@ class FilterTrie(Generic[V]):
         return found
 
     def _candidates(self, wide: str) -> list[_Leaf[V]]:
-        """Return a few leaves too many: those that a filter of this shape may cover."""
+        """Return the leaves that a filter of this shape may cover, and a few more."""
         leaves: list[_Leaf[V]] = []
         branches = [self._tree(wide)]
         keys = iter(_path(wide))
@@ -360,14 +359,14 @@ class FilterTrie(Generic[V]):
 
 
 def _reached(branch: "_Branch[V]", key: str) -> "Iterable[_Branch[V] | _Leaf[V]]":
-    """Return what lies one level down for a level of a wide filter."""
+    """Return the branches and leaves one level down for a level of a wide filter."""
     if key in ("+", "#"):
         return branch.values()
     return (branch[key],) if key in branch else ()
 
 
 def _fold(branch: "_Branch[V]", passed: "list[tuple[_Branch[V], str]]") -> None:
-    """Move a leaf left alone in its branch up to where its path still parts from another's."""
+    """Move the last leaf of a branch up to where its path differs from another."""
     while passed and len(branch) == 1:
         (item,) = branch.values()
         if isinstance(item, dict):

@@ -1,7 +1,8 @@
-"""Links and who is behind them: hello, heartbeat, round-trip time, and when a neighbour is gone.
+"""Links and neighbours: hello, heartbeat, round-trip time, and detection of lost neighbours.
 
-A link is *greeting* until both hellos agreed, then it is the link to a neighbour. There is one link
-per neighbour: of two, both sides keep the same. Nothing here knows what the frames above mean.
+A link is in its *handshake* until both hellos agree; then it is the link to a neighbour. There is
+one link per neighbour: of two, both sides keep the same one. A peer that disagrees is told the
+reason and refused.
 """
 
 from dataclasses import dataclass, field
@@ -35,26 +36,26 @@ RTT_UNIT = 0.0001
 """Seconds per unit of distance when the metric is round-trip time."""
 
 RTT_UNKNOWN = 10_000
-"""The cost of a link, in units, until its round trip has been measured: one second."""
+"""Cost of a link, in units, before its round trip has been measured: one second."""
 
 RTT_SAMPLES = 8
 
 RTT_NOISE = 0.001
-"""Seconds of round trip that are never worth a report; nor is anything below a factor of two."""
+"""Changes of the round trip below this many seconds, or below a factor of two, are not reported."""
 
 HEARTBEATS_REMEMBERED = 8
 
 DIALLED_RESERVE = 64
-"""Places for neighbours that this node dials, which those who dial it cannot take."""
+"""Neighbours reserved for links that this node dials; incoming links cannot take these places."""
 
 MISMATCHES_MIN = 2
 MISMATCHES_MAX = 256
-"""Heartbeats in a row with another digest than ours until databases are compared: one may just have
-crossed a change. Doubled each time, because two databases may differ for good reason: a bound, or
-leases that end at different times."""
+"""Consecutive heartbeats with a different digest before databases are compared: a single one may
+have crossed a change. Doubled each time, because two databases may differ for a good reason: a
+bound, or leases that end at different times."""
 
 HANDSHAKE_HEARTBEATS = 2
-"""Heartbeats that belong to the greeting: databases still differ then, and are being compared."""
+"""Heartbeats that belong to the handshake, while databases are still being compared."""
 
 
 @dataclass(slots=True)
@@ -66,44 +67,43 @@ class NeighbourLink:
     channel: OrderedChannel | None
     last_received_at: float
     peer: Hello | None = None
-    """Who is behind it; None while greeting."""
+    """The hello of the other side; None during the handshake."""
     is_closed: bool = False
-    """Closed, but not believed yet (`trust_close` off)."""
+    """The connection is closed, but `trust_close` is off."""
     refusal_reason: str | None = None
-    """Why it was turned away: it only waits for the other side's goodbye or for its end."""
+    """Why it was refused. The link only waits for the other side's goodbye or for its end."""
     rtt_samples: list[float] = field(default_factory=list)
     """The newest round-trip times."""
     rtt: float | None = None
-    """The shortest of them: queues and pauses only ever make a round trip longer."""
+    """The shortest of them: queues and pauses only make a round trip longer."""
     reported_rtt: float | None = None
-    """The value that others were told; it follows `rtt` only when it is well off."""
+    """The value in this node's record; it follows `rtt` only when it differs a lot."""
     last_sent_heartbeat: int = 0
     heartbeat_sent_at: dict[int, float] = field(default_factory=dict)
     """When the newest heartbeats were sent."""
     last_received_heartbeat: int = 0
     heartbeat_received_at: float = 0.0
     mismatches_allowed: int = MISMATCHES_MIN
-    """How many of the next kind it takes until databases are compared."""
+    """How many mismatches it takes until databases are compared."""
     mismatches: int = 0
-    """Heartbeats in a row whose digest was not ours."""
+    """Consecutive heartbeats whose digest differed from ours."""
     allowance: Allowance = field(default_factory=Allowance)
-    """Bytes of records that the other side may ask for."""
+    """Bytes of records that the other side may request."""
     awaits_summary: bool = False
-    """Our summary has gone out and theirs has not come in since."""
+    """Our summary was sent and theirs has not arrived since."""
 
 
 class Neighbours:
     """All links of one node."""
 
     def __init__(self, settings: ProtocolSettings) -> None:
-        """Start without links."""
         self._settings = settings
         self.links: dict[LinkId, NeighbourLink] = {}
         self.by_node: dict[NodeId, NeighbourLink] = {}
         self._heartbeat_due: float | None = None
-        self._has_datagram_links = False  # whether any link needs its channel looked at
+        self._has_datagram_links = False  # whether any link has an ordered channel
         self._silence_check_due = (
-            0.0  # never later than the first link can have been silent too long
+            0.0  # lower bound of the time at which a link has been silent too long
         )
 
     @property
@@ -112,15 +112,15 @@ class Neighbours:
         return next(iter(self.by_node), None)
 
     def is_trusted(self, node: NodeId) -> bool:
-        """Whether this node dialled a neighbour, or has been linked to it the longest: strangers
-        dial, and come later than the neighbours that were configured."""
+        """Whether this node dialled a neighbour, or has been linked to it the longest: unknown
+        peers dial in, and later than the configured neighbours."""
         link = self.by_node.get(node)
         return node == self.oldest or (link is not None and link.dialled)
 
     # ------------------------------------------------------------ opening and closing
 
     def open_link(self, event: LinkOpened, hello: Hello, now: float) -> list[Effect]:
-        """A connection stands: introduce ourselves."""
+        """A connection is open: send our hello."""
         channel = None if event.ordered else OrderedChannel(self._settings.unacknowledged_max)
         link = self.links[event.link] = NeighbourLink(event.link, event.dialled, channel, now)
         self._has_datagram_links |= not event.ordered
@@ -132,7 +132,7 @@ class Neighbours:
     def receive_hello(
         self, link: NeighbourLink, theirs: Hello, ours: Hello, now: float
     ) -> list[Effect]:
-        """Take a neighbour's hello: make it a neighbour, or turn it away with the reason."""
+        """Accept the peer as a neighbour, or refuse it with the reason."""
         reason = find_disagreement(ours, theirs)
         if reason:
             return self.refuse_link(link, reason, now)
@@ -154,13 +154,14 @@ class Neighbours:
         return effects
 
     def refuse_link(self, link: NeighbourLink, reason: str, now: float) -> list[Effect]:
-        """Tell the other side why. It may be about to say goodbye itself, with a reason that this
-        side should log, so the link stays until it does, or closes, or the limit passes."""
+        """Tell the other side why. It may be about to send a goodbye with a reason that this side
+        should log, so the link stays until the goodbye, until it closes, or until the limit
+        passes."""
         link.refusal_reason, link.last_received_at = reason, now
         return [LinkRefused(link.id, reason), *self.send(link, Goodbye(reason), now)]
 
     def remove_link(self, link: NeighbourLink, reason: str) -> list[Effect]:
-        """Forget a link; if a neighbour was behind it, it is gone."""
+        """Delete a link; if it led to a neighbour, the neighbour is lost."""
         self.links.pop(link.id, None)
         if not self.links:
             self._heartbeat_due = None
@@ -170,7 +171,8 @@ class Neighbours:
         return [NeighbourDown(link.peer.node, reason)]
 
     def on_link_closed(self, link: NeighbourLink, reason: str) -> list[Effect]:
-        """The connection is gone. Without trust in that, silence will have to prove it."""
+        """The connection is closed. Without `trust_close`, the neighbour is lost only after
+        silence."""
         if self._settings.trust_close or link.peer is None:
             return self.remove_link(link, reason)
         link.is_closed = True
@@ -179,8 +181,8 @@ class Neighbours:
     def _is_preferred(
         self, new: NeighbourLink, theirs: Hello, old: NeighbourLink, ours: NodeId
     ) -> bool:
-        """Of two links to one node, which do both sides keep? A newer life; else the newer link of
-        the same dialler; else the one that the smaller id dialled."""
+        """Decide which of two links to one node both sides keep: that of the newer incarnation;
+        else the newer link of the same dialler; else the one that the smaller id dialled."""
         assert old.peer is not None
         if theirs.incarnation != old.peer.incarnation:
             return theirs.incarnation > old.peer.incarnation
@@ -199,8 +201,8 @@ class Neighbours:
     def unwrap_frame(
         self, link: NeighbourLink, frame: AnyFrame, now: float
     ) -> tuple[list[AnyFrame], list[Effect]]:
-        """Note that the link lives; return the frames whose turn has come."""
-        if link.refusal_reason is None:  # or whoever keeps talking would keep it
+        """Note activity on the link; return the frames that are next in order."""
+        if link.refusal_reason is None:  # else a refused peer could keep the link by sending
             link.last_received_at = now
         if not isinstance(frame, (SequencedFrame, FrameAck)):
             return [frame], []
@@ -230,7 +232,7 @@ class Neighbours:
     def receive_heartbeat(
         self, link: NeighbourLink, frame: Heartbeat, local_digest: int, now: float
     ) -> list[Effect]:
-        """Take a heartbeat: measure the round trip, answer the very first one at once."""
+        """Measure the round trip; answer the very first heartbeat at once."""
         first = link.last_received_heartbeat == 0
         if frame.number > link.last_received_heartbeat:
             link.last_received_heartbeat, link.heartbeat_received_at = frame.number, now
@@ -247,7 +249,8 @@ class Neighbours:
         return [self.make_heartbeat(link, local_digest, now)] if first else []
 
     def update_reported_rtt(self, link: NeighbourLink) -> bool:
-        """Whether the reported round-trip time had to follow the measured one."""
+        """Update the reported round-trip time if the measured one differs a lot; say whether it
+        did."""
         if link.rtt is None:
             return False
         reported = link.reported_rtt
@@ -268,7 +271,8 @@ class Neighbours:
         return max(1, round(link.reported_rtt / RTT_UNIT))
 
     def handle_timer(self, digest: int, now: float) -> tuple[list[Effect], list[NeighbourLink]]:
-        """Beat if due; return also the links that have been silent or stuck for too long."""
+        """Send heartbeats that are due; return also the links that were silent or stuck too
+        long."""
         effects: list[Effect] = []
         lost: list[NeighbourLink] = []
         if not self._has_datagram_links and ((due := self.next_deadline()) is None or now < due):
@@ -292,7 +296,7 @@ class Neighbours:
         return effects, lost
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due."""
+        """When `handle_timer` is due."""
         if self._heartbeat_due is None:
             return None
         due = (
@@ -308,7 +312,8 @@ class Neighbours:
         return due
 
     def _reset_silence_timers(self, now: float) -> None:
-        """This node itself was suspended: the silence was its own, so nobody is blamed for it."""
+        """This node itself was suspended: restart all silence timers instead of dropping
+        neighbours."""
         for link in self.links.values():
             link.last_received_at = now
 
@@ -316,7 +321,7 @@ class Neighbours:
 def find_disagreement(ours: Hello, theirs: Hello) -> str | None:
     """Return why two nodes cannot be neighbours, None if they can.
 
-    Both log it, so it says whose is whose.
+    Both sides log it, so it says which value is whose.
     """
     they, we = name_in(theirs), name_in(ours)
     if theirs.version != PROTOCOL_VERSION:
@@ -331,11 +336,11 @@ def find_disagreement(ours: Hello, theirs: Hello) -> str | None:
 
 
 def _settings_not_in(one: str, other: str) -> str:
-    """Return the words of an agreement that another lacks; all, if they are only in disorder."""
+    """Return the settings in one text that the other lacks; all, if only the order differs."""
     known = other.split()
     return " ".join(word for word in one.split() if word not in known) or one
 
 
 def name_in(hello: Hello) -> str:
-    """Return what people call the node of a hello."""
+    """Return the display name of the node of a hello."""
     return hello.name or f"{hello.node:016x}"

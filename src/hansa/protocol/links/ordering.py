@@ -1,9 +1,9 @@
-"""Keeps a neighbour's control frames whole and in order on a link that does not (datagrams).
+"""Reliable, ordered control frames on datagram links.
 
-Frames are numbered, acknowledged by the number expected next and those missing above it, and sent
-again when they are missing or stay unacknowledged. Everything above may therefore assume what TCP
-gives anyway; stream links have no channel and pay nothing. Publications are never numbered here:
-their ends repair what is lost.
+Frames are numbered, acknowledged by the next expected number and the missing ones above it, and
+retransmitted when they are missing or stay unacknowledged. So the layers above see what TCP
+provides; stream links have no channel and no cost. Publications are not numbered here: origin and
+receivers repair losses themselves.
 """
 
 from itertools import islice
@@ -12,14 +12,14 @@ from hansa.protocol.wire.frames import FrameAck, OrderedFrame, SequencedFrame
 
 RETRY_MIN = 0.05
 RETRY_MAX = 2.0
-"""Seconds before an unacknowledged frame is sent again: four round trips, within these bounds,
-doubled while nothing gets through."""
+"""Range of the retransmission time-out in seconds: four round trips within these bounds, doubled
+while nothing gets through."""
 
 RETRANSMIT_MAX = 16
-"""Frames that are sent again when nothing was heard at all: the tail of a burst may be lost."""
+"""Frames retransmitted when nothing was heard: the tail of a burst may be lost."""
 
 MISSING_SPAN = 64
-"""How far above the number expected next an acknowledgement looks for missing ones."""
+"""How far above the next expected number an acknowledgement reports missing frames."""
 
 
 class OrderedChannel:
@@ -36,29 +36,29 @@ class OrderedChannel:
     )
 
     def __init__(self, waiting_max: int) -> None:
-        """Start a channel; at most so many frames may wait for an acknowledgement."""
+        """At most `waiting_max` frames may be unacknowledged."""
         self._waiting_max = waiting_max
         self._next = 1
         self._unacknowledged: dict[
             int, tuple[SequencedFrame, float]
-        ] = {}  # not acknowledged, when last sent
+        ] = {}  # unacknowledged, with the time last sent
         self._expected = 1
-        self._out_of_order: dict[int, SequencedFrame] = {}  # arrived before their turn
+        self._out_of_order: dict[int, SequencedFrame] = {}  # arrived out of order
         self._retry = 4 * RETRY_MIN
         self._due: float | None = None
 
     @property
     def pending_count(self) -> int:
-        """How many frames wait, in either direction."""
+        """Number of waiting frames in both directions."""
         return len(self._unacknowledged) + len(self._out_of_order)
 
     @property
     def has_overflowed(self) -> bool:
-        """Whether the other side has left too much unacknowledged: the link must start anew."""
+        """Whether too many frames are unacknowledged: the link must be reset."""
         return len(self._unacknowledged) > self._waiting_max
 
     def assign_sequence(self, frame: OrderedFrame, now: float) -> SequencedFrame:
-        """Give a frame its number and remember it until it is acknowledged."""
+        """Number a frame and keep it until it is acknowledged."""
         numbered = SequencedFrame(self._next, frame)
         self._next += 1
         self._unacknowledged[numbered.sequence] = (numbered, now)
@@ -67,8 +67,9 @@ class OrderedChannel:
         return numbered
 
     def receive_frame(self, frame: SequencedFrame) -> tuple[list[OrderedFrame], FrameAck]:
-        """Take a numbered frame; return the frames whose turn has come, and the acknowledgement."""
-        # A window, not a count: the frame whose turn it is must find room whatever came early.
+        """Receive a numbered frame; return the frames that are next in order, and an
+        acknowledgement."""
+        # A window, not a count: the next expected frame must always find room.
         if self._expected <= frame.sequence < self._expected + self._waiting_max:
             self._out_of_order[frame.sequence] = frame
         ready: list[OrderedFrame] = []
@@ -78,14 +79,14 @@ class OrderedChannel:
         return ready, FrameAck(self._expected, self._missing())
 
     def receive_ack(self, frame: FrameAck, rtt: float | None, now: float) -> list[SequencedFrame]:
-        """Drop what has arrived; return what the other side misses and must be sent again."""
+        """Drop acknowledged frames; return the missing ones to retransmit."""
         progress = False
         while (
             self._unacknowledged and (oldest := next(iter(self._unacknowledged))) < frame.expected
         ):
             del self._unacknowledged[oldest]
             progress = True
-        # What was sent less than a round trip ago may still be on its way.
+        # A frame sent less than a round trip ago may still be in flight.
         retransmit_after = RETRY_MIN if rtt is None else rtt
         if progress:
             self._retry = min(max(RETRY_MIN, 4 * retransmit_after), RETRY_MAX)
@@ -96,7 +97,8 @@ class OrderedChannel:
         )
 
     def handle_timer(self, now: float) -> list[SequencedFrame]:
-        """Return the oldest frames if they must be sent again by now: the answer tells the rest."""
+        """Return the oldest unacknowledged frames if they are due; the acknowledgement will report
+        the rest."""
         if self._due is None or now < self._due:
             return []
         self._retry = min(2 * self._retry, RETRY_MAX)
@@ -104,7 +106,7 @@ class OrderedChannel:
         return self._retransmit(list(islice(self._unacknowledged, RETRANSMIT_MAX)), now)
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due."""
+        """When `handle_timer` is due."""
         return self._due
 
     def _missing(self) -> tuple[int, ...]:

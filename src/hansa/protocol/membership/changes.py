@@ -1,4 +1,4 @@
-"""What an overlay reports beside effects: changes for `node` to carry to those that care."""
+"""Changes that the overlay reports besides effects, for `node` to pass to other parts."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from hansa.protocol.wire.frames import ControlFrame
 
 
 class LinkCostsChanged(msgspec.Struct, frozen=True):
-    """A link became noticeably longer or shorter."""
+    """The cost of a link changed considerably."""
 
 
 class CapacityChanged(msgspec.Struct, frozen=True):
@@ -19,13 +19,13 @@ class CapacityChanged(msgspec.Struct, frozen=True):
 
 
 class NodeRestarted(msgspec.Struct, frozen=True):
-    """A node is known to have started anew: what its former life claimed is void."""
+    """A node has restarted: claims of its earlier incarnation are void."""
 
     node: NodeId
 
 
 class ControlFrameReceived(msgspec.Struct, frozen=True):
-    """A frame of a neighbour that is not the overlay's own."""
+    """A control frame of a neighbour that the overlay does not handle itself."""
 
     sender: NodeId
     frame: ControlFrame
@@ -41,6 +41,6 @@ OVERLAY_CHANGES = (
     SetChange,
     ControlFrameReceived,
 )
-"""The same for `isinstance`, which is slow with a union."""
+"""For `isinstance`, which is slow with a union."""
 
 OverlayOutput = list[Effect | OverlayChange]

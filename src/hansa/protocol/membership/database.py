@@ -1,8 +1,8 @@
-"""The replicated database: every node's records, held by every node.
+"""The replicated database: the records of all nodes, held by every node.
 
 A change floods: it goes to every neighbour that is not known to have it. On a new link both sides
-compare stamps and send what the other lacks; heartbeats carry a digest, so that a row that went
-missing all the same is found. Who is in reach does not matter here: rows of absent nodes stay.
+compare stamps and send the rows that the other lacks. Heartbeats carry a digest, so a missing row
+is detected later as well. Rows of unreachable nodes stay until their lease ends.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,10 +26,10 @@ from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.frames import Summary, Update
 
 PART_BYTES = 65_536
-"""A set that is sent whole is cut into records of about this size."""
+"""A set that is sent whole is split into records of about this size."""
 
 UPDATE_BYTES = 262_144
-"""An update frame is closed when it holds about this much."""
+"""An update frame is closed when it holds about this many bytes."""
 
 _DIGEST_MASK = (1 << 64) - 1
 
@@ -38,13 +38,13 @@ Row = tuple[RecordKind, NodeId]
 
 @dataclass(slots=True)
 class NameSet:
-    """One node's set of names, with the parts of a newer one that is still arriving."""
+    """The set of names of one node, with the parts of a newer set that is still arriving."""
 
     names: dict[str, None] = field(default_factory=dict)
     incoming_stamp: Stamp = (0, 0)
     incoming_parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     arrived: int = 0
-    """Names in these parts."""
+    """Number of names in these parts."""
 
 
 class SetChange(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class SetChange(msgspec.Struct, frozen=True):
     kind: RecordKind
     node: NodeId
     stamp: Stamp
-    """What the row has with this change; in the database there may be a newer one already."""
+    """The stamp of the row with this change; the database may already hold a newer one."""
     added: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -65,25 +65,24 @@ class RecordChange(msgspec.Struct, frozen=True):
 
 
 class FetchRequired(msgspec.Struct, frozen=True):
-    """A change did not fit what is here: the whole row must be fetched."""
+    """A change did not fit the row here: the whole row must be fetched."""
 
     row: Row
 
 
 class _QueuedRecord(msgspec.Struct):
-    """A record on its way to the neighbours, and the links whose other side has it."""
+    """A record queued for the neighbours, and the links whose other side has it."""
 
     record: Record
     known_by: list[LinkId]
 
 
 class Database:
-    """The rows that one node holds, and what it still has to tell its neighbours."""
+    """The rows of one node's database, and the queue of records for its neighbours."""
 
     __slots__ = ("_flood_queue", "digest", "nodes", "sets", "stamps")
 
     def __init__(self) -> None:
-        """Start empty."""
         self.stamps: dict[Row, Stamp] = {}
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.sets: dict[RecordKind, dict[NodeId, NameSet]] = {
@@ -100,12 +99,12 @@ class Database:
         return self.stamps.get((kind, node), (0, 0))
 
     def names(self, kind: RecordKind, node: NodeId) -> dict[str, None]:
-        """Return a node's set of names; do not change it."""
+        """Return a node's set of names; callers must not change it."""
         row = self.sets[kind].get(node)
         return row.names if row else {}
 
     def size_after(self, record: InterestRecord | ClaimsRecord) -> int:
-        """Return how many names a set would have with this record, at most."""
+        """Return an upper bound of the number of names in a set after this record."""
         row = self.sets[KIND_OF[type(record)]].get(record.node) or NameSet()
         if record.base < record.version:
             gone = sum(name in row.names for name in record.removed)
@@ -115,18 +114,18 @@ class Database:
         return row.arrived - len(row.incoming_parts.get(record.part, ())) + len(record.added)
 
     def size(self, kind: RecordKind, node: NodeId) -> int:
-        """Return how many names are held for a row, the parts of a newer one included."""
+        """Return the number of names held for a row, including parts of a newer set."""
         row = self.sets[kind].get(node)
         return len(row.names) + row.arrived if row else 0
 
     def growth(self, record: InterestRecord | ClaimsRecord) -> int:
         """Return by how many names a set would grow with this record."""
         if record.parts > 1:
-            return len(record.added)  # the set before stays until all parts are here
+            return len(record.added)  # the old set stays until all parts have arrived
         return self.size_after(record) - len(self.names(KIND_OF[type(record)], record.node))
 
     def row_records(self, row: Row) -> list[Record]:
-        """Return the records that carry a row whole; none if it is not here."""
+        """Return the records of a whole row; none if it is not here."""
         kind, node = row
         if row not in self.stamps:
             return []
@@ -161,8 +160,8 @@ class Database:
     # ------------------------------------------------------------ writing
 
     def is_known(self, record: Record, source: LinkId | None) -> bool:
-        """Whether a record is no news here; whoever sent it need not be told of it either. Every
-        record comes over several links, so this is asked most of all."""
+        """Whether a record is not newer than the row here; its sender then has it as well. Every
+        record arrives over several links, so this is the most frequent call."""
         row = (KIND_OF[type(record)], record.node)
         have = self.stamps.get(row)
         if have is None:
@@ -177,9 +176,10 @@ class Database:
     def merge(
         self, record: Record, source: LinkId | None, flood: bool = True
     ) -> SetChange | RecordChange | FetchRequired | None:
-        """Take a record if it is newer than what is here; return what changed.
+        """Store a record if it is newer; return what changed.
 
-        It will be flooded to all links but its source, unless its carrier spreads it already.
+        It floods to all links but its source. Claims in announcements (`flood=False`) do not: the
+        announcement spreads them.
         """
         if self.is_known(record, source):
             return None
@@ -199,7 +199,7 @@ class Database:
         return change
 
     def _is_of_earlier_start(self, record: Record) -> bool:
-        """Two copies of a node wrote the same stamp: everybody keeps the record of the copy that
+        """Two copies of a node wrote the same stamp: all nodes keep the record of the copy that
         started first."""
         return (
             isinstance(record, NodeRecord)
@@ -209,17 +209,18 @@ class Database:
     def change_set(
         self, kind: RecordKind, node: NodeId, incarnation: int, change: tuple[list[str], list[str]]
     ) -> list[Record]:
-        """Change this node's own set; return the records that tell of it, cut to a fitting size."""
+        """Change this node's own set; return the records of the change, split to a fitting size."""
         make = InterestRecord if kind is RecordKind.INTEREST else ClaimsRecord
         added, removed = (split_names(names, PART_BYTES) for names in change)
         version = self.stamp(kind, node)[1]
         if kind is RecordKind.INTEREST and not version and len(added) > 1:
-            # Whole, not piece by piece: until all of it is there, a former life's set stands.
+            # Send it whole: until all parts have arrived, others keep the set of the earlier
+            # incarnation.
             self.sets[kind][node] = NameSet(dict.fromkeys(change[0]))
             return self.restamp_own_set(kind, node, incarnation)
         pieces: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(added[0], removed[0])]
         if len(added) > 1 or len(removed) > 1:
-            # What goes makes room for what comes: others refuse a set that is too large.
+            # Removals first, because others refuse a set that is too large.
             pieces = [((), part) for part in removed] + [(part, ()) for part in added]
         made: list[Record] = []
         for more, fewer in pieces:
@@ -232,8 +233,8 @@ class Database:
         return made
 
     def restamp_own_set(self, kind: RecordKind, node: NodeId, incarnation: int) -> list[Record]:
-        """Take up this node's own set, unchanged, under a new incarnation, and tell everybody;
-        return the records that tell of it."""
+        """Give this node's own set a stamp of a new incarnation and flood it; return its
+        records."""
         row = (kind, node)
         self.sets[kind].setdefault(node, NameSet())
         self._restamp(row, (incarnation, self.stamp(kind, node)[1] + 1))
@@ -254,11 +255,11 @@ class Database:
             sets.pop(node, None)
 
     def drain_updates(self, links: Iterable[LinkId]) -> list[tuple[LinkId, Update]]:
-        """Return what each neighbour must be told now."""
+        """Return the update frames to send to each neighbour now."""
         pending = list(self._flood_queue.values())
         self._flood_queue = {}
         sends: list[tuple[LinkId, Update]] = []
-        packed: dict[tuple[int, ...], list[Update]] = {}  # most links lack the same
+        packed: dict[tuple[int, ...], list[Update]] = {}  # most links lack the same records
         for link in links:
             lacks = tuple([n for n, item in enumerate(pending) if link not in item.known_by])
             if lacks not in packed:
@@ -267,19 +268,19 @@ class Database:
         return sends
 
     def _enqueue_row(self, row: Row, record: Record) -> None:
-        """Queue a record for all links; a set that came in parts, once all of them are here."""
+        """Queue a record for all links; a set in parts once all parts have arrived."""
         parts = isinstance(record, InterestRecord | ClaimsRecord) and record.parts > 1
         for piece in self.row_records(row) if parts else [record]:
             self._enqueue(row, piece)
 
     def _enqueue(self, row: Row, record: Record) -> None:
-        """Newer whole records replace queued ones; changes of a set line up."""
+        """Newer whole records replace queued ones; changes of a set queue up."""
         is_set = not isinstance(record, NodeRecord)
         key = (*row, record.version, record.part) if is_set else row  # type: ignore[union-attr]
         self._flood_queue[key] = _QueuedRecord(record, [])
 
     def _mark_known_by(self, row: Row, record: Record, source: LinkId) -> None:
-        """The other side of a link has this version, so it need not be told."""
+        """The other side of a link has this version and does not need it."""
         if isinstance(record, NodeRecord):
             pending = self._flood_queue.get(row)
             # Two copies of a node can have the same stamp.
@@ -324,7 +325,7 @@ class Database:
         return FetchRequired(row)
 
     def _assemble(self, row: Row, record: InterestRecord | ClaimsRecord) -> dict[str, None] | None:
-        """Collect the parts of a whole set; return it once all are here."""
+        """Collect the parts of a whole set; return the set once it is complete."""
         if record.parts == 1:
             return dict.fromkeys(record.added)
         entry = self.sets[row[0]].setdefault(row[1], NameSet())
@@ -339,7 +340,6 @@ class Database:
         return {name: None for part in sorted(parts) for name in parts[part]}
 
     def _replace_set(self, row: Row, stamp: Stamp, names: dict[str, None]) -> SetChange:
-        """Put a whole new set in place of the old one."""
         entry = self.sets[row[0]].setdefault(row[1], NameSet())
         before, entry.names = entry.names, names
         added = tuple(name for name in names if name not in before)

@@ -1,7 +1,7 @@
-"""The map of the federation: who hears whom, who is in reach, and the way to each node.
+"""The map of the federation: links, reachable nodes and the next hop to each node.
 
-A link counts when both ends list it, so a node that died is out of reach as soon as its neighbours
-have said so. Nothing here knows frames or time.
+A link counts if both ends report it, so a failed node is unreachable as soon as its neighbours have
+reported the loss. All nodes with the same records compute the same map.
 """
 
 import heapq
@@ -34,18 +34,17 @@ class Graph:
     )
 
     def __init__(self, node: NodeId, metric: Metric) -> None:
-        """Start with this node alone."""
         self._self = node
         self._metric = metric
         self._links: dict[NodeId, Links] = {node: {}}
         self._next_hops: dict[NodeId, NodeId] | None = None
         self._detours: dict[NodeId, dict[NodeId, NodeId]] = {}  # next hops, by the avoided node
-        self._lengths: dict[NodeId, Links] = {}  # what `lengths` has found
-        self._sides: dict[NodeId, NodeId] | None = None  # what `is_behind` has found
+        self._lengths: dict[NodeId, Links] = {}  # cache of `lengths`
+        self._sides: dict[NodeId, NodeId] | None = None  # cache of `is_behind`
         self.reachable: dict[NodeId, None] = {node: None}
-        """Every node in reach, this one included (an ordered set)."""
+        """The reachable nodes, this one included (an ordered set)."""
         self.version = 0
-        """Counts changes, so that what was read off the map can be known to be old."""
+        """Counts changes, to invalidate everything derived from the map."""
 
     @property
     def links(self) -> Links:
@@ -53,7 +52,7 @@ class Graph:
         return self._links[self._self]
 
     def set_links(self, node: NodeId, links: Links) -> tuple[list[NodeId], list[NodeId]]:
-        """Note a node's links; return who came into reach and who went out of it."""
+        """Store a node's links; return the nodes that became reachable and unreachable."""
         before = self._links.get(node, {})
         self._links[node] = links
         by_hops = self._metric is Metric.HOPS
@@ -68,7 +67,7 @@ class Graph:
         return self._extend_reachable(node, links), []
 
     def remove_node(self, node: NodeId) -> tuple[list[NodeId], list[NodeId]]:
-        """Forget a node altogether."""
+        """Delete a node."""
         if node not in self._links:
             return [], []
         changed = self.set_links(node, {})
@@ -76,7 +75,7 @@ class Graph:
         return changed
 
     def next_hop(self, to: NodeId) -> NodeId | None:
-        """Return the neighbour through which a node is best reached, None if it is out of reach."""
+        """Return the neighbour on the best path to a node, None if it is unreachable."""
         if self._next_hops is None:
             self._next_hops = self._find_next_hops(self._self)
         return self._next_hops.get(to)
@@ -123,9 +122,10 @@ class Graph:
         return found
 
     def nearest_to(self, lost: NodeId, candidates: Iterable[NodeId]) -> NodeId | None:
-        """Return the candidate in reach that was nearest to a node now gone; the smaller id of two.
+        """Return the reachable candidate that was nearest to a node now lost; the smaller id breaks
+        ties.
 
-        The distances start from the neighbours that the lost node last reported.
+        Distances start from the neighbours that the lost node last reported.
         """
         candidate_set = dict.fromkeys(candidates)
         front = sorted(n for n in self._links.get(lost, {}) if n in self.reachable)
@@ -147,7 +147,7 @@ class Graph:
         return [other for other in self._links.get(node, {}) if self._links_to(other, node)]
 
     def _expand_front(self, front: list[NodeId], seen: dict[NodeId, None]) -> list[NodeId]:
-        """Return the nodes one hop further out, noting them as seen."""
+        """Return the nodes one hop further out, and add them to `seen`."""
         further: list[NodeId] = []
         for node in front:
             for other in self._links.get(node, ()):
@@ -157,7 +157,7 @@ class Graph:
         return further
 
     def _extend_reachable(self, node: NodeId, links: Links) -> list[NodeId]:
-        """Links were only added: grow what is in reach instead of searching all of it again."""
+        """Links were only added: extend the reachable nodes instead of searching again."""
         reachable = self.reachable
         front = [node]
         joined: list[NodeId] = []
@@ -180,8 +180,8 @@ class Graph:
         return joined, [node for node in before if node not in self.reachable]
 
     def _find_sides(self) -> dict[NodeId, NodeId]:
-        """Return for every node in reach the first neighbour found from which a path leads to it
-        without passing here; where several do, they have the same one."""
+        """Return per reachable node the first neighbour with a path to it that does not pass this
+        node. Nodes connected without this node share the same one."""
         sides: dict[NodeId, NodeId] = {}
         for neighbour in self._two_way_neighbours(self._self):
             if neighbour in sides:
@@ -213,7 +213,7 @@ class Graph:
         return hops
 
     def _shortest_paths(self, start: NodeId, avoid: NodeId | None) -> dict[NodeId, NodeId]:
-        """Dijkstra; ties go to the smaller node ids, so that all runs agree."""
+        """Dijkstra; the smaller node id breaks ties, so that all runs agree."""
         hops: dict[NodeId, NodeId] = {}
         done: dict[NodeId | None, None] = {avoid: None}
         heap: list[tuple[int, NodeId, NodeId]] = [(0, start, start)]

@@ -1,18 +1,17 @@
-"""Another record with this node's id that is not older than its own.
+"""Conflict about this node's id: another record with it that is not older than its own.
 
-It may come from a copy of this node that runs elsewhere, from a former run whose incarnation was
-lost, or from somebody who made it up. Without proof of identity these look the same, so none of
-them may end this node or cost it anything that it keeps. The node counts the record and raises its
-own incarnation above it, which makes its own rows the newest again.
+The record may come from a copy of this node, from an earlier run whose incarnation was lost, or
+from a forger. Without proof of identity these look the same, so none of them may stop this node or
+delete its state. The node counts the record and raises its own incarnation above it, which makes
+its own rows the newest again.
 
 Two running copies would raise their incarnations in turn, as fast as records travel. So a node
-waits `PAUSE_S` between two raises, and the copy that started later waits `LATER_S` once an hour and
-`PAUSE_S` otherwise: the first copy, which does not wait, keeps the id nearly all the time, until an
-operator has read the alarm and stopped one of them. Who started first can be forged, so the long
-wait must not be had again and again.
+waits `PAUSE_S` between two raises. The copy that started later waits `LATER_S` once an hour
+instead. So the first copy keeps the id nearly all the time, until an operator has read the alarm
+and stopped one of them. The start time can be forged, so the long wait is limited to once an hour.
 
-While another record stands above its own, a node acknowledges no publications of QoS 1 and 2: the
-receipt would speak for both copies, and only one of them has the publication.
+While another record outranks its own, a node acknowledges no publications of QoS 1 and 2: a receipt
+would count for both copies, and only one of them has the publication.
 """
 
 PAUSE_S = 1.0
@@ -26,20 +25,19 @@ LATER_AGAIN_S = 3_600.0
 
 
 class IdConflict:
-    """What one node does about records that have its id and are not its own."""
+    """Reaction of one node to foreign records with its id."""
 
     def __init__(self) -> None:
-        """Start without a conflict."""
         self._claimed = 0
         self._since = 0.0
         self._raised_at = float("-inf")
-        self._long_since = float("-inf")  # when the conflict began that had the long wait
+        self._long_since = float("-inf")  # start of the conflict that had the long wait
         self.due: float | None = None
         """When to raise the incarnation; while this is set, another record outranks this node."""
 
     def note(self, incarnation: int, started_earlier: bool | None, now: float) -> None:
-        """A foreign record was met: plan to outrank it. Only a node's own record tells whether that
-        node started earlier; other frames of the same copy may come before it, and wait for it."""
+        """A foreign record was received: schedule a higher incarnation. Only a node record tells
+        whether the other copy started earlier; other frames of the copy may arrive before it."""
         self._claimed = max(self._claimed, incarnation)
         if self.due is None:
             self._since = now

@@ -1,8 +1,8 @@
-"""How long a node out of reach keeps its place, and that it stays forgotten afterwards.
+"""Leases of unreachable nodes, and tombstones of nodes whose lease has ended.
 
-Leases end a little earlier here than there. So what was forgotten is remembered by its stamp, or
-the nodes would give a dead one's record back to one another for ever. Both outlive a restart: who
-is started anew once a day would never forget anybody.
+Leases do not end at the same time everywhere. The tombstone, the stamp of the deleted record,
+prevents that nodes send the record of a dead node back to each other for ever. Leases and
+tombstones survive restarts; else a node that restarts daily would never forget another.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,32 +13,32 @@ from hansa.protocol.membership.records import Stamp
 from hansa.protocol.model import NodeId
 
 RESTORED_LEASE_FRACTION_MAX = 0.9
-"""How much of a lease may be over when a life begins: the rest is for meeting again who is there
-after all."""
+"""How much of a lease may have passed when an incarnation begins; the rest of the time is for
+meeting nodes that are still there."""
 
 
 class Leases:
-    """The nodes that are out of reach, since when, and those that were forgotten."""
+    """The unreachable nodes, since when, and the tombstones."""
 
     def __init__(self, seconds: float, tombstones_max: int) -> None:
-        """Start with nobody absent."""
         self._seconds = seconds
         self._tombstones_max = tombstones_max
-        self._absent_since: dict[NodeId, float] = {}  # in the order of time
+        self._absent_since: dict[NodeId, float] = {}  # ordered by time
         self._tombstones: dict[NodeId, Stamp] = {}
 
     @property
     def tombstones(self) -> Mapping[NodeId, Stamp]:
-        """Which records must not come back."""
+        """Per forgotten node, the newest record that must not come back."""
         return self._tombstones
 
     def absent_seconds(self, now: float) -> dict[NodeId, float]:
-        """Return for how many seconds each absent node has been out of reach."""
+        """Return for how many seconds each unreachable node has been unreachable."""
         return {node: now - since for node, since in self._absent_since.items()}
 
     def restore(self, restored: PeersRestored, receivers: Iterable[NodeId], now: float) -> None:
-        """Go on where a former life ended. The time between does not count: this node may have been
-        the one that was away. Who is owed something has a lease, even if no record tells of it."""
+        """Continue the leases of an earlier incarnation. The time in between does not count: this
+        node may have been the absent one. Every receiver of pending publications has a lease, even
+        without a record."""
         longest = RESTORED_LEASE_FRACTION_MAX * self._seconds
         for node, seconds in sorted(
             restored.absent_seconds.items(), key=lambda item: (-item[1], item[0])
@@ -49,15 +49,15 @@ class Leases:
         self._tombstones.update(restored.tombstones)
 
     def start_lease(self, node: NodeId, now: float) -> None:
-        """A node is out of reach; if it has been for a while, its lease runs on."""
+        """A node is unreachable; a running lease continues."""
         self._absent_since.setdefault(node, now)
 
     def cancel_lease(self, node: NodeId) -> None:
-        """A node is in reach again."""
+        """A node is reachable again."""
         self._absent_since.pop(node, None)
 
     def pop_expired(self, now: float) -> list[NodeId]:
-        """Return the nodes whose lease has ended; they are absent no more."""
+        """Remove and return the nodes whose lease has ended."""
         if not self._absent_since:
             return []
         past = takewhile(lambda item: now >= item[1] + self._seconds, self._absent_since.items())
@@ -73,7 +73,7 @@ class Leases:
             del self._tombstones[next(iter(self._tombstones))]
 
     def admit_record(self, node: NodeId, stamp: Stamp) -> bool:
-        """Whether a record is news of a node, and not what was forgotten."""
+        """Whether a record is newer than the tombstone of its node, which it then replaces."""
         if stamp <= self._tombstones.get(node, (-1, 0)):
             return False
         self._tombstones.pop(node, None)

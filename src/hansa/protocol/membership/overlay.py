@@ -1,8 +1,8 @@
-"""The overlay: links, the replicated database and the map made from it, put together.
+"""The overlay: links, the replicated database and the map made from it.
 
-It answers who is there and tells everybody what changed. What the news means for groups, meshes and
-subscriptions is decided above: methods return effects for the shell mixed with changes for `node`,
-in the order in which they happened.
+It decides which nodes are reachable and floods changes. Its methods return effects for the shell
+and changes for `node`, in the order in which they happened. Frames that cannot be true are refused
+and counted.
 """
 
 from collections.abc import Iterable
@@ -69,10 +69,9 @@ CONTESTED = "record of this node that it did not write"
 
 
 class Overlay:
-    """Who is there, as one node knows it."""
+    """Links, database and map of one node."""
 
     def __init__(self, identity: Identity, settings: ProtocolSettings) -> None:
-        """Start alone."""
         self.identity = identity
         self.incarnation = identity.incarnation
         self._settings = settings
@@ -83,22 +82,23 @@ class Overlay:
         self.clock = WallClock(identity.incarnation)
         self.conflict = IdConflict()
         self.quotas = Quotas(settings)
-        # In simulations ids are chosen; where a node's own id follows from its key, all must.
+        # In simulations ids are chosen. If this node's id is the digest of its key, all ids must
+        # be.
         self._derives_ids = node_id(identity.key) == identity.node
         self._record_due: float | None = None
         self._flush_due: float | None = None
-        self._is_interest_known = False  # until then, what a former life wanted stands
+        self._is_interest_known = False  # until then, the interest of the earlier incarnation stays
         self._superseded_kinds: dict[RecordKind, None] = {}
         self._write_own_record()
 
     # ------------------------------------------------------------ links
 
     def open_link(self, event: LinkOpened, now: float) -> OverlayOutput:
-        """A connection stands."""
+        """A connection is open."""
         return [*self.neighbours.open_link(event, self._hello(), now)]
 
     def on_link_closed(self, link_id: LinkId, reason: str, now: float) -> OverlayOutput:
-        """A connection is gone."""
+        """A connection is closed."""
         link = self.neighbours.links.get(link_id)
         return (
             self._follow_neighbour_changes(self.neighbours.on_link_closed(link, reason), now)
@@ -107,17 +107,18 @@ class Overlay:
         )
 
     def send_to(self, node: NodeId, frame: OrderedFrame, now: float) -> list[Effect]:
-        """Send a control frame to a neighbour; to a node that is none any more, nothing."""
+        """Send a control frame to a neighbour; do nothing if the node is not a neighbour any
+        more."""
         link = self.neighbours.by_node.get(node)
         return self.neighbours.send(link, frame, now) if link else []
 
     def link_cost(self, node: NodeId) -> int | None:
-        """Return the length of the link to a neighbour, None if it is none (any more)."""
+        """Return the cost of the link to a neighbour, None if the node is not a neighbour."""
         link = self.neighbours.by_node.get(node)
         return self.neighbours.link_cost(link) if link else None
 
     def capacity(self, node: NodeId) -> float:
-        """Return a node's capacity as it reported it."""
+        """Return the capacity that a node reported."""
         record = self.database.nodes.get(node)
         return record.capacity if record else 0.0
 
@@ -126,7 +127,8 @@ class Overlay:
     def change_own_set(
         self, kind: RecordKind, added: list[str], removed: list[str], now: float
     ) -> list[Record]:
-        """Change this node's interest or claims; claims travel with announcements, interest now."""
+        """Change this node's interest or claims. Claims travel with announcements, interest floods
+        now."""
         records = self.database.change_set(
             kind, self.identity.node, self.incarnation, (added, removed)
         )
@@ -134,14 +136,15 @@ class Overlay:
         return records
 
     def mark_interest_known(self, now: float) -> None:
-        """What clients want is announced, be it nothing: a former life's interest may go."""
+        """The clients' interest is announced, even if empty: that of an earlier incarnation may
+        go."""
         self._is_interest_known = True
         self._replace_former_rows(now)
 
     # ------------------------------------------------------------ time
 
     def handle_timer(self, now: float) -> OverlayOutput:
-        """Do what is due."""
+        """Do everything that is due."""
         effects, silent = self.neighbours.handle_timer(self.database.digest, now)
         outcome: OverlayOutput = [*effects, *self._raise_incarnation(now)]
         for link in silent:
@@ -154,7 +157,7 @@ class Overlay:
         return outcome
 
     def flush(self, now: float) -> list[Effect]:
-        """Write and send what is due; call it last, after everything else of this input."""
+        """Write and send everything that is due; called at the end of every input."""
         if self._record_due is not None and now >= self._record_due:
             self._write_own_record()
             self._schedule_flush(now)
@@ -169,22 +172,22 @@ class Overlay:
         ]
 
     def flush_early(self, now: float) -> list[Effect]:
-        """Send the records that wait to share a frame: what follows must not overtake them, or it
-        would come from nodes that the receiver's map does not have yet."""
+        """Send the records that wait to share a frame. A unicast frame must not overtake them: the
+        receiver's map would not contain its source yet."""
         if self._flush_due is None:
             return []
         self._flush_due = now
         return self.flush(now)
 
     def expire_node(self, node: NodeId) -> None:
-        """Drop everything about a node whose lease has ended."""
+        """Drop all state of a node whose lease has ended."""
         self.leases.add_tombstone(node, self.database.stamp(RecordKind.NODE, node))
         self.database.expire_node(node)
         self.quotas.forget(node)
         self.graph.remove_node(node)
 
     def next_deadline(self) -> float | None:
-        """When something is next due."""
+        """When `handle_timer` or `flush` is due."""
         return earliest(
             self.neighbours.next_deadline(),
             self.leases.next_deadline(),
@@ -201,7 +204,7 @@ class Overlay:
     # ------------------------------------------------------------ frames
 
     def receive_frame(self, link: NeighbourLink, frame: AnyFrame, now: float) -> OverlayOutput:
-        """Take one frame whose turn has come."""
+        """Handle one frame, in order."""
         if link.refusal_reason is not None and not isinstance(frame, Goodbye):
             return [Ignored("frame on a refused link")]
         if link.peer is None and link.refusal_reason is None and not isinstance(frame, Hello):
@@ -231,8 +234,8 @@ class Overlay:
     def _send_records(
         self, link: NeighbourLink, rows: Iterable[list[Record]], now: float
     ) -> OverlayOutput:
-        """Send whole rows, as many as the link's allowance permits; the rest is sent when the other
-        side asks again (rule 3.3)."""
+        """Send whole rows, as many as the link's allowance permits; the other side will ask again
+        for the rest (rule 3.3)."""
         records: list[Record] = []
         left_out: list[Effect] = []
         for row in rows:
@@ -257,7 +260,8 @@ class Overlay:
         outcome: OverlayOutput = []
         holder = self.database.nodes.get(theirs.node)
         if holder is not None and holder.incarnation > theirs.incarnation:
-            # It may be refused for a link of that newer one: first let it know what to outrank.
+            # It may be refused for a link of the newer incarnation: first send the record to
+            # outrank.
             outcome += self.neighbours.send(link, Update((holder,)), now)
         greeted = self.neighbours.receive_hello(link, theirs, self._hello(), now)
         outcome += self._follow_neighbour_changes(greeted, now)
@@ -298,8 +302,8 @@ class Overlay:
         return self.neighbours.send(link, self.database.summary(), now)
 
     def _receive_summary(self, link: NeighbourLink, theirs: Summary, now: float) -> OverlayOutput:
-        """Send what they lack. A change that crossed the hellos shows to one side only, so the
-        other joins in the comparison when it sees that it lacks something itself."""
+        """Send the rows that the other side lacks. A change that crossed the hellos is visible to
+        one side only, so the other starts a comparison as well if it lacks something."""
         outcome = self._send_records(link, self.database.missing_from(theirs), now)
         if not link.awaits_summary and self.database.is_behind(theirs):
             outcome += self._send_summary(link, now)
@@ -309,7 +313,7 @@ class Overlay:
     def _receive_records(
         self, link: NeighbourLink, records: tuple[Record, ...], now: float
     ) -> OverlayOutput:
-        """Merge records. New lives come first: their links must not meet a former life's claims."""
+        """Merge records. New incarnations come first: their links must not meet stale claims."""
         me, known = self.identity.node, self.database.nodes
         unknown_records = [
             r for r in records if r.node == me or not self.database.is_known(r, link.id)
@@ -321,8 +325,8 @@ class Overlay:
     def merge_record(
         self, link: NeighbourLink | None, record: Record, now: float, flood: bool = True
     ) -> OverlayOutput:
-        """Merge one record; a row that cannot be changed is fetched whole from its sender. Without
-        a link, it comes from this node's own disk."""
+        """Merge one record; fetch a row whole from its sender if a change does not fit. Without a
+        link, the record comes from this node's own disk."""
         if refusal := self._stamp_refusal(record):
             return [Ignored(refusal)]
         if record.node == self.identity.node:
@@ -335,7 +339,7 @@ class Overlay:
         if before is None and not self.leases.admit_record(record.node, stamp):
             ask = InterestAckRequest(
                 record.node, self.identity.node, 0, *stamp
-            )  # the dead do not answer
+            )  # lost nodes do not answer
             asked = self.neighbours.send(link, ask, now) if link else []
             return [Ignored("record of a node whose lease has ended"), *asked]
         change = self.database.merge(record, link.id if link else None, flood)
@@ -351,7 +355,7 @@ class Overlay:
         return self._apply_node_record(change, before, now)
 
     def _account(self, record: Record, source: NodeId | None) -> None:
-        """Note what a record that was merged occupies."""
+        """Update the quotas for a merged record."""
         if isinstance(record, NodeRecord):
             self.quotas.learn(record.node, source)
         else:
@@ -359,8 +363,8 @@ class Overlay:
             self.quotas.resize(kind, record.node, self.database.size(kind, record.node))
 
     def _merge_own_record(self, record: Record, now: float) -> OverlayOutput:
-        """A record with our own id came from outside. What a former life said must give way to a
-        row of this life, empty if need be; a record that is not older than ours is a conflict."""
+        """A record with our own id arrived. Rows of an earlier incarnation are replaced by rows of
+        this one, even empty ones; a record that is not older than ours is a conflict."""
         kind = KIND_OF[type(record)]
         if record.incarnation < self.incarnation:
             if kind is not RecordKind.NODE:
@@ -377,12 +381,12 @@ class Overlay:
         return self.contest(record.incarnation, started_earlier, now)
 
     def contest(self, incarnation: int, started_earlier: bool | None, now: float) -> OverlayOutput:
-        """Somebody else uses this node's id with an incarnation that is not below ours."""
+        """Another node uses this node's id with an incarnation that is not below ours."""
         self.conflict.note(incarnation, started_earlier, now)
         return [Ignored(CONTESTED), *self._raise_incarnation(now)]
 
     def _replace_former_rows(self, now: float) -> None:
-        """Put rows of this life in the place of a former life's, interest once it is known."""
+        """Replace rows of an earlier incarnation by rows of this one; interest once it is known."""
         me = self.identity.node
         for kind in list(self._superseded_kinds):
             if kind is RecordKind.INTEREST and not self._is_interest_known:
@@ -435,7 +439,7 @@ class Overlay:
     def _report_reachability(
         self, joined: list[NodeId], lost: list[NodeId], now: float
     ) -> OverlayOutput:
-        """Nodes came into reach or went out of it."""
+        """Start and end leases, and report which nodes became reachable or unreachable."""
         for node in joined:
             self.leases.cancel_lease(node)
         for node in lost:
@@ -446,14 +450,14 @@ class Overlay:
         ]
 
     def _follow_neighbour_changes(self, effects: list[Effect], now: float) -> OverlayOutput:
-        """Let the map follow when neighbours came or went."""
+        """Update the map if neighbours were added or lost."""
         outcome: OverlayOutput = [*effects]
         if any(isinstance(effect, NeighbourUp | NeighbourDown) for effect in effects):
             outcome += self._update_own_links(now)
         return outcome
 
     def _update_own_links(self, now: float) -> OverlayOutput:
-        """If this node's links changed, take them into the map at once, tell others when due."""
+        """If this node's links changed, update the map at once and the own record when due."""
         links = dict(self._links())
         if links == self.graph.links:
             return []
@@ -475,8 +479,8 @@ class Overlay:
         )
 
     def _links(self) -> list[tuple[NodeId, int]]:
-        """Return the neighbours whose record of this life is here: until then, what a former life
-        said would count as if it were said now."""
+        """Return the neighbours whose record of their present incarnation is here; links of an
+        earlier one must not count."""
         return [
             (node, round((link.reported_rtt or 0.0) * 1e6))
             for node, link in sorted(self.neighbours.by_node.items())
@@ -485,7 +489,7 @@ class Overlay:
         ]
 
     def _refresh_own_record(self, enquiry: InterestAckRequest, now: float) -> None:
-        """Who has forgotten this node needs a newer record of it than the one that it names."""
+        """A node that has forgotten this one needs a newer record than the one it names."""
         me = self.identity.node
         named = (enquiry.incarnation, enquiry.version)
         if enquiry.destination == me and named == self.database.stamp(RecordKind.NODE, me):
@@ -502,7 +506,7 @@ class Overlay:
         self.database.merge(record, None)
 
     def _raise_incarnation(self, now: float) -> OverlayOutput:
-        """Take up all our rows under an incarnation above that of a conflicting record, if due."""
+        """If due, give all our rows an incarnation above that of a conflicting record."""
         incarnation = self.conflict.take(now)
         if incarnation is None:
             return []

@@ -1,7 +1,7 @@
-"""What nodes tell each other about themselves: the rows of the replicated database.
+"""The records that nodes publish about themselves: the rows of the replicated database.
 
-A record belongs to one node and has a kind; the one with the higher `(incarnation, version)`
-replaces the other, everywhere and in any order of arrival. `database` holds and spreads them.
+A record belongs to one node and has a kind. The record with the higher `(incarnation, version)`
+replaces the other, everywhere and in any order of arrival. `database` stores and floods them.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from hansa.protocol.model import Identity, NodeId, Unsigned
 
 
 class RecordKind(IntEnum):
-    """Which of a node's records this is."""
+    """The kinds of records of a node."""
 
     NODE = 0
     INTEREST = 1
@@ -22,19 +22,19 @@ class RecordKind(IntEnum):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=RecordKind.NODE.value):
-    """Who a node is, and whom it hears: together, these records are the map of the federation."""
+    """Identity and links of a node. Together these records are the map of the federation."""
 
     node: NodeId
     incarnation: Unsigned
     version: Unsigned
     first_incarnation: Unsigned
-    """The incarnation with which it started: it tells copies of a node apart (rule 2.7)."""
+    """The incarnation of its start: it distinguishes copies of a node (rule 2.7)."""
     key: bytes
     name: str
     addresses: tuple[str, ...]
     capacity: float
     links: tuple[tuple[NodeId, Unsigned], ...]
-    """Its neighbours, ordered, each with the round-trip time in microseconds."""
+    """Its neighbours, ordered by id, each with the round-trip time in microseconds."""
 
 
 class SetRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -54,11 +54,11 @@ class SetRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InterestRecord(SetRecord, frozen=True, array_like=True, tag=RecordKind.INTEREST.value):
-    """The topic filters that a node wants, covered ones left out."""
+    """The topic filters that a node is interested in, without covered ones."""
 
 
 class ClaimsRecord(SetRecord, frozen=True, array_like=True, tag=RecordKind.CLAIMS.value):
-    """The groups of which a node says that it is the core."""
+    """The groups that a node claims to be the core of."""
 
 
 Record = NodeRecord | InterestRecord | ClaimsRecord
@@ -70,13 +70,13 @@ KIND_OF: dict[type, RecordKind] = {
 }
 
 Stamp = tuple[int, int]
-"""(incarnation, version): the order in which a node's records replace each other."""
+"""(incarnation, version): the greater stamp of a record wins."""
 
 _MASK = (1 << 64) - 1
 
 
 def is_new_incarnation(record: Record, known: NodeRecord | None) -> bool:
-    """Whether this is the first record of its node's present life, after the one that is known."""
+    """Whether this is the first known record of a node's present incarnation."""
     if not isinstance(record, NodeRecord):
         return False
     return known is None or known.incarnation < record.incarnation
@@ -85,7 +85,7 @@ def is_new_incarnation(record: Record, known: NodeRecord | None) -> bool:
 def make_node_record(
     me: Identity, incarnation: int, version: int, links: Iterable[tuple[NodeId, int]]
 ) -> NodeRecord:
-    """Return what a node tells of itself."""
+    """Return a node's record of itself."""
     return NodeRecord(
         node=me.node,
         incarnation=incarnation,
@@ -99,11 +99,11 @@ def make_node_record(
     )
 
 
-@lru_cache(maxsize=1 << 12)  # a row is stamped anew by taking out what it was
+@lru_cache(maxsize=1 << 12)  # a row's old fingerprint is needed again when it changes
 def fingerprint(kind: RecordKind, node: NodeId, stamp: Stamp) -> int:
-    """Return 64 well-mixed bits for one row; the sum over all rows is a database's digest.
+    """Return 64 well-mixed bits for one row; the sum over all rows is the digest of a database.
 
-    Arithmetic on purpose: it must not depend on the hash seed and runs for every row that changes.
+    Pure arithmetic, because it must not depend on the hash seed and runs for every changed row.
     """
     row = node ^ (kind + 1) * 0xD6E8FEB86659FD93
     bits = (row ^ stamp[0] * 0x9E3779B97F4A7C15 ^ stamp[1] * 0xC2B2AE3D27D4EB4F) & _MASK
@@ -113,11 +113,11 @@ def fingerprint(kind: RecordKind, node: NodeId, stamp: Stamp) -> int:
 
 
 def split_names(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
-    """Split names so that each part stays below so many bytes; at least one part, maybe empty."""
+    """Split names into parts below so many bytes; at least one part, which may be empty."""
     parts: list[list[str]] = [[]]
     size = 0
     for name in names:
-        cost = len(name.encode()) + 5  # MessagePack puts at most five bytes before a text
+        cost = len(name.encode()) + 5  # MessagePack adds at most five bytes per text
         if size + cost > bytes_max and parts[-1]:
             parts.append([])
             size = 0
@@ -127,14 +127,14 @@ def split_names(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
 
 
 def estimate_bytes(record: Record) -> int:
-    """Return about how many bytes a record takes: enough to keep frames within their bound."""
+    """Return an upper estimate of a record's bytes in a frame: enough to keep frames in bounds."""
     if isinstance(record, NodeRecord):
         return 120 + 16 * len(record.links) + sum(map(len, record.addresses))
     return 60 + sum(4 * len(name) + 5 for name in (*record.added, *record.removed))
 
 
 def encoded_bytes(record: Record) -> int:
-    """Return about how many bytes a record takes in a frame."""
+    """Return approximately how many bytes a record takes in a frame."""
     if isinstance(record, NodeRecord):
         return estimate_bytes(record)
     return 60 + sum(len(name.encode()) + 5 for name in (*record.added, *record.removed))

@@ -1,4 +1,4 @@
-"""Ways over the map between any two nodes. Whoever holds the same map finds the same ways."""
+"""Paths on the map between any two nodes. All nodes with the same map compute the same paths."""
 
 import heapq
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ Arc = tuple[NodeId, NodeId]
 """A link in one direction."""
 
 _SHARED_LINK_COST = 1 << 60
-"""What it costs a second way to use a link of the first one: more than any way around."""
+"""Cost for a second path to use a link of the first one: more than any path around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShortestPathTree:
-    """The shortest ways from one node to all in its reach."""
+    """The shortest paths from one node to all nodes that it reaches."""
 
     root: NodeId
     parents: dict[NodeId, NodeId]
-    """Of every node but the root, the neighbour before it; nearer nodes come first."""
+    """Per node except the root, the node before it; nearer nodes come first."""
     distances: dict[NodeId, int]
 
     def next_hops_below(self, node: NodeId) -> dict[NodeId, NodeId]:
-        """Return all nodes that are reached through this one, each with its next node there."""
+        """Return all nodes that are reached through this one, each with the next hop from it."""
         found: dict[NodeId, NodeId] = {}
         for other, parent in self.parents.items():
             if parent == node:
@@ -33,7 +33,7 @@ class ShortestPathTree:
         return found
 
     def path_to(self, to: NodeId) -> dict[NodeId, NodeId]:
-        """Return the way from the root to a node: from each node on it to the next."""
+        """Return the path from the root to a node as arcs."""
         steps: dict[NodeId, NodeId] = {}
         while to != self.root:
             parent = self.parents[to]
@@ -43,7 +43,7 @@ class ShortestPathTree:
 
 
 def shortest_path_tree(graph: Graph, root: NodeId) -> ShortestPathTree:
-    """Dijkstra from any node; of ways as short, the one by the smaller parent."""
+    """Dijkstra from any node; of equally short paths, the one through the smaller parent."""
     parents: dict[NodeId, NodeId] = {}
     distances: dict[NodeId, int] = {}
     heap = [(0, root, root)]
@@ -61,10 +61,10 @@ def shortest_path_tree(graph: Graph, root: NodeId) -> ShortestPathTree:
 
 
 def two_disjoint_paths(graph: Graph, tree: ShortestPathTree, to: NodeId) -> dict[Arc, None]:
-    """Return the arcs of two ways from the root to a node, together as short as can be, that share
-    no link but those that every way must use (Suurballe 1974).
+    """Return the arcs of two paths from the root to a node, together as short as possible, that
+    share only links that every path must use (Suurballe 1974).
 
-    The second way may go backwards over a link of the first: then neither needs that link.
+    The second path may use a link of the first in reverse: then neither uses that link.
     """
     first = tree.path_to(to)
     arcs = dict.fromkeys(first.items())
@@ -79,7 +79,7 @@ def two_disjoint_paths(graph: Graph, tree: ShortestPathTree, to: NodeId) -> dict
 def _second_path(
     graph: Graph, tree: ShortestPathTree, first: dict[NodeId, NodeId], to: NodeId
 ) -> list[Arc]:
-    """Dijkstra once more, with lengths that make every arc of the tree cost nothing."""
+    """Dijkstra with reduced costs, in which every arc of the tree costs nothing."""
     before: dict[NodeId, NodeId] = {}
     heap = [(0, tree.root, tree.root)]
     while to not in before:

@@ -1,9 +1,8 @@
-"""What a control frame may hold: every list, text and number that a peer sends has a bound.
+"""Bounds of control frames: every list, text and number from a peer is limited.
 
-`check` knows nothing of bytes and nothing of meaning; `wire` asks it about all that comes and goes.
-The bounds are for protection and well above what a node sends: `settings` has the ones to tune.
-Where a node passes on what others sent (records, claims), the bounds leave room for what it adds,
-so that nothing which came in is too large to go out.
+`codec` checks every frame in both directions. The bounds only protect and are well above what a
+node sends; `settings` has the ones to tune. Where a node forwards records and claims of others, the
+bounds leave room for what it adds, so every received record can be sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,28 +18,28 @@ from hansa.protocol.topics import check_filter, check_name
 from hansa.protocol.wire import frames
 
 ROWS_MAX = len(records.RecordKind) * NODES_MAX
-"""Rows in a summary or fetch, records in an update. All rows of so many nodes fit one frame."""
+"""Rows in a summary or fetch, records in an update. All rows of that many nodes fit one frame."""
 
 NAMES_MAX = 1 << 17
 """Filters or groups in one list."""
 
 NAMES_BYTES_MAX = 1 << 18
-"""Bytes of the names in one record of a set: more has to come in parts."""
+"""Bytes of the names in one record of a set; larger sets come in parts."""
 
 PARTS_MAX = 1 << 14
-"""Parts in which a set may come: each has at least one name."""
+"""Parts of a set; each has at least one name."""
 
 FLAGS_MAX = 64
-"""Membership flags that one announcement carries at most; they are hints."""
+"""Membership flags in one announcement; they are hints."""
 
 PARENTS_MAX = 64
 """Parents in an announcement; the settings allow 16."""
 
 MISSING_MAX = 256
-"""Missing frames that an acknowledgement names."""
+"""Missing frames in one acknowledgement."""
 
 PUBLICATIONS_PER_FRAME_MAX = 1 << 14
-"""Publications in one frame of a repair, or of retained values."""
+"""Publications in one repair response or frame of retained values."""
 
 TOPICS_MAX = 1 << 14
 """Topics of retained values in one frame."""
@@ -52,17 +51,17 @@ CAPABILITIES_MAX = 64
 """Capabilities in a hello."""
 
 AGREEMENT_BYTES_MAX = 1_024
-"""Bytes of the settings that a hello shows."""
+"""Bytes of the shared settings in a hello."""
 
 REASON_BYTES_MAX = 4_096
-"""Bytes of a goodbye's reason, which may quote what both sides said in their hellos."""
+"""Bytes of a goodbye's reason, which may quote both hellos."""
 
 Rule = Callable[[Any], object]
-"""Takes a value and raises InvalidFrame or InvalidTopic if it is out of bounds."""
+"""Raises InvalidFrame or InvalidTopic if a value is out of bounds."""
 
 
 def check_bounds(value: object) -> None:
-    """Raise InvalidFrame if a frame or record is out of bounds, with the path to the place."""
+    """Raise InvalidFrame with the path to the field if a frame or record is out of bounds."""
     bounds = _BOUNDS.get(type(value))
     if bounds is None:
         return
@@ -177,7 +176,7 @@ def _resend(resend: frames.RepairResponse) -> None:
         raise InvalidFrame(f"goes from {resend.after} to {resend.upto}")
 
 
-# ---------------------------------------------------------------- the bounds of each frame
+# ---------------------------------------------------------------- bounds of each frame
 
 
 class _Bounds(NamedTuple):
@@ -193,7 +192,7 @@ def _set_bounds(word: str, each: Rule) -> _Bounds:
 
 _label = _text(LABEL_BYTES_MAX)
 
-# What is not here (heartbeats, other fields) holds only numbers of 64 bits.
+# Frames and fields that are not listed hold only numbers of 64 bits.
 _BOUNDS: dict[type, _Bounds] = {
     frames.Hello: _Bounds(
         "hello",

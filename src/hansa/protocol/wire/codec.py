@@ -1,36 +1,35 @@
-"""Frames as bytes, and bytes as frames: the one place where what a peer sends becomes values.
+"""Encoding of frames: the only place where bytes from a peer become values.
 
-`decode` returns a frame that keeps every bound (here and in `bounds`) or raises InvalidFrame,
-whatever it is given, in memory that is a small multiple of its input. `encode` raises ValueError
-for what `decode` would refuse, so nothing leaves that a correct peer drops. What a frame means is
-unknown here, and so is where it came from; a link puts the length in front and takes it off again.
+`decode` returns a frame within all bounds (here and in `bounds`) or raises InvalidFrame, for any
+input, in memory that is a small multiple of the input. `encode` raises ValueError for a frame that
+`decode` would refuse. Links add and remove the length of a frame.
 
-The first byte says how to read the rest: the version of this format in its upper four bits, the
-type of frame in its lower four. It is not the protocol's version, which is in the hello: a later
-protocol can still be read, and refused by name.
+The first byte holds the version of this format in its upper four bits and the type of frame in its
+lower four. It is not the version of the protocol, which is in the hello: frames of a later protocol
+can still be decoded and refused with a reason.
 
-Control frames (type 0) are MessagePack: an array of the frame's tag and its fields. What a later
-version adds at the end is skipped. Answers (type 2) are control frames that hold publications:
-those of a repair, and retained values. They may be as large as these, and need no order beyond
-their own, so a link lets other control frames pass them.
+Control frames (type 0) are MessagePack: an array of the frame's tag and its fields. Fields that a
+later version adds at the end are skipped. Bulk responses (type 2) are control frames that hold
+publications: repair responses and retained values. They may be as large as publications and need no
+order relative to others, so a link lets other control frames overtake them.
 
-Publications (type 1) are many, so their header is fixed. Integers are unsigned and big-endian:
+Publications (type 1) are frequent, so their header is fixed. Integers are unsigned and big-endian:
 
     offset     bytes    field
     0              1    version and type
     1              1    flags: QoS in bits 0 and 1, retain in bit 2, `more` in bit 3, `versioned`
                         in bit 4, others 0
     2              1    hops
-    3              2    n, the count of named groups
+    3              2    n, the number of target groups
     5              8    origin
-    13             8    life
-    21             8    number
+    13             8    epoch
+    21             8    sequence
     29             2    t, the length of the topic
-    31            8n    named groups
+    31            8n    target groups
                    8    version, only with the flag `versioned`, else it is 0
-                   2    m, the count of previous entries      } these two only with the flag `more`,
+                   2    m, the number of previous entries     } these two only with the flag `more`,
                    4    p, the length of the properties       } else m and p are 0
-                 16m    previous entries: receiver and number
+                 16m    previous entries: receiver and sequence
                    t    topic, UTF-8
                    p    properties
                 rest    payload
@@ -53,10 +52,10 @@ FORMAT_VERSION = 1
 """Of the bytes, not of the protocol. Four bits, so at most 15."""
 
 HEADER_BYTES_MAX = 1 << 16
-"""What a frame may hold besides a packet: more than any header does."""
+"""Bytes in a frame besides a packet: more than any header takes."""
 
 FRAME_BYTES_MAX = PACKET_BYTES_MAX + HEADER_BYTES_MAX
-"""Bytes of a publication or an answer, in any federation."""
+"""Bytes of a publication or bulk response, in any federation."""
 
 CONTROL_BYTES_MAX = (1 << 20) + HEADER_BYTES_MAX
 """Bytes of any other control frame."""
@@ -70,7 +69,7 @@ BULK_RESPONSE = FORMAT_VERSION << 4 | 2
 _QOS_MAX, _RETAIN, _MORE, _VERSIONED = 2, 4, 8, 16
 
 _OPENING = PUBLICATION << 8
-# The first two bytes of a publication, and what they say: QoS, retain, more, versioned.
+# The first two bytes of a publication and their meaning: QoS, retain, more, versioned.
 _OPENINGS = {
     _OPENING | qos | _RETAIN * retain | _MORE * more | _VERSIONED * has: (qos, retain, more, has)
     for qos in range(_QOS_MAX + 1)
@@ -78,20 +77,20 @@ _OPENINGS = {
 }
 
 PUBLICATION_HEADER = struct.Struct(">HBHQQQH")
-"""What every publication begins with: two bytes as one, hops, n, origin, life, number, t."""
+"""The fixed header: first two bytes as one number, hops, n, origin, epoch, sequence, t."""
 
 GROUP_ID_STRUCT = struct.Struct(">Q")
-"""A named group."""
+"""A target group."""
 
 PLAIN_FIRST_BYTES = _OPENING
-"""How a publication begins that is of QoS 0, not retained, without properties."""
+"""First bytes of a publication of QoS 0, not retained, without properties."""
 
 HOPS_AT = 2
 TOPIC_BYTES_AT = 29
-"""Where the hops are, and where the topic's length is; groups and topic follow the latter."""
+"""Offsets of the hops and of the topic's length; target groups and topic follow the latter."""
 
 ORIGIN_SLICE = slice(5, 13)
-"""Where the origin is."""
+"""Offset of the origin."""
 
 _HEAD_BYTES = PUBLICATION_HEADER.size
 _COUNT_AT = 3
@@ -101,7 +100,7 @@ _EXTRA = struct.Struct(">HI")
 _ENTRY = struct.Struct(">QQ")
 _SMALL_BYTES = (
     8 * TARGET_GROUPS_MAX
-)  # a frame of up to this size keeps every bound on size or count
+)  # a frame of up to this size cannot exceed a bound on size or count
 
 _BULK_RESPONSES = (frames.RepairResponse, frames.RetainedValuesFrame)
 
@@ -110,7 +109,7 @@ _decoder: msgspec.msgpack.Decoder[frames.AnyFrame] = msgspec.msgpack.Decoder(fra
 
 
 def encode(frame: frames.AnyFrame | Publication) -> bytes:
-    """Return the bytes of a frame; raise ValueError if no peer would take them."""
+    """Return the bytes of a frame; raise ValueError if peers would refuse them."""
     if isinstance(frame, Publication):
         return encode_publication(frame)
     try:
@@ -123,7 +122,7 @@ def encode(frame: frames.AnyFrame | Publication) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> frames.AnyFrame | Publication:
-    """Return the frame that these bytes are; raise InvalidFrame if they are none."""
+    """Return the frame in these bytes; raise InvalidFrame if there is none."""
     first = data[0] if len(data) else None
     if first == PUBLICATION:
         return decode_publication(data)
@@ -151,7 +150,7 @@ def _decode_control(data: bytes | bytearray | memoryview, bytes_max: int) -> fra
 
 
 def _require_decodable(data: bytes) -> None:
-    """What no peer would take is our own misuse: say the same with another error."""
+    """Raise ValueError for a frame that peers would refuse: it is a misuse by the caller."""
     try:
         decode(data)
     except InvalidFrame as error:
@@ -162,7 +161,7 @@ def _require_decodable(data: bytes) -> None:
 
 
 def encode_publication(publication: Publication) -> bytes:
-    """Return the bytes of a publication; raise ValueError if no peer would take them."""
+    """Return the bytes of a publication; raise ValueError if peers would refuse them."""
     qos, hops, topic = publication.qos, publication.hops, publication.topic
     named = publication.target_groups
     rest = encoded = topic.encode()
@@ -186,7 +185,7 @@ def encode_publication(publication: Publication) -> bytes:
     if qos > _QOS_MAX:
         raise ValueError(f"publication: QoS {qos}, the limit is {_QOS_MAX}")
     data = b"".join((head, rest, publication.payload))
-    # What these few comparisons do not clear is read as a peer would read it.
+    # Publications that these few comparisons do not clear are decoded as a peer would.
     if (
         hops > HOPS_MAX
         or len(data) > _SMALL_BYTES
@@ -200,9 +199,9 @@ def encode_publication(publication: Publication) -> bytes:
 
 
 def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
-    """Return the publication that these bytes are; raise InvalidFrame if they are none."""
+    """Return the publication in these bytes; raise InvalidFrame if there is none."""
     if type(data) is not bytes:
-        data = bytes(data)  # its slices are so much faster than a view's that the copy pays
+        data = bytes(data)  # slices of bytes are much faster than slices of a view
     at, version, entry_count, properties_bytes = _HEAD_BYTES, 0, 0, 0
     named: tuple[GroupId, ...] = ()
     previous: tuple[tuple[NodeId, int], ...] = ()
@@ -255,20 +254,21 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
 
 
 def remove_target_groups(frame: bytearray, count: int) -> None:
-    """Take the names of its groups, of which there are so many, out of a plain publication."""
+    """Remove the `count` target groups from a plain publication."""
     frame[_COUNT_AT : _COUNT_AT + 2] = b"\0\0"
     del frame[_HEAD_BYTES : _HEAD_BYTES + GROUP_ID_STRUCT.size * count]
 
 
 def make_frame_template(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
-    """Return what stands before and after the number in a publication's bytes, without its payload:
-    with another number between them and another payload behind, they are the next publication."""
+    """Return the bytes before and after the sequence number of a publication, without its payload.
+    With another sequence number and payload they are the next publication."""
     return data[:_NUMBER_AT], data[_NUMBER_AT + 8 : len(data) - payload_bytes]
 
 
 def ordering_key(frame: bytes | bytearray) -> bytes:
-    """Return what frames have in common that must not overtake each other: of publications the
-    origin, for QoS 0 the topic as well; of answers nothing. The frame is a whole one of either."""
+    """Return a key; frames with equal keys must not overtake each other: the origin of a
+    publication, at QoS 0 also the topic; None for bulk responses. The frame must be a whole one of
+    either type."""
     if frame[0] == BULK_RESPONSE:
         return b""
     origin = bytes(frame[ORIGIN_SLICE])
