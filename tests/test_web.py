@@ -7,7 +7,7 @@ from http.client import IncompleteRead
 import pytest
 
 from hansa import web
-from hansa.cli.manager_api import ManagerRequests
+from hansa.manager.client import ManagerRequests
 from hansa.errors import AgentUnreachable, JournalUnusable, UsageError
 from hansa.journal import remote
 from hansa.journal.remote import LogClient, token_for

@@ -221,7 +221,7 @@ def test_a_transcript_tells_what_happened(tmp_path, capsys):
 
 @pytest.mark.parametrize("preset", ["default", "machado"])
 @pytest.mark.parametrize("outside", ["one", "all", "random"])
-def test_settings_that_a_scenario_leaves_open(preset, outside, capsys):
+def test_scenario_accepts_preset_and_forwarding(preset, outside, capsys):
     code, _, _ = run(
         capsys,
         "--scenario",
@@ -351,8 +351,8 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
         ("--seed 1_0",
          "argument --seed: '1_0' is not a whole number; see `hansa simulate --help`"),
         ("--seed 9223372036854775807 --runs 2",
-         "2 runs from seed 9223372036854775807 exceed the largest seed, 9223372036854775807; start"
-         " with a smaller --seed"),
+         "2 runs from seed 9223372036854775807 exceed the largest seed, 9223372036854775807; give"
+         " a smaller --seed"),
         ("--topology ", "topology '': write one of ring:3 line:5 star:8 grid:3x3 tree:15 full:6"
          " random:50,4 geometric:100,0.15 file:links.json"),
         ("--scenario ", "there is no scenario ''; there are spohn-2020, spohn-2021, machado-6,"
@@ -376,8 +376,8 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          "argument --runs: 0 must be from 1 to 1000000 runs; see `hansa simulate --help`"),
         ("--preset lan", "argument --preset: there is no 'lan'; there are default, machado; see"
          " `hansa simulate --help`"),
-        ("--non-member-forwarding none", "argument --non-member-forwarding: there is no 'none'; there are one, all, random; see"
-         " `hansa simulate --help`"),
+        ("--non-member-forwarding none", "argument --non-member-forwarding: there is no 'none';"
+         " there are one, all, random; see `hansa simulate --help`"),
         ("--subscribe 1", "argument --subscribe: '1' must be a node, a colon and a topic or filter,"
          " as in 3:plant/temp; see `hansa simulate --help`"),
         ("--subscribe 1:a/#/b", "topic filter 'a/#/b': '#' must be the last level"),

@@ -8,27 +8,8 @@ import sys
 import time
 
 import pytest
-from tests.cli.test_status import page
 
-from hansa.cli import top
 from hansa.cli.main import main
-from hansa.cli.status_client import StatusResponse
-
-
-def test_counters_have_rates():
-    before = [page(counters={"captured": 10, "injected": 5})]
-    after = [page(counters={"captured": 30, "injected": 1, "new": 4})]
-    assert top.rates_between(before, after, seconds=2.0) == {
-        ("http://alpha", "captured"): 10.0,
-        ("http://alpha", "injected"): 0.5,  # it started anew
-        ("http://alpha", "new"): 2.0,
-    }
-
-
-def test_a_page_that_was_not_there_has_no_rates():
-    nothing = [StatusResponse("http://alpha", problem="x")]
-    assert top.rates_between(nothing, [page()], 1.0) == {}
-    assert top.rates_between([page()], nothing, 1.0) == {}
 
 
 def test_without_a_terminal_it_prints_once(ready_file, capsys):
@@ -73,4 +54,4 @@ def shown_on_a_terminal(command: list[str], keys: bytes) -> tuple[int, bytes]:
 def test_q_ends_it(nodes):
     command = [sys.executable, "-m", "hansa.cli", "top", nodes[0]["admin"]]
     code, shown = shown_on_a_terminal(command, b"xq")
-    assert (code, b"q ends" in shown) == (0, True)
+    assert (code, b"q quits" in shown) == (0, True)

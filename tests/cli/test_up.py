@@ -173,7 +173,7 @@ def test_with_a_manager_the_links_are_its_business(tmp_path):
     finally:
         up_.process.send_signal(signal.SIGTERM)
         assert up_.wait()[0] == 0
-    with pytest.raises(UsageError, match="--manager makes its own links"):
+    with pytest.raises(UsageError, match="--manager excludes --link"):
         up.run(["ring:3", "--manager", "--link-delay", "5"])
 
 

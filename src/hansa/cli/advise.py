@@ -98,7 +98,7 @@ def _parser() -> Parser:
 
 
 def _show(found: list[Advice]) -> None:
-    from hansa.terminal import console, make_table
+    from hansa.console.terminal import console, make_table
 
     out = console()
     if not found:

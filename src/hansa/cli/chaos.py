@@ -8,8 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from hansa.cli.arguments import Parser, decimal_number, one_of, path, seed
+from hansa.console.terminal import console, make_table
 from hansa.errors import UsageError
-from hansa.terminal import console, make_table
 from hansa.testbed.chaos import bridges, evidence
 from hansa.testbed.chaos.run import ChaosOutcome, ChaosRun, run_chaos
 from hansa.testbed.chaos.scenarios import SCENARIOS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser
+from hansa.console.terminal import console
 from hansa.errors import UsageError
-from hansa.terminal import console
 from hansa.testbed.demo import live, report, simulated
 from hansa.testbed.demo.report import DemoRecord, Place
 from hansa.testbed.demo.story import DemoOutput

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
@@ -108,16 +107,14 @@ def _measure(
     args: argparse.Namespace, trials: "list[StrategyTrial]"
 ) -> "Iterator[StrategyMeasurement]":
     """Play all, one after the other; where that is shown to somebody, with its progress."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from hansa.console.progress import progress_bar
     from hansa.protocol.routing import STRATEGIES
     from hansa.simulator.scenarios.comparison import measure_strategy
 
     metric = Metric(args.metric)
     settings = replace(ProtocolSettings(), redundancy=args.redundancy, metric=metric)
     strategies = list(dict.fromkeys(args.strategy or STRATEGIES))
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("", total=len(trials) * len(strategies))
         for trial in trials:
             for strategy in strategies:
@@ -130,8 +127,8 @@ def _measure(
 
 
 def _print_tables(measured: "list[StrategyMeasurement]", seed: int) -> None:
+    from hansa.console.terminal import console, make_table
     from hansa.simulator.scenarios.trials import make_trials
-    from hansa.terminal import console, make_table
 
     titles = {trial.name: trial.title for trial in make_trials(seed)}
     out = console()

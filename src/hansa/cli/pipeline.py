@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser, decimal_number, whole_number
-from hansa.cli.progress import ConsoleProgress
+from hansa.console.progress import ConsoleProgress
 from hansa.errors import TableBroken, UsageError
 from hansa.printable import printable
 
@@ -160,8 +160,8 @@ def _stream(
 
 
 def _tables(args: argparse.Namespace) -> int:
+    from hansa.console.terminal import console, make_table
     from hansa.pipeline.lake import EXPERIMENTS, Lake
-    from hansa.terminal import console, make_table
 
     lake = Lake(args.lake)
     made = make_table("layer", "table", ">rows", "a row")
@@ -201,7 +201,7 @@ def ask(
 
 def show(columns: list[str], rows: list[tuple[object, ...]], as_json: bool = False) -> None:
     """Print an answer as a table, or as a JSON object per row."""
-    from hansa.terminal import console, make_table
+    from hansa.console.terminal import console, make_table
 
     if as_json:
         for row in rows[:ROWS_SHOWN_MAX]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser
 from hansa.cli.pipeline import ask, check_sources, show
-from hansa.cli.progress import ConsoleProgress
+from hansa.console.progress import ConsoleProgress
 from hansa.errors import UsageError
 
 if TYPE_CHECKING:

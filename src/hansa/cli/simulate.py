@@ -271,15 +271,13 @@ def _make_request(args: argparse.Namespace) -> "SimulationRequest":
 
 
 def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hansa.cli import simulation_tables
+    from hansa.console.progress import progress_bar
     from hansa.simulator.request import run_request
     from hansa.simulator.seed_runner import find_first_failure
 
     seeds = range(args.seed, args.seed + args.runs)
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+    with progress_bar() as progress:
         bar = progress.add_task(f"seeds {seeds[0]} to {seeds[-1]}", total=len(seeds))
         run_seed = partial(run_request, _make_request(args))
         tally = find_first_failure(run_seed, seeds, lambda: progress.advance(bar))

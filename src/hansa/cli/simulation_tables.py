@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hansa.console.terminal import console, make_table
 from hansa.simulator.request import PRESET
 from hansa.simulator.result import DelayStatistics, GuaranteeSummary, SimulationResult
 from hansa.simulator.scenarios.catalogue import SCENARIOS, ScenarioResult
@@ -19,7 +20,6 @@ from hansa.simulator.scenarios.scenario import (
 )
 from hansa.simulator.seed_runner import SeedTally
 from hansa.simulator.topologies import parse_topology
-from hansa.terminal import console, make_table
 
 NODES_SHOWN_MAX = 16
 RECOVERIES_SHOWN_MAX = 20

@@ -3,16 +3,12 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hansa.cli import arguments, simulate
 from hansa.cli.arguments import Parser
 from hansa.experiments.fan_out import Row
 from hansa.experiments.runs import case_key
 from hansa.experiments.sweep import read_sweep
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 EXCLUDED_OPTIONS = ("help", "list", "seed", "runs", "json", "transcript", "scenario", "telemetry")
 """Options of `hansa simulate` that a sweep may not set."""
@@ -37,6 +33,7 @@ def run(given: Sequence[str]) -> int:
     args = _parser().parse_args(given)
     sweep = read_sweep(args.file, _sweepable_options())
 
+    from hansa.console.progress import progress_bar
     from hansa.experiments import runner
     from hansa.experiments.run_table import RunTable
     from hansa.pipeline.lake import Lake
@@ -52,7 +49,7 @@ def run(given: Sequence[str]) -> int:
         f"hansa: {sweep.name}: {len(sweep.cases)} simulations, {len(missing)} to run",
         file=sys.stderr,
     )
-    with _progress() as progress:
+    with progress_bar() as progress:
         bar = progress.add_task(sweep.name, total=len(missing))
         runner.run_cases(
             sweep.name,
@@ -99,30 +96,8 @@ def _sweepable_options() -> list[str]:
     return [name for name in found if name not in EXCLUDED_OPTIONS]
 
 
-def _progress() -> "Progress":
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-    )
-
-
 def _show(summary: list[Row]) -> None:
-    from hansa.terminal import console, make_table
+    from hansa.console.terminal import console, make_table
 
     if not summary:
         return

@@ -13,12 +13,17 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hansa.cli import status_client, status_tables
 from hansa.cli.arguments import Parser, decimal_number
-from hansa.cli.status_client import StatusResponse
-from hansa.cli.status_tables import Rates
+from hansa.console.agent_status import (
+    Rates,
+    StatusResponse,
+    fetch_all,
+    rates_between,
+    render_tables,
+    status_urls,
+)
+from hansa.console.terminal import console
 from hansa.errors import UsageError
-from hansa.terminal import console
 
 EXAMPLES = """\
   hansa top http://127.0.0.1:8080             one agent
@@ -26,99 +31,82 @@ EXAMPLES = """\
 
 INTERVAL_S = 1.0
 KEYS_MAX = 64
-"""Keys that are read at once."""
+"""Bytes of keyboard input per read."""
 
 
 def run(given: Sequence[str]) -> int:
-    """Show it until `q` or Ctrl-C; print it once if there is no terminal."""
-    parser = Parser("hansa top", "Show what agents say, live; q ends it.", EXAMPLES)
-    parser.add_argument("target", help="URL or host:port of an agent's pages, or a ready file")
+    """Show the status until `q` or Ctrl-C; without a terminal, print it once."""
+    parser = Parser("hansa top", "Show the status of agents, live; q quits.", EXAMPLES)
+    parser.add_argument("target", help="admin URL or host:port of an agent, or a ready file")
     parser.add_argument(
         "--interval",
         type=decimal_number(0.1, 3_600, "seconds"),
         default=INTERVAL_S,
         metavar="SECONDS",
-        help="seconds between two readings (default 1)",
+        help="seconds between two updates (default 1)",
     )
     args = parser.parse_args(given)
-    urls = status_client.status_urls(args.target)
-    pages = status_client.fetch_all(urls)
+    urls = status_urls(args.target)
+    responses = fetch_all(urls)
     out = console()
     if not (out.is_terminal and sys.stdin.isatty()):
-        out.print(status_tables.render_tables(pages))
+        out.print(render_tables(responses))
         return 0
-    with _raw_keyboard() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
-        _refresh_until_stopped(urls, pages, args.interval, live, keys)
+    with _unbuffered_keys(), Live(console=out, screen=True, auto_refresh=False) as live:
+        _refresh_until_stopped(urls, responses, args.interval, live)
     return 0
 
 
-class Keyboard:
-    """The keyboard."""
-
-    def is_pressed(self, key: str, within_s: float) -> bool:
-        """Wait so long for any key; return whether it was this one."""
-        ready, _, _ = select.select([sys.stdin], [], [], within_s)
-        if not ready:
-            return False
-        typed = os.read(sys.stdin.fileno(), KEYS_MAX).decode(errors="replace")
-        return key in typed or not typed  # nothing to read means that the terminal is gone
+def _is_pressed(key: str, within_s: float) -> bool:
+    """Wait at most `within_s` seconds for input; return whether it contains the key."""
+    ready, _, _ = select.select([sys.stdin], [], [], within_s)
+    if not ready:
+        return False
+    typed = os.read(sys.stdin.fileno(), KEYS_MAX).decode(errors="replace")
+    return key in typed or not typed  # end of file: the terminal was closed
 
 
 @contextmanager
-def _raw_keyboard() -> Iterator[Keyboard]:
-    """Take keys without Enter, and leave the terminal as it was."""
+def _unbuffered_keys() -> Iterator[None]:
+    """Deliver keys without Enter; restore the terminal at the end."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
-        yield Keyboard()
+        yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def _refresh_until_stopped(
     urls: Sequence[str],
-    pages: tuple[StatusResponse, ...],
+    responses: tuple[StatusResponse, ...],
     interval_s: float,
     live: Live,
-    keys: Keyboard,
 ) -> None:
-    read_at = time.monotonic()
+    fetched_at = time.monotonic()
     rates: Rates = {}
     while True:
-        live.update(_screen(pages, rates, interval_s), refresh=True)
+        live.update(_screen(responses, rates, interval_s), refresh=True)
         try:
-            if keys.is_pressed("q", interval_s):
+            if _is_pressed("q", interval_s):
                 return
         except KeyboardInterrupt:
             return
-        before, since = pages, read_at
-        pages, read_at = _fetch_again(urls), time.monotonic()
-        rates = rates_between(before, pages, read_at - since)
+        before, since = responses, fetched_at
+        responses, fetched_at = _fetch_again(urls), time.monotonic()
+        rates = rates_between(before, responses, fetched_at - since)
 
 
 def _fetch_again(urls: Sequence[str]) -> tuple[StatusResponse, ...]:
-    """Read once more; that nobody answers now may pass, so it is shown and no end."""
+    """Fetch; if no agent answers, return that as a problem, because it may be transient."""
     try:
-        return status_client.fetch_all(urls)
+        return fetch_all(urls)
     except UsageError as problem:
         return tuple(StatusResponse(url, problem=str(problem)) for url in urls)
 
 
-def _screen(pages: tuple[StatusResponse, ...], rates: Rates, interval_s: float) -> RenderableType:
-    hint = Text(f"every {interval_s:g} s; q ends", style="dim")
-    return Group(hint, status_tables.render_tables(pages, rates))
-
-
-def rates_between(
-    before: Sequence[StatusResponse], after: Sequence[StatusResponse], seconds: float
-) -> Rates:
-    """Return how much each counter grew a second; one that started anew counts from 0."""
-    old = {page.url: page.status.counters for page in before if page.status is not None}
-    rates: dict[tuple[str, str], float] = {}
-    for page in after:
-        if page.status is None or page.url not in old or seconds <= 0:
-            continue
-        for counter, value in page.status.counters.items():
-            was = old[page.url].get(counter, 0)
-            rates[page.url, counter] = (value - was if value >= was else value) / seconds
-    return rates
+def _screen(
+    responses: tuple[StatusResponse, ...], rates: Rates, interval_s: float
+) -> RenderableType:
+    hint = Text(f"every {interval_s:g} s; q quits", style="dim")
+    return Group(hint, render_tables(responses, rates))

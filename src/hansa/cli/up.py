@@ -1,12 +1,8 @@
-"""`hansa up`: a whole federation of real brokers and agents on this machine."""
+"""`hansa up`: run a federation of real brokers and agents on this machine."""
 
 import argparse
 import asyncio
-import json
-import os
-import signal
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,26 +24,27 @@ from hansa.printable import printable
 from hansa.protocol.routing import STRATEGIES
 from hansa.simulator.topologies import TOPOLOGY_EXAMPLES as TOPOLOGIES
 from hansa.simulator.topologies import parse_topology
-from hansa.testbed.federation import LinkProfile, LocalFederation, LocalNode
+from hansa.testbed.federation import LinkProfile, LocalFederation
 from hansa.testbed.managed_federation import ManagedFederation
+from hansa.testbed.ready_file import ReadyFile
 from hansa.testbed.signals import STOP_SIGNALS
 
 EXAMPLES = """\
   hansa up ring:3                                three brokers in a ring, on free ports
   hansa up grid:3x3 --ready-file up.json         the papers' grid; other programs read up.json
   hansa up line:5 --link-delay 20 --redundancy 1 every link takes 20 ms each way
-  hansa up ring:3 --link udp --link-loss 0.1     links of datagrams, one in ten lost
-  hansa up ring:3 --keep run-1 --telemetry all   what happens, as records in run-1
-  hansa up ring:9 --manager                      nine that join through a topology manager
+  hansa up ring:3 --link udp --link-loss 0.1     UDP links that lose one datagram in ten
+  hansa up ring:3 --keep run-1 --telemetry all   with telemetry in run-1
+  hansa up ring:9 --manager                      nine nodes that join through a topology manager
   hansa up grid:3x3 --link mqtt                  links through the brokers, as in Spohn 2021
 """
 
 NODES_MAX = 100
-"""Nodes that are started at most: an agent takes some 30 MB and a broker's start a core."""
+"""Limit of nodes: an agent takes about 30 MB, and the start of a broker a core."""
 
 
 def run(arguments: list[str]) -> int:
-    """Start it, say where it is, and stop it with Ctrl-C or SIGTERM."""
+    """Run a federation until Ctrl-C or SIGTERM."""
     given = _parser().parse_args(arguments)
     settings = _settings(given)
     topology = parse_topology(given.topology, given.seed)
@@ -56,21 +53,20 @@ def run(arguments: list[str]) -> int:
             f"{topology.name}: {topology.nodes} nodes are {2 * topology.nodes} processes;"
             f" at most {NODES_MAX} nodes run live, more in `{command_line('simulate')}`"
         )
-    if given.ready_file is not None:
-        _prepare(given.ready_file)
-    cable = LinkProfile(given.transport, given.link_delay / 1000, given.link_loss)
+    ready_file = None if given.ready_file is None else ReadyFile(given.ready_file)
+    links = LinkProfile(given.transport, given.link_delay / 1000, given.link_loss)
 
-    def prepare() -> LocalFederation:
+    def make_federation() -> LocalFederation:
         if given.manager:
             shared = {} if given.redundancy is None else {"FED_REDUNDANCY": str(given.redundancy)}
             return ManagedFederation(topology.nodes, settings, shared, given.base_port, given.keep)
-        return LocalFederation(topology, settings, given.base_port, cable, directory=given.keep)
+        return LocalFederation(topology, settings, given.base_port, links, directory=given.keep)
 
-    return asyncio.run(_run(prepare, given.ready_file))
+    return asyncio.run(_run(make_federation, ready_file))
 
 
 def _settings(given: argparse.Namespace) -> dict[str, str]:
-    """Return the variables of all agents; refuse what does not go together."""
+    """Return the environment variables of all agents; raise UsageError for contradictions."""
     settings: dict[str, str] = {}
     if given.redundancy is not None:
         settings["HANSA_PROTOCOL_REDUNDANCY"] = str(given.redundancy)
@@ -81,11 +77,11 @@ def _settings(given: argparse.Namespace) -> dict[str, str]:
     if given.record is not None:
         settings["HANSA_RECORD"] = ",".join(given.record)
     if given.keep is None and (given.telemetry or given.record):
-        raise UsageError("--telemetry and --record need --keep DIR: without it nothing stays")
+        raise UsageError("--telemetry and --record need --keep DIR: else the files are deleted")
     if given.link_loss and given.transport != "udp":
-        raise UsageError("--link-loss needs --link udp: a stream loses nothing")
+        raise UsageError("--link-loss needs --link udp: other transports lose nothing")
     if given.manager and (given.transport != "tcp" or given.link_delay or given.link_loss):
-        raise UsageError("--manager makes its own links: without --link, --link-delay, --link-loss")
+        raise UsageError("--manager excludes --link, --link-delay and --link-loss")
     return settings
 
 
@@ -99,18 +95,18 @@ def _parser() -> Parser:
         "--base-port",
         type=whole_number(1_024, 65_000),
         metavar="PORT",
-        help="first of three ports per node (broker, link, pages); free ones if not given",
+        help="first of three ports per node: broker, link, admin (default: free ports)",
     )
     parser.add_argument(
         "--manager",
         action="store_true",
-        help="let a topology manager make the links; of the topology only its size counts",
+        help="let a topology manager plan the links; only the size of the topology counts",
     )
     parser.add_argument(
         "--strategy",
         type=one_of(STRATEGIES),
         metavar="NAME",
-        help=f"how publications find their way: {', '.join(STRATEGIES)}",
+        help=f"routing strategy: {', '.join(STRATEGIES)}",
     )
     parser.add_argument(
         "--redundancy",
@@ -125,7 +121,7 @@ def _parser() -> Parser:
         type=one_of(TRANSPORTS),
         default="tcp",
         metavar="NAME",
-        help="what links are made of: tcp, udp, or mqtt, through the brokers (default tcp)",
+        help="transport of links: tcp, udp, or mqtt, through the brokers (default tcp)",
     )
     parser.add_argument(
         "--link-loss",
@@ -139,7 +135,7 @@ def _parser() -> Parser:
         type=decimal_number(0, 60_000, "ms"),
         default=0.0,
         metavar="MS",
-        help="milliseconds that every link takes, each way (default 0)",
+        help="delay of every link in milliseconds, each way (default 0)",
     )
     parser.add_argument(
         "--keep",
@@ -151,29 +147,30 @@ def _parser() -> Parser:
         "--telemetry",
         type=telemetry_sample,
         metavar="none|all|N",
-        help="let all agents write what they do as records, of publications none, all or 1 in N",
+        help="write telemetry of all agents; of publications none, all or 1 in N",
     )
     parser.add_argument(
         "--record",
         action="append",
         metavar="FILTER",
-        help="let all agents record what their clients publish there; may be repeated",
+        help="record the publications of clients that match; may be repeated",
     )
     parser.add_argument(
         "--ready-file",
         type=path,
         metavar="PATH",
-        help="write where everything is, as JSON, once it has converged; removed at the end",
+        help="write addresses and process ids as JSON after convergence; removed at the end",
     )
     return parser
 
 
-async def _run(prepare: Callable[[], LocalFederation], ready_file: Path | None) -> int:
+async def _run(make_federation: Callable[[], LocalFederation], ready_file: ReadyFile | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    federation = prepare()  # only now: it makes a directory, which a signal must not leave behind
+    # It makes a directory, so it must come after the signal handlers, which have it removed.
+    federation = make_federation()
     console = Console()
     starting = asyncio.create_task(_start(federation, console))
     stopping = asyncio.create_task(stop.wait())
@@ -184,19 +181,22 @@ async def _run(prepare: Callable[[], LocalFederation], ready_file: Path | None) 
             starting.result()
             _show(federation, console)
             if ready_file is not None:
-                _write(ready_file, federation)
+                ready_file.write(federation.describe())
             watching = [
-                asyncio.create_task(_report_exit(node, console)) for node in federation.nodes
+                asyncio.create_task(
+                    node.watch_exits(lambda text: console.print(text, soft_wrap=True))
+                )
+                for node in federation.nodes
             ]
         await stopping
     finally:
         tasks = [starting, stopping, *watching]
         for task in tasks:
-            task.cancel()  # waited for, so that it starts nothing more
-        await asyncio.gather(*tasks, return_exceptions=True)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # `starting` must start nothing more
         await federation.stop()
         if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
+            ready_file.remove()
     return 0
 
 
@@ -213,59 +213,15 @@ async def _start(federation: LocalFederation, console: Console) -> None:
     console.print(f"converged {seconds:.1f} s after the last agent's start")
 
 
-async def _report_exit(node: LocalNode, console: Console) -> None:
-    """Say when a broker or an agent ends before it is told to: nobody starts it again."""
-    parts = {"broker": node.broker.process, "agent": node.agent}
-    running = {
-        asyncio.create_task(process.wait()): part for part, process in parts.items() if process
-    }
-    try:
-        while running:
-            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                code = task.result()
-                how = (
-                    f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended: {code}"
-                )
-                part = running.pop(task)
-                log = node.log_file if part == "agent" else node.broker.log_file
-                console.print(
-                    f"the {part} of node {node.name} {how}; its log: {log}", soft_wrap=True
-                )
-    finally:
-        for task in running:
-            task.cancel()
-
-
-def _prepare(ready_file: Path) -> None:
-    """Take away what a killed run left: whoever waits for the file must not find the old one."""
-    try:
-        ready_file.unlink(missing_ok=True)
-        _temporary(ready_file).touch()  # the place is tried now, and not when everything runs
-        _temporary(ready_file).unlink()
-    except OSError as error:
-        raise UsageError(f"--ready-file {ready_file}: {error.strerror}") from error
-
-
-def _write(ready_file: Path, federation: LocalFederation) -> None:
-    """Whoever waits for the file must never read half of it."""
-    _temporary(ready_file).write_text(json.dumps(federation.describe(), indent=1) + "\n")
-    _temporary(ready_file).replace(ready_file)
-
-
-def _temporary(ready_file: Path) -> Path:
-    return ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
-
-
 def _show(federation: LocalFederation, console: Console) -> None:
-    table = Table("node", "broker", "pages", "links to", box=None, header_style="bold")
+    table = Table("node", "broker", "admin", "links to", box=None, header_style="bold")
     for number, node in enumerate(federation.nodes):
         near = " ".join(map(str, federation.neighbours_of(number)))
         table.add_row(node.name, f"127.0.0.1:{node.broker.port}", node.admin_url, near)
     console.print(table)
     ports = [node.broker.port for node in federation.nodes]
     if isinstance(federation, ManagedFederation):
-        console.print(f"\nThe manager: {federation.manager_url}/docs, or", highlight=False)
+        console.print(f"\nManager: {federation.manager_url}/docs, or", highlight=False)
         shown = command_line("topology", "show", federation.manager_url)
         console.print(f"  {shown}", highlight=False, soft_wrap=True)
     console.print("\nTry, in two terminals:", highlight=False)

@@ -262,11 +262,12 @@ def _add_for_operators(
         """Show who has a token."""
         return [
             bodies.TokenResponse(
-                name=row.name, scopes=list(row.scopes), created_at=bodies.format_time(row.created_at)
-                or "",
+                name=row.name,
+                scopes=list(row.scopes),
+                created_at=bodies.format_time(row.created_at) or "",
             )
             for row in access.list_tokens()
-        ]  # fmt: skip
+        ]
 
     @routes.post("/tokens", dependencies=may_change, status_code=201)
     def add_token(body: bodies.TokenRequest) -> bodies.TokenCreatedResponse:

@@ -89,8 +89,8 @@ class FederationRegistry:
             number = known.id if known else len(self._nodes)
             node = NodeRow(
                 number, who.node, who.name, who.ip, who.link, who.capacity, who.tags,
-                NodeState.UP, draining=bool(known and known.draining), joined_at=now, checked_at=now,
-                latency_ms=known.latency_ms if known else None,
+                NodeState.UP, draining=bool(known and known.draining), joined_at=now,
+                checked_at=now, latency_ms=known.latency_ms if known else None,
                 secret=who.secret or (known.secret if known else ""),
                 announced=who.announced or not who.node,
             )  # fmt: skip
@@ -251,10 +251,9 @@ class FederationRegistry:
                     raise RequestRefused(409, f"node {self._nodes[number].display_name} is not up")
             one, other = self._nodes[a], self._nodes[b]
             if one.is_paper_federator != other.is_paper_federator:
-                raise RequestRefused(
-                    409,
-                    f"only one of {one.display_name} and {other.display_name} is an agent: they cannot be linked",
-                )
+                names = f"{one.display_name} and {other.display_name}"
+                reason = f"only one of {names} is an agent: they cannot be linked"
+                raise RequestRefused(409, reason)
             if a == b:
                 raise RequestRefused(409, f"node {one.display_name} cannot be linked to itself")
             known = self._links.get(_link_key(a, b))

@@ -44,7 +44,8 @@ _NODE_COLUMNS = (
     " announced"
 ).split()
 _SAVE_NODE = text(
-    f"insert into node ({', '.join(_NODE_COLUMNS)}) values ({', '.join(':' + n for n in _NODE_COLUMNS)})"
+    f"insert into node ({', '.join(_NODE_COLUMNS)})"
+    f" values ({', '.join(':' + n for n in _NODE_COLUMNS)})"
     f" on conflict (id) do update set {', '.join(f'{n} = excluded.{n}' for n in _NODE_COLUMNS[1:])}"
 )
 _SAVE_LINK = text(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import urllib.request
@@ -110,6 +111,28 @@ class LocalNode:
             "broker_pid": broker.pid if broker else None,
             "agent_pid": agent.pid if agent else None,
         }
+
+    async def watch_exits(self, on_exit: Callable[[str], None]) -> None:
+        """Report when the broker or the agent ends; cancel this before stopping them."""
+        parts = {"broker": self.broker.process, "agent": self.agent}
+        running = {
+            asyncio.create_task(process.wait()): part for part, process in parts.items() if process
+        }
+        try:
+            while running:
+                ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    code, part = task.result(), running.pop(task)
+                    how = (
+                        f"was killed by {signal.Signals(-code).name}"
+                        if code < 0
+                        else f"ended: {code}"
+                    )
+                    log = self.log_file if part == "agent" else self.broker.log_file
+                    on_exit(f"the {part} of node {self.name} {how}; its log: {log}")
+        finally:
+            for task in running:
+                task.cancel()
 
 
 class LocalFederation:

@@ -61,8 +61,8 @@ def test_reason_of_a_peer_is_logged_escaped(live: Live):
     assert not [line for line in live.log(0).splitlines() if line.startswith("forged")]
 
 
-@pytest.mark.parametrize("form", ["text", "json", "dot", "svg"])
-def test_name_from_a_manager_is_shown_escaped(form: str):
+@pytest.mark.parametrize("format_name", ["text", "json", "dot", "svg"])
+def test_name_from_a_manager_is_shown_escaped(format_name: str):
     node = {"id": 1, "name": NAME, "state": "up", "draining": False, "latency": None}
 
     def answer(request: bytes) -> bytes:
@@ -70,7 +70,7 @@ def test_name_from_a_manager_is_shown_escaped(form: str):
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
     with Capture(answer) as manager:
-        done = hansa("topology", "show", f"http://127.0.0.1:{manager.port}", "--form", form)
+        done = hansa("topology", "show", f"http://127.0.0.1:{manager.port}", "--format", format_name)
     assert done.returncode == 0, done.stderr
     assert not CONTROL.search(done.stdout)
     assert "[/x]" in done.stdout

@@ -210,4 +210,4 @@ def test_the_doctor_names_the_class_and_what_is_missing(kind, stage, capsys):
     assert "the broker speaks no MQTT 5: properties and the retain flag" in said
     assert "mosquitto.conf" not in said
     assert ('overlapping = "once"' in said) == (ABLE[kind].overlapping == "once")
-    assert said.endswith("An agent can work here, with what is said above.")
+    assert said.endswith("An agent can work here, with the limits named above.")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hansa.console.terminal import console
 from hansa.errors import UsageError
 from hansa.telemetry.reader import read_rows
-from hansa.terminal import console
 from hansa.testbed.demo import readings, report
 from hansa.testbed.demo.healing import OutageMeasurement
 from hansa.testbed.demo.report import DemoRecord, Event, Place, explain_difference
@@ -31,7 +31,7 @@ needs_spark = pytest.mark.skipif(
     ("counted", "said", "done", "reason"),
     [
         (5, 5, "", "the same"),
-        (5, 4, "kill agent 1", "the 1 missing were its last before kill -9, not written down yet"),
+        (5, 4, "kill agent 1", "the 1 missing were its last before kill -9, not written yet"),
         (5, 7, "kill broker 2", "the 2 more were handed to the broker as it was killed"),
         (5, 4, "", None),
         (1_002, 1, "kill agent 1", None),

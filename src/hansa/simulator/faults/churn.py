@@ -39,7 +39,7 @@ class ChurnOptions:
     """Virtual seconds of trouble."""
     fault_interval_s: float = 10.0
     """Seconds between two troubles, on average."""
-    manager_modes: tuple[ManagerMode, ...] = (ManagerMode.UP, ManagerMode.AWAY, ManagerMode.LYING)
+    manager_modes: tuple[ManagerMode, ...] = (ManagerMode.UP, ManagerMode.ABSENT, ManagerMode.WRONG)
     """What the manager is, one after the other, for equal times."""
     degree_max: int = 5
     publishers: int = 2

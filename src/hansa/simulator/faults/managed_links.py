@@ -37,8 +37,8 @@ class ManagerMode(StrEnum):
     """What the manager is at the moment."""
 
     UP = "up"
-    AWAY = "away"
-    LYING = "lying"
+    ABSENT = "absent"
+    WRONG = "wrong"
 
 
 class ManagedLinks(Hooks):
@@ -90,7 +90,7 @@ class ManagedLinks(Hooks):
             return
         if not site.is_frozen:
             self._steering[site.place].update_links(
-                self.world.now, is_planning=self.manager_mode is ManagerMode.AWAY
+                self.world.now, is_planning=self.manager_mode is ManagerMode.ABSENT
             )
         pause = (
             STEERING_INTERVAL_S if site.node.membership.neighbours else STEERING_ALONE_INTERVAL_S
@@ -214,11 +214,11 @@ class _SimulatedManager:
         """Hear reports, plan, say what follows; or do nothing, or lie."""
         scheduler = self._managed_links.world.scheduler
         scheduler.after(REPORT_INTERVAL_S, self.run_round)
-        if self._managed_links.manager_mode is not ManagerMode.AWAY:
+        if self._managed_links.manager_mode is not ManagerMode.ABSENT:
             self._collect_reports()
         if self._managed_links.manager_mode is ManagerMode.UP:
             self._plan()
-        elif self._managed_links.manager_mode is ManagerMode.LYING:
+        elif self._managed_links.manager_mode is ManagerMode.WRONG:
             self._send_wrong_assignments()
 
     def _collect_reports(self) -> None:

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hansa.agent.broker.connection import BrokerAddress
+from hansa.console.terminal import make_table
 from hansa.errors import UsageError
 from hansa.launcher import command_line
 from hansa.mqtt.types import Version
 from hansa.pipeline.report.durations import interruption
 from hansa.simulator.topologies import parse_topology
-from hansa.terminal import make_table
 from hansa.testbed.clients import NumberedStream, RecordingClient, wait_until
 from hansa.testbed.demo import bridge_ring, readings
 from hansa.testbed.demo.healing import OutageMeasurement, measure_outage

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hansa.console.terminal import make_table
 from hansa.errors import UsageError
 from hansa.launcher import command_line, command_prefix
 from hansa.telemetry import schema
 from hansa.telemetry.writer import NodeRecorder, TelemetryLog
-from hansa.terminal import make_table
 from hansa.testbed.demo import readings
 from hansa.testbed.demo.healing import OutageMeasurement
 from hansa.testbed.demo.story import DemoOutput
@@ -260,7 +260,7 @@ def explain_difference(received: int, recorded: int, faults: str) -> str | None:
     if received == recorded:
         return "the same"
     if 0 < received - recorded <= UNWRITTEN_RECORDS_MAX and "kill agent" in faults:
-        return f"the {received - recorded:,} missing were its last before kill -9, not written down yet"
+        return f"the {received - recorded:,} missing were its last before kill -9, not written yet"
     if recorded > received and "kill broker" in faults:
         return f"the {recorded - received:,} more were handed to the broker as it was killed"
     return None

@@ -6,6 +6,7 @@ of the protocol over links of two milliseconds, not of this machine, and it says
 
 from collections.abc import Callable, Iterable, Sequence
 
+from hansa.console.terminal import make_table
 from hansa.launcher import command_line
 from hansa.protocol.effects import Duplicate
 from hansa.protocol.model import Group
@@ -24,7 +25,6 @@ from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
 from hansa.simulator.scenarios.scenario import FederationSnapshot, recoveries
 from hansa.simulator.topologies import parse_topology
-from hansa.terminal import make_table
 from hansa.testbed.demo import drawing
 from hansa.testbed.demo.story import DemoOutput
 

@@ -1,24 +1,33 @@
-"""Finds out what an agent would see of a broker: a client watches while another one is probed.
+"""Probes a broker for `hansa doctor`: log, counters, bridges, delivery, known subscriptions.
 
-The probe subscribes, publishes, unsubscribes and is taken over, with names of its own and nothing
-retained, so that it leaves no trace but lines in the broker's log. What follows from what was seen
-is `hansa.testbed.probes.advice`.
+A watching client records log lines and counters while a probe client subscribes, publishes,
+unsubscribes and is taken over. Client ids and topics are unique and nothing is retained, so only
+lines in the broker's log remain. `hansa.testbed.probes.advice` draws the conclusions.
 """
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.mqtt.types import Version
 from hansa.testbed.clients import Arrival, RecordingClient, wait_until
-from hansa.testbed.probes.advice import BrokerFindings
+from hansa.testbed.probes.advice import (
+    BrokerAdvice,
+    BrokerFindings,
+    Severity,
+    advise_on_broker,
+)
+from hansa.testbed.probes.delivery import probe_delivery
+from hansa.testbed.probes.observation import Observation, ObservationProbe
 
 LINE_TIMEOUT_S = 2.0
-"""How long a line of the log may take: a broker that logs to topics does it at once."""
+"""Seconds until a log line must have arrived; brokers publish them at once."""
 
-SILENCE_S = 3.0
-"""How long a broker may take to answer a greeting in MQTT 5 before it gets one in 3.1.1."""
+CONNACK_TIMEOUT_S = 3.0
+"""Seconds to wait for a CONNACK to MQTT 5 before trying 3.1.1."""
 
 SUBSCRIBE = "$SYS/broker/log/M/subscribe"
 UNSUBSCRIBE = "$SYS/broker/log/M/unsubscribe"
@@ -26,7 +35,7 @@ NOTICE = "$SYS/broker/log/N"
 ERROR = "$SYS/broker/log/E"
 VERSION = "$SYS/broker/version"
 UPTIME = "$SYS/broker/uptime"
-"""Is published with the counters, which themselves are retained for 60 s only."""
+"""Published together with the counters, which are retained for only 60 s."""
 DROPPED = "$SYS/broker/publish/messages/dropped"
 BRIDGES = "$SYS/broker/connection/+/state"
 
@@ -35,20 +44,65 @@ WATCHED = (VERSION, SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, UPTIME, DROPPED, BRID
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found out."""
+    """Results of all probes."""
 
     learned: BrokerFindings
     refused: tuple[str, ...]
-    """Topics that the broker does not let this user subscribe to."""
+    """Topics that this user may not subscribe to."""
     delivers: bool
-    """Whether what one client published reached the other."""
+    """Whether a publication of one client reached the other."""
 
 
-async def spoken_version(address: BrokerAddress) -> Version:
-    """Return how to talk to a broker, which may leave MQTT 5 without an answer, as amqtt does;
-    raise UsageError if it does not let a client in."""
+async def examine_broker(
+    address: BrokerAddress,
+    log_file: Path | None,
+    is_observed: bool,
+    queue_tried: int,
+    on_progress: Callable[[str], None],
+) -> Examination:
+    """Run all probes; `is_observed`: whether agents would use the observer of Mosquitto."""
+    version = await supported_version(address)
+    probe = ObservationProbe(address, version, log_file) if is_observed else None
+    if probe is not None:
+        await probe.start()
+    examination, proof = await asyncio.gather(
+        examine(address, version),
+        probe_delivery(address, lambda text: on_progress(f"trying {text}"), version, queue_tried),
+    )
+    on_progress("waiting for the broker's counters")
+    observed = Observation() if probe is None else await probe.finish()
+    learned = replace(
+        examination.learned,
+        proof=proof,
+        has_history=None if log_file is None else observed.known_count is not None,
+        earlier_count=observed.earlier_count,
+        known_count=observed.known_count,
+        is_observed=observed.is_complete,
+        unobserved=observed.reason,
+        restores_sessions=observed.has_persistence,
+    )
+    return replace(examination, learned=learned)
+
+
+def advise_on_examination(
+    examination: Examination, observer: str = "mosquitto"
+) -> tuple[BrokerAdvice, ...]:
+    """Return all problems, the most severe first."""
+    found: list[BrokerAdvice] = []
+    if not examination.delivers:
+        problem = "a publication of one client did not reach another: an access list forbids it"
+        found.append(BrokerAdvice(Severity.ERROR, problem))
+    if examination.refused and observer == "mosquitto":
+        problem = f"this user may not subscribe to {', '.join(examination.refused)}"
+        found.append(BrokerAdvice(Severity.ERROR, problem))
+    return (*found, *advise_on_broker(examination.learned, observer))
+
+
+async def supported_version(address: BrokerAddress) -> Version:
+    """Return the MQTT version of a broker; some, such as amqtt, do not answer a CONNECT of MQTT 5.
+    Raise UsageError if the broker refuses the client."""
     name = f"hansa-doctor-{secrets.token_hex(4)}"
-    client = RecordingClient(address, name, answer_timeout=SILENCE_S)
+    client = RecordingClient(address, name, answer_timeout=CONNACK_TIMEOUT_S)
     try:
         await client.start()
         assert client.limits is not None
@@ -58,13 +112,14 @@ async def spoken_version(address: BrokerAddress) -> Version:
 
 
 async def examine(address: BrokerAddress, version: Version = Version.V5) -> Examination:
-    """Examine a broker; raise UsageError if it does not let a client in."""
+    """Probe log, counters and bridges; raise UsageError if the broker refuses the client."""
     name = f"hansa-doctor-{secrets.token_hex(4)}"
     topic = f"hansa/doctor/{name}"
-    lap = f"hansa/+/{name}"  # matches it as well
-    watcher = RecordingClient(address, f"{name}-watcher", *WATCHED, topic, lap, version=version)
+    overlapping = f"hansa/+/{name}"
+    filters = (*WATCHED, topic, overlapping)
+    watcher = RecordingClient(address, f"{name}-watcher", *filters, version=version)
     probes = [RecordingClient(address, f"{name}-probe", version=version) for _ in range(2)]
-    probe, rival = probes
+    probe, successor = probes
     try:
         await watcher.start()
         await probe.start()
@@ -72,19 +127,19 @@ async def examine(address: BrokerAddress, version: Version = Version.V5) -> Exam
         await wait_until(lambda: bool(probe.granted), LINE_TIMEOUT_S)
         probe.publish(topic, b"probe")
         probe.unsubscribe(f"{topic}/probe")
-        await _seen(watcher, UNSUBSCRIBE, probe)
-        await rival.start()  # takes the session over; of the two, the first would come back
-        await probe.stop()
-        await wait_until(lambda: _has_takeover(watcher.arrivals, rival.client_id), LINE_TIMEOUT_S)
-        watcher.unsubscribe(
-            topic, lap
-        )  # or an agent beside the broker takes it for wanted for a while
+        await _wait_for_line(watcher, UNSUBSCRIBE, probe)
+        await successor.start()  # takes over the client id
+        await probe.stop()  # it would reconnect
+        await wait_until(
+            lambda: _has_takeover(watcher.arrivals, successor.client_id), LINE_TIMEOUT_S
+        )
+        watcher.unsubscribe(topic, overlapping)  # else an agent keeps the interest for a while
         return _conclude(watcher, probe, topic)
     finally:
         await asyncio.gather(*(client.stop() for client in (watcher, *probes)))
 
 
-async def _seen(watcher: RecordingClient, topic: str, probe: RecordingClient) -> None:
+async def _wait_for_line(watcher: RecordingClient, topic: str, probe: RecordingClient) -> None:
     await wait_until(lambda: _has_line(watcher.arrivals, topic, probe.client_id), LINE_TIMEOUT_S)
 
 
@@ -114,12 +169,12 @@ def _conclude(watcher: RecordingClient, probe: RecordingClient, topic: str) -> E
     return Examination(learned, refused, topic in last)
 
 
-def _has_line(arrivals: list[Arrival], topic: str, words: str) -> bool:
-    return any(a.topic == topic and words.encode() in a.payload for a in arrivals)
+def _has_line(arrivals: list[Arrival], topic: str, text: str) -> bool:
+    return any(a.topic == topic and text.encode() in a.payload for a in arrivals)
 
 
 def _has_takeover(arrivals: list[Arrival], client_id: str) -> bool:
-    """Mosquitto 2.0 logs it as an error, 2.1 as a notice."""
+    """Mosquitto 2.0 logs a take-over as an error, 2.1 as a notice."""
     return any(
         a.topic in (ERROR, NOTICE)
         and client_id.encode() in a.payload

@@ -1,4 +1,8 @@
-"""Asks a topology manager over HTTP, and says in one line what went wrong; finds nodes by name."""
+"""Operator's client of the manager's HTTP API: requests, and look-up of nodes by name.
+
+Every failure is a UsageError with one line: no answer, a refusal of the manager, or a server that
+is not a manager.
+"""
 
 import json
 import urllib.error
@@ -11,24 +15,23 @@ from hansa.errors import UsageError
 from hansa.printable import printable, printable_json
 
 TIMEOUT_S = 10.0
-ANSWER_BYTES_MAX = 64 << 20
+RESPONSE_BYTES_MAX = 64 << 20
 ERROR_BYTES_MAX = 1 << 16
 TITLES_MAX = 20
 """Nodes that one error lists."""
 
 
 class ManagerRequests:
-    """One manager."""
+    """Sends requests to one manager."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        """`url` is where it listens, as http://host:port."""
         self.url = url if "://" in url else f"http://{url}"
         if not self.url.startswith(("http://", "https://")):
-            raise UsageError(f"{url!r} is no address of a manager: write http://host:port")
+            raise UsageError(f"{url!r} is not the URL of a manager: write http://host:port")
         self._token = token
 
     def request(self, path: str, method: str = "GET", body: object = None) -> Any:
-        """Send a request; return what the answer's JSON says."""
+        """Send a request to `/api/v1` + path; return the JSON of the response."""
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -36,42 +39,41 @@ class ManagerRequests:
         address = f"{self.url.rstrip('/')}/api/v1{path}"
         try:
             request = urllib.request.Request(address, data, headers, method=method)
-            text, _ = web.fetch(request, TIMEOUT_S, ANSWER_BYTES_MAX)
+            text, _ = web.fetch(request, TIMEOUT_S, RESPONSE_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:
-                said = _sentence(error.read(ERROR_BYTES_MAX))
-                raise UsageError(f"the manager says: {said}") from error
+                reason = _error_text(error.read(ERROR_BYTES_MAX))
+                raise UsageError(f"the manager says: {reason}") from error
         except (OSError, ValueError, HTTPException) as error:
             raise UsageError(f"no manager answers at {self.url}: {_reason(error)}") from error
         try:
             return printable_json(json.loads(text)) if text else None
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"what answers at {self.url} is no manager") from error
+            raise UsageError(f"the server at {self.url} is not a manager") from error
 
 
-class Nodes:
+class NodeDirectory:
     """The nodes that a manager knows, by number, name and agent's id."""
 
     def __init__(self, api: ManagerRequests) -> None:
-        """Ask the manager."""
         try:
             nodes = [(n["id"], n["name"], n["node"], n["state"]) for n in api.request("/nodes")]
         except (KeyError, TypeError) as error:
-            raise UsageError(f"what answers at {api.url} is no manager") from error
+            raise UsageError(f"the server at {api.url} is not a manager") from error
         self._names = {number: name for number, name, _, _ in nodes}
         self._present = [number for number, _, _, state in nodes if state != "left"]
         self._agents = {number: agent for number, _, agent, _ in nodes}
 
     def title(self, number: int) -> str:
-        """Return what to call a node in a sentence, as `3 (press)`."""
+        """Return the number with the name, as `3 (press)`."""
         name = self._names.get(number)
         return f"{number} ({name})" if name else str(number)
 
     def find(self, text: str) -> int:
-        """Return the number of the node that a user means: by number, name or agent's id.
+        """Return the number of a node given by number, name or agent's id.
 
-        Names may look like numbers. If such a text fits two nodes, `id:` or `name:` before it says
-        which is meant.
+        A name may look like a number. If a text matches two nodes, it must have the prefix `id:` or
+        `name:`.
         """
         if text.startswith("name:"):
             return self.named(text.removeprefix("name:"))
@@ -107,11 +109,11 @@ class Nodes:
         return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _sentence(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     try:
         return printable(str(json.loads(body)["error"]))
     except (ValueError, KeyError, TypeError):
-        return "something that is no manager's answer"
+        return "an error without a reason; it may not be a manager"
 
 
 def _reason(error: Exception) -> object:

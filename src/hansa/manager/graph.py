@@ -1,9 +1,12 @@
-"""The graph of a federation for people and programs: text, JSON, DOT, a picture."""
+"""The graph that a manager keeps, read over its API and exported as text, JSON, DOT or SVG."""
 
 import json
 import math
 from dataclasses import asdict, dataclass
 from html import escape
+
+from hansa.errors import UsageError
+from hansa.manager.client import ManagerRequests
 
 SIZE = 640
 RADIUS = 250
@@ -12,8 +15,6 @@ DOT_RADIUS = 18
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """One node."""
-
     id: int
     name: str
     state: str
@@ -23,8 +24,6 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphLink:
-    """One link."""
-
     a: int
     b: int
     origin: str
@@ -34,18 +33,35 @@ class GraphLink:
 
 @dataclass(frozen=True, slots=True)
 class TopologyGraph:
-    """What there is."""
-
     nodes: list[GraphNode]
     links: list[GraphLink]
 
     def neighbours(self, number: int) -> list[int]:
-        """Return whom a node is linked to."""
         return sorted(link.a + link.b - number for link in self.links if number in (link.a, link.b))
 
 
+def read_graph(api: ManagerRequests) -> TopologyGraph:
+    """Fetch nodes and links from a manager; nodes that left are omitted."""
+    try:
+        nodes = [
+            GraphNode(n["id"], n["name"], n["state"], n["draining"], n["latency"])
+            for n in api.request("/nodes")
+            if n["state"] != "left"
+        ]
+        known = {node.id for node in nodes}
+        return TopologyGraph(
+            nodes,
+            [
+                GraphLink(k["a"], k["b"], k["origin"], k["established"], k["rtt_ms"])
+                for k in api.request("/links")
+                if known.issuperset((k["a"], k["b"]))  # a node may have joined between requests
+            ],
+        )
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"the server at {api.url} is not a manager") from error
+
+
 def as_json(graph: TopologyGraph) -> str:
-    """Return it for programs."""
     return json.dumps(asdict(graph), indent=1)
 
 
@@ -57,7 +73,7 @@ def as_text(graph: TopologyGraph) -> str:
         if node.latency_ms is not None:
             words.append(f"{node.latency_ms:.1f} ms")
         near = " ".join(_neighbour_labels(graph, node.id))
-        lines.append("  ".join([*words, f"— {near}" if near else "— nobody"]))
+        lines.append("  ".join([*words, f"— {near or 'none'}"]))
     return "\n".join(lines)
 
 
@@ -69,7 +85,7 @@ def _neighbour_labels(graph: TopologyGraph, number: int) -> list[str]:
 
 
 def as_dot(graph: TopologyGraph) -> str:
-    """Return it for Graphviz."""
+    """Return a Graphviz file; links that are not established are dashed."""
     lines = ["graph hansa {", "  node [shape=circle];"]
     for node in graph.nodes:
         label = json.dumps(f"{node.id} {node.name}".strip(), ensure_ascii=False)
@@ -83,15 +99,15 @@ def as_dot(graph: TopologyGraph) -> str:
 
 
 def as_svg(graph: TopologyGraph) -> str:
-    """Return a picture: nodes in a circle, links that do not stand dashed."""
-    place = _positions(graph)
+    """Return a drawing with the nodes on a circle; links that are not established are dashed."""
+    positions = _positions(graph)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}"'
         f' width="{SIZE}" height="{SIZE}" font-family="sans-serif" font-size="13">',
         f'<rect width="{SIZE}" height="{SIZE}" fill="white"/>',
     ]
     for link in graph.links:
-        (x1, y1), (x2, y2) = place[link.a], place[link.b]
+        (x1, y1), (x2, y2) = positions[link.a], positions[link.b]
         dash = "" if link.established else ' stroke-dasharray="6 4"'
         title = f"{link.a}-{link.b} {link.origin}" + (
             f" {link.rtt_ms:.1f} ms" if link.rtt_ms is not None else ""
@@ -101,11 +117,11 @@ def as_svg(graph: TopologyGraph) -> str:
             f"<title>{escape(title)}</title></line>"
         )
     for node in graph.nodes:
-        x, y = place[node.id]
+        x, y = positions[node.id]
         fill = {"up": "#dfe", "gone": "#fcc"}.get(node.state, "#eee")
-        shown = "#fe9" if node.draining else fill
+        fill = "#fe9" if node.draining else fill
         lines += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT_RADIUS}" fill="{shown}" stroke="#345"/>',
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT_RADIUS}" fill="{fill}" stroke="#345"/>',
             f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{node.id}'
             f"<title>{escape(node.name)}</title></text>",
         ]
@@ -124,4 +140,3 @@ def _positions(graph: TopologyGraph) -> dict[int, tuple[float, float]]:
 
 
 FORMATS = {"text": as_text, "json": as_json, "dot": as_dot, "svg": as_svg}
-"""How a graph can be shown."""

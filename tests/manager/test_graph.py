@@ -1,7 +1,7 @@
 import json
 import xml.etree.ElementTree as ET
 
-from hansa.cli.topology_graph import (
+from hansa.manager.graph import (
     GraphLink,
     GraphNode,
     TopologyGraph,
@@ -9,6 +9,7 @@ from hansa.cli.topology_graph import (
     as_json,
     as_svg,
     as_text,
+    read_graph,
 )
 
 GRAPH = TopologyGraph(
@@ -25,7 +26,7 @@ def test_text_has_a_line_per_node():
     assert as_text(GRAPH) == (
         '0  plant <1>  up  0.4 ms  — 1\n1  a "b"  draining  — 0 2?\n2  -  gone  — 1?'
     )
-    assert as_text(TopologyGraph([GraphNode(0, "", "up", False, None)], [])) == "0  -  up  — nobody"
+    assert as_text(TopologyGraph([GraphNode(0, "", "up", False, None)], [])) == "0  -  up  — none"
 
 
 def test_json_and_dot_say_the_same():
@@ -45,3 +46,16 @@ def test_the_picture_is_sound_svg_with_all_nodes_and_links():
     assert len(picture.findall(f"{space}circle")) == 3
     assert len(picture.findall(f"{space}line")) == 2
     assert [text.text for text in picture.findall(f"{space}text")] == ["0", "1", "2"]
+
+
+def test_link_of_a_node_that_joined_between_the_requests_is_omitted():
+    class Api:
+        url = ""
+
+        def request(self, path: str) -> list[dict[str, object]]:
+            node = {"id": 0, "name": "", "state": "up", "draining": False, "latency": None}
+            link = {"a": 0, "b": 1, "origin": "planned", "established": True, "rtt_ms": None}
+            return [node] if path == "/nodes" else [link]
+
+    graph = read_graph(Api())  # type: ignore[arg-type]
+    assert ([node.id for node in graph.nodes], graph.links) == ([0], [])

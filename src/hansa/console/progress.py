@@ -1,28 +1,48 @@
-"""What the pipeline is doing: a moving line on a terminal, plain lines elsewhere. On stderr."""
+"""Progress of a long command, on stderr: a spinner or bar on a terminal, plain lines elsewhere."""
 
+import sys
 import time
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.status import Status
 from rich.text import Text
 
 from hansa.printable import printable
 
 
+def progress_bar() -> Progress:
+    """Return a bar for a known number of steps; it shows nothing if stderr is not a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+    )
+
+
 class ConsoleProgress:
-    """One line that changes, while something takes its time."""
+    """The current step of a command, for commands without a known number of steps."""
 
     def __init__(self, first: str) -> None:
-        """Begin with these words."""
         self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
         self._first = first
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Show the line."""
         if self._console.is_terminal:
             self._status = self._console.status(self._first)
             self._status.start()
@@ -36,12 +56,11 @@ class ConsoleProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take it away."""
         if self._status:
             self._status.stop()
 
     def show(self, text: str) -> None:
-        """Say what is done now."""
+        """Replace the shown step; off a terminal, print it with the elapsed time."""
         if self._status:
             self._status.update(Text(printable(text)))
         else:
@@ -50,11 +69,11 @@ class ConsoleProgress:
             self._console.print(line, soft_wrap=True, markup=False)
 
     def warn(self, text: str) -> None:
-        """Say what is to be seen later, too."""
+        """Print a text that stays on the screen."""
         self._console.print(printable(text, keep="\n"), soft_wrap=True, markup=False)
 
     def report_table(self, layer: str, table: str, count: int | None) -> None:
-        """Say how far a table is; on a terminal also that it has begun."""
+        """Show that a table has `count` rows, or, on a terminal, that it has been started."""
         if count is not None:
             self.show(f"{layer}.{table}: {count:,} rows")
         elif self._status:

@@ -1,0 +1,1 @@
+"""Output on a terminal: tables, progress, and the status of agents."""
