@@ -1,4 +1,4 @@
-"""What was seen of each origin: the newest numbers, so that no copy is taken twice."""
+"""Duplicate filter: the newest sequence numbers of each origin. No copy is handled twice."""
 
 from array import array
 from collections.abc import Mapping
@@ -8,38 +8,36 @@ from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import GroupId, NodeId, Publication
 
 EPOCHS_MAX = 2
-"""Lives of one origin that are remembered: its present one, and the one before it."""
+"""Epochs of one origin that are remembered: the present one and the one before."""
 
 UNKNOWN_ORIGINS_MAX = 16
-"""Origins whose publications are taken although their record is not here: what a new node publishes
-may overtake its record by the moment that records wait to share a frame."""
+"""Origins without a record whose publications are accepted: publications of a new node may overtake
+its record, which waits a moment to share a frame."""
 
 _NO_SLOTS = array("Q")
 
 
 class SequenceWindow:
-    """The newest numbers of one life of one origin: exact for the last `size` of them.
+    """The newest sequence numbers of one epoch of one origin: exact for the last `size`.
 
-    A slot holds the number that was last seen there, so a number is new if its slot holds a smaller
-    one; a copy that comes later than `size` numbers counts as seen.
+    A slot holds the last number seen there, so a number is new if its slot holds a smaller one. A
+    copy that is more than `size` numbers late counts as a duplicate.
     """
 
     __slots__ = ("_mask", "_further_groups", "_slots", "_core_slots", "_core_slot_groups")
 
     def __init__(self, size: int) -> None:
-        """Start with nothing seen; `size` is a power of two."""
+        """`size` is a power of two."""
         self._mask = size - 1
         self._slots = array("Q", bytes(8 * size))
-        self._core_slots = (
-            _NO_SLOTS  # numbers that went towards a core, and the first group of each
-        )
+        self._core_slots = _NO_SLOTS  # numbers sent towards a core, and the first group of each
         self._core_slot_groups = _NO_SLOTS
         self._further_groups: dict[
             int, list[GroupId]
-        ] = {}  # the other groups, where there are several
+        ] = {}  # further groups, where there are several
 
     def add(self, number: int) -> bool:
-        """Note a number, counted from 1; return whether it is new."""
+        """Add a number, counted from 1; return whether it is new."""
         slot = number & self._mask
         if self._slots[slot] >= number:
             return False
@@ -47,8 +45,8 @@ class SequenceWindow:
         return True
 
     def add_with_groups(self, number: int, groups: tuple[GroupId, ...]) -> bool:
-        """Do `add` and, if the number is new, `new_towards` for each group; there is at least one.
-        What a number before it in its slot left there has no say."""
+        """Do `add` and, if the number is new, `mark_sent_towards` for each group; there is at least
+        one. Groups of an earlier number in the same slot are discarded."""
         slot = number & self._mask
         if self._slots[slot] >= number:
             return False
@@ -88,10 +86,10 @@ class SequenceWindow:
 
 
 class DuplicateFilter:
-    """The windows of all known origins and of a few strangers."""
+    """The windows of all known origins and of a few unknown ones."""
 
     def __init__(self, size: int, known: Mapping[NodeId, NodeRecord], clock: WallClock) -> None:
-        """Start with none; `known` are the records that are here."""
+        """`known` holds the records of all known nodes."""
         self._size = size
         self._known = known
         self._clock = clock
@@ -99,12 +97,12 @@ class DuplicateFilter:
         self._windows: dict[tuple[NodeId, bool], dict[int, SequenceWindow]] = {}
 
     def __len__(self) -> int:
-        """Return how many windows there are."""
+        """Return the number of windows."""
         return sum(map(len, self._windows.values()))
 
     def window_for(self, origin: NodeId, epoch: int, is_guaranteed: bool) -> SequenceWindow | None:
-        """Return the window of one life of an origin; None if the life is too old to be known, or
-        the origin a stranger too many (see `admits`)."""
+        """Return the window of one epoch of an origin; None if the epoch is too old, or the origin
+        unknown and without room (see `admit_origin`)."""
         by_epoch = self._windows.get((origin, is_guaranteed))
         if by_epoch is None:
             if not self.admit_origin(origin):
@@ -121,18 +119,21 @@ class DuplicateFilter:
         return window
 
     def ceiling(self, life: int) -> int:
-        """Return the greatest number of a life; -1 if the life is ahead of the clock."""
+        """Return the greatest sequence number of an epoch; -1 if the epoch is ahead of the
+        clock."""
         return self._clock.numbers_max(life) if life <= self._clock.limit_ms else -1
 
     def refusal(self, publication: Publication) -> str | None:
-        """Return why no origin can have given a publication its name, None if it can."""
+        """Return why the epoch or sequence number of a publication is impossible, None if it is
+        not."""
         if publication.epoch > self._clock.limit_ms:
             return EPOCH_AHEAD if publication.qos else AHEAD
         is_too_high = publication.sequence > self.ceiling(publication.epoch)
         return "publication number out of bounds" if is_too_high else None
 
     def admit_origin(self, origin: NodeId) -> bool:
-        """Whether publications of this origin are taken: a stranger's only while there is room."""
+        """Whether publications of this origin are accepted: of unknown origins only while there is
+        room."""
         if origin in self._known or origin in self._unknown_origins:
             return True
         self._unknown_origins = [node for node in self._unknown_origins if node not in self._known]
@@ -148,8 +149,8 @@ class DuplicateFilter:
 
 
 def _make_room(lives: dict[int, SequenceWindow], life: int, present: int | None) -> bool:
-    """Forget the oldest life for a newer one. The present life, which the origin's record names,
-    always has a window: two made-up lives of the future must not take its place."""
+    """Drop the oldest epoch for a newer one. The epoch in the origin's record always has a window:
+    two forged epochs of the future must not replace it."""
     if life == present:
         del lives[max(lives) if min(lives) > life else min(lives)]
         return True

@@ -1,17 +1,16 @@
-"""The forwarding plane of one node: what is done with publications, one by one or many at a time.
+"""The forwarding engine of one node: handles publications one by one or in batches.
 
-`publish` and `take` decide for one publication and return effects. `start` and `pass_on` do the
-same for the live agent, from bytes to bytes and without an object per message: what most
-publications look like (QoS 0, not retained, no properties) is read and written in place, and
-everything else goes the long way. That both ways agree is a test. What is delivered at QoS 1 and 2
-is for the disk first, so it is among the news.
+`publish` and `receive_copy` decide for one publication and return effects. `publish_batch` and
+`forward_batch` do the same for the live agent, from bytes to bytes and without an object per
+message: plain publications (QoS 0, not retained, no properties) are read and written in place, all
+others take the slow path. A test checks that both paths agree. Deliveries at QoS 1 and 2 must reach
+the disk first, so they are returned as effects.
 
-A publication that starts here differs from the one before it on the same topic in its number and
-payload alone, so its frames are poured into a mould: made once per topic, kept with its plan.
+Two local publications on one topic differ only in sequence number and payload, so their frames are
+made from templates, created once per topic and kept with its plan.
 
-A copy that arrives differs from the one before it on the same topic and link in who sent it and
-what it holds, but not in what becomes of it if it is new: that is remembered as a shortcut, found
-by the bytes of its names and topic, and forgotten with the plans.
+All new copies with the same link, target groups and topic are handled alike. The flow cache
+remembers how, by the bytes of target groups and topic, and is cleared together with the plans.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,19 +46,19 @@ from hansa.protocol.wire.codec import (
 )
 
 FLOW_CACHE_MAX = 65_536
-"""Shortcuts that are remembered over all links; when full, all are learned anew."""
+"""Entries of the flow cache over all links; when full, it is cleared."""
 
 SMALL_BYTES_MAX = 4_096
-"""Payloads up to this size need no look at the bound on a frame."""
+"""Payloads up to this size need no check against the bound of a frame."""
 
 TOO_LARGE = "larger than a packet may be"
-"""Why some of what clients here publish stays at its broker."""
+"""Why a local publication is not forwarded."""
 
 Outgoing = dict[LinkId, list[bytes | bytearray]]
 """Frames per link, in order."""
 
 Deliveries = list[PlainMessage | Publication]
-"""What the broker here is to get, in order."""
+"""Publications for the local broker, in order."""
 
 _HEAD_BYTES = PUBLICATION_HEADER.size
 _TOPIC_BYTES_MAX = 128
@@ -68,7 +67,7 @@ _GROUP_BYTES = GROUP_ID_STRUCT.size
 
 
 class ForwardingEngine:
-    """Numbers what starts here, passes on what arrives."""
+    """Numbers and sends local publications; delivers and forwards received copies."""
 
     def __init__(
         self,
@@ -79,9 +78,8 @@ class ForwardingEngine:
         share_selector: ShareSelector,
         origins: Origins,
     ) -> None:
-        """Read ways from a table; `turns` tells which other nodes want a topic, and chooses who
-        serves shared subscriptions; `origins` tells over which links publications of a node may
-        come."""
+        """`share_selector` knows the interested nodes of a topic and selects those that serve
+        shared subscriptions; `origins` knows over which links publications of a node may arrive."""
         self.table = table
         self.duplicate_filter = DuplicateFilter(
             settings.dedup_window, origins.known, delivery.clock
@@ -101,7 +99,7 @@ class ForwardingEngine:
     # ------------------------------------------------------------ one by one
 
     def publish(self, event: LocalPublication, incarnation: int) -> list[Effect]:
-        """A client here published: number it and send it on its way, if anybody elsewhere cares."""
+        """A local client published: number it and send it, if another node is interested."""
         if event.topic.startswith("$"):
             return [Ignored("topic for this broker only")]
         if self._is_too_large(event):
@@ -135,7 +133,7 @@ class ForwardingEngine:
     def _append_to_journal(
         self, event: LocalPublication, plan: TopicPlan, version: int
     ) -> list[Effect]:
-        """It goes to the journal first, if anybody is owed it, in reach or not."""
+        """Append it to the journal first, if it has receivers, reachable or not."""
         chosen, overlaps = self._share_selector.choose_receivers(
             self._topic_interest(event.topic, plan), is_guaranteed=True
         )
@@ -147,16 +145,16 @@ class ForwardingEngine:
         return effects
 
     def originate(self, publication: Publication) -> list[Effect]:
-        """Send a publication that starts here on its way; one that nobody is owed was only kept."""
+        """Send a local publication; without receivers it was only journaled."""
         if publication.qos and not publication.previous:
             return []
         copies, stuck = self._forwarder.copies_of_local(publication)
         if publication.qos:
-            stuck = []  # its receivers will ask for it
+            stuck = []  # its receivers will request it
         return [*send_effects(publication, copies, hops=0), *drop_effects(publication, stuck)]
 
     def receive_copy(self, link: LinkId, publication: Publication, now: float) -> list[Effect]:
-        """A neighbour sent a copy: deliver it, pass it on, or drop it."""
+        """A neighbour sent a copy: deliver it, forward it, or drop it."""
         origin = publication.origin
         if origin == self._node:
             return [Duplicate(origin, publication.sequence)]
@@ -176,32 +174,32 @@ class ForwardingEngine:
         return effects + drop_effects(publication, stuck)
 
     def _take_owed(self, publication: Publication, now: float) -> list[Effect]:
-        """What is owed to this node counts only while the map leads to its origin: a copy of a node
-        out of reach cannot be told from a forgery, and comes again when its origin is back."""
+        """Accept a guaranteed publication for this node only while its origin is reachable: else it
+        cannot be distinguished from a forgery. It is sent again when the origin is back."""
         if self.origins.is_in_reach(publication.origin):
             return self._delivery.inbox.receive_copy(publication, now)
         is_owed = any(node == self._node for node, _ in publication.previous)
         return [Ignored("publication of a node out of reach")] if is_owed else []
 
     def _is_receiver(self, publication: Publication) -> bool:
-        """Whether a publication of QoS 0 is for this node: it names those that serve shares."""
+        """Whether a publication of QoS 0 is for this node: it names the nodes that serve shares."""
         meant = publication.previous
         return not meant or any(node == self._node for node, _ in meant)
 
     def _explain_dropped_copy(self, copy: Publication) -> Effect:
-        """Say why a copy is not new."""
+        """Return why a copy is not new."""
         if self.duplicate_filter.admit_origin(copy.origin):
             return Duplicate(copy.origin, copy.sequence)
         return Ignored("publication of an unknown node")
 
-    # ------------------------------------------------------------ many at a time
+    # ------------------------------------------------------------ batches
 
     def publish_batch(
         self, batch: Iterable[LocalPublication], incarnation: int, outgoing: Outgoing, now: float
     ) -> list[Effect]:
-        """Do `publish` for each, add the frames to what goes out; return what is left to tell."""
+        """Do `publish` for each; add the frames to `outgoing`, return all other effects."""
         self._delivery.begin(now)
-        if incarnation != self._incarnation:  # it is part of the moulds
+        if incarnation != self._incarnation:  # it is part of the templates
             self._incarnation = incarnation
             self.table.clear_plans()
         notifications: list[Effect] = []
@@ -231,7 +229,7 @@ class ForwardingEngine:
     ) -> Iterable[Effect]:
         effects = self.publish(item, incarnation)
         if item.qos:
-            return effects  # nothing leaves before it is kept
+            return effects  # nothing leaves before it is journaled
         frames = _append_frames(effects, outgoing)
         if frames is None:
             return [Ignored("larger than a frame")]
@@ -250,7 +248,7 @@ class ForwardingEngine:
     def _make_frame_templates(
         self, plan: TopicPlan, payload_bytes: int, sends: list[Effect], frames: list[bytes]
     ) -> None:
-        """Keep what the frames of this topic have in common, each with the links it goes to."""
+        """Keep the common parts of this topic's frames, each with its links."""
         links: dict[bytes, list[LinkId]] = {}
         for send, frame in zip(sends, frames, strict=True):
             assert isinstance(send, Send)
@@ -268,8 +266,8 @@ class ForwardingEngine:
         notifications: list[Effect],
         now: float,
     ) -> bytes | None:
-        """Do `take` for copies; add what goes out, what is delivered and what is left to tell.
-        Stop at a frame that is no publication, or cannot be read, and return it."""
+        """Do `receive_copy` for each; add frames, deliveries and other effects to the lists. Stop
+        at a frame that is not a publication, or is invalid, and return it."""
         find, unpack = (
             self.table.flow_cache.setdefault(link, {}).get,
             PUBLICATION_HEADER.unpack_from,
@@ -305,7 +303,7 @@ class ForwardingEngine:
                         )
                         last_origin, last_life = origin, life
                     topic, links, onward = found
-                    if number > ceiling:  # the long way says why it is refused
+                    if number > ceiling:  # the slow path reports why it is refused
                         accepted.pop(origin, None)
                     elif window is not None and (
                         window.add_with_groups(number, onward) if onward else window.add(number)
@@ -338,12 +336,13 @@ class ForwardingEngine:
         return None
 
     def _ceiling(self, link: LinkId, origin: NodeId, life: int) -> int:
-        """Return the greatest number that a copy of an origin may have that comes over a link; -1
-        if none may come."""
+        """Return the greatest sequence number that a copy of an origin may have on a link; -1 if
+        none is accepted."""
         if not self.origins.accepts(link, origin):
             return -1
         ceiling = self.duplicate_filter.ceiling(life)
-        if self.origins.is_in_reach(origin):  # else anybody could fill this table
+        # else a peer could fill this table with invented origins
+        if self.origins.is_in_reach(origin):
             self.origins.accepted(link)[origin] = (life, ceiling)
         return ceiling
 
@@ -355,7 +354,7 @@ class ForwardingEngine:
         return effects
 
     def _cache_flow(self, link: LinkId, copy: Publication) -> None:
-        """Remember what becomes of copies like this one, if it is always the same."""
+        """Remember how copies like this one are handled, if all of them are handled alike."""
         raw = copy.topic.encode()
         if len(raw) > _TOPIC_BYTES_MAX or len(copy.target_groups) > _TARGET_GROUPS_MAX:
             return
@@ -367,14 +366,14 @@ class ForwardingEngine:
                 shortcuts.clear()
             origin = copy.origin.to_bytes(8, "big") if self.table.depends_on_origin else b""
             names = [GROUP_ID_STRUCT.pack(group) for group in copy.target_groups]
-            # As they are in a frame.
+            # Encoded as in a frame.
             key = b"".join((origin, len(raw).to_bytes(2, "big"), *names, raw))
             shortcuts.setdefault(link, {})[key] = found
 
 
 def _append_frames(effects: list[Effect], outgoing: Outgoing) -> list[bytes] | None:
-    """Add the frames of these effects to what goes out, and return them; None if there are none
-    that could hold the publication."""
+    """Add the frames of these effects to `outgoing` and return them; None if no frame can hold the
+    publication."""
     frames: list[bytes] = []
     last: object = None
     for effect in effects:

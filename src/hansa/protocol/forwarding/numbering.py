@@ -1,6 +1,6 @@
-"""What a publication is before it has a name, and how those of QoS 0 get one.
+"""Local publications before they are numbered, and numbering at QoS 0.
 
-Those of QoS 1 and 2 get theirs from the journal; see `outbox`.
+At QoS 1 and 2 the journal numbers them; see `delivery/outbox`.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,37 +11,32 @@ from hansa.protocol.model import NodeId, Publication
 
 
 class LocalPublication(Protocol):
-    """A publication as the broker's client read it; `Published` is one."""
+    """A publication as the broker client read it; `ClientPublished` is one."""
 
     @property
-    def topic(self) -> str:
-        """Where it was published."""
+    def topic(self) -> str: ...
 
     @property
-    def payload(self) -> bytes:
-        """What was published."""
+    def payload(self) -> bytes: ...
 
     @property
-    def qos(self) -> int:
-        """How surely."""
+    def qos(self) -> int: ...
 
     @property
-    def retain(self) -> bool:
-        """Whether it is kept for later subscribers."""
+    def retain(self) -> bool: ...
 
     @property
-    def properties(self) -> bytes:
-        """MQTT 5 properties, opaque."""
+    def properties(self) -> bytes: ...
 
 
 class LocalSequencer:
-    """Counts what one node sends at QoS 0."""
+    """Numbers the local publications of QoS 0."""
 
     def __init__(self, node: NodeId) -> None:
-        """Start at 1: the incarnation tells lives apart."""
+        """Starts at 1: the incarnation distinguishes runs."""
         self._node = node
         self.next_sequence: Callable[[], int] = count(1).__next__
-        """Takes the next number."""
+        """Returns the next sequence number."""
 
     def make_publication(
         self,
@@ -50,8 +45,8 @@ class LocalSequencer:
         version: int = 0,
         receivers: Iterable[NodeId] = (),
     ) -> Publication:
-        """Make the publication that carries an event; `version` if it is retained. It is for all
-        who want it, or `only` for some."""
+        """Return the publication of an event. `version` is for retained values. It is for all
+        interested nodes, or only for `receivers`."""
         return Publication(
             origin=self._node,
             epoch=incarnation,

@@ -1,10 +1,11 @@
-"""The forwarding plane: what happens to every publication.
+"""The forwarding table, and the decision for one copy.
 
-It only reads. A strategy compiles its state into one `Entry` per group; a topic's way (`Plan`) is
-looked up once and remembered until an entry changes. Windows cut duplicates. No protocol logic.
+A strategy compiles its state into one `GroupEntry` per group. The `TopicPlan` of a topic is made
+from them and cached until an entry changes. Nothing here changes protocol state, except that
+duplicate windows record each copy.
 
-A copy names the groups that it still has to reach: it travels towards their cores until it meets
-their mesh. Within a mesh it needs no name: every member knows by the topic where it belongs.
+A copy names its target groups: it travels towards their cores until it reaches a member of their
+mesh. Within a mesh it names none: every member finds the groups by the topic.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,15 +27,15 @@ from hansa.protocol.settings import NonMemberForwarding
 from hansa.protocol.topics import FilterTrie
 
 STALE_ENTRIES_MAX = 4_096
-"""Changed entries that wait until a plan needs them; more are taken at once."""
+"""Changed entries that wait until a plan needs them; more are applied at once."""
 
 
 OriginRoutes = Callable[[NodeId], tuple[LinkId, ...]]
-"""From the origin of a copy to the links it goes to."""
+"""Returns the links for a copy of an origin."""
 
 
 class GroupEntry:
-    """What to do with publications of one group at this node."""
+    """How to forward publications of one group at this node."""
 
     __slots__ = (
         "is_cut_off",
@@ -55,9 +56,10 @@ class GroupEntry:
         is_cut_off: bool = False,
         origin_routes: OriginRoutes | None = None,
     ) -> None:
-        """Spread to all mesh neighbours if a member, else pass on towards the core. A member that
-        is cut off has no way to the rest of its mesh: what starts here is counted as dropped.
-        Where the origin matters, `ways` tells the neighbours for what started elsewhere."""
+        """A member sends to all its mesh links, another node towards the core. `is_cut_off`: a
+        member without a route to the rest of its mesh; local publications count as dropped.
+        `origin_routes` returns the links for publications of other origins, where they depend on
+        the origin."""
         self.group = group
         self.id = group_id(group)
         self.is_member = is_member
@@ -74,11 +76,12 @@ class GroupEntry:
 
 
 FrameTemplate = tuple[tuple[LinkId, ...], bytes, bytes]
-"""Links, and what stands before and after the number in a frame that goes there (see `plane`)."""
+"""Links, and the bytes before and after the sequence number in a frame for them (see `engine`)."""
 
 
 class TopicPlan:
-    """The way of one topic: where it spreads, which groups need a name, whether it stays here."""
+    """How to forward one topic: mesh links, target groups with links towards their cores, and
+    whether it is delivered locally."""
 
     __slots__ = (
         "interest",
@@ -91,10 +94,10 @@ class TopicPlan:
     )
 
     def __init__(self, entries: list[GroupEntry], deliver_locally: bool) -> None:
-        """Join the entries of all groups that match the topic."""
+        """Combine the entries of all groups that match the topic."""
         self.deliver_locally = deliver_locally
         self.interest: TopicInterest | None = None
-        """The nodes that want it, once a publication asked for them."""
+        """The interested nodes, once a publication needed them."""
         self.frame_templates: tuple[FrameTemplate, ...] | None = None
         self.group_ids = tuple(entry.id for entry in entries)
         self.mesh_links = tuple(
@@ -110,20 +113,20 @@ class TopicPlan:
         )
 
     def mesh_links_from(self, origin: NodeId) -> tuple[LinkId, ...]:
-        """Return where a copy spreads that started elsewhere."""
+        """Return the links within the mesh for a copy of another origin."""
         if not self.origin_routes:
             return self.mesh_links
         return tuple(dict.fromkeys(link for ways in self.origin_routes for link in ways(origin)))
 
 
 FlowEntry = tuple[str | None, tuple[LinkId, ...], tuple[GroupId, ...]]
-"""What becomes of a new copy of one topic that comes from one link and names certain groups: the
-topic if it is delivered here, the links it goes to, and the groups that it goes on towards: all
-that it names, or none, for it has met the mesh of each (see `plane`)."""
+"""How to handle a new copy of one topic from one link with certain target groups: the topic if it
+is delivered locally, the links, and the target groups that stay: all of them, or none if the mesh
+of each is reached (see `engine`)."""
 
 
 class ForwardingTable:
-    """The entries of all groups, and the plans and shortcuts made from them."""
+    """The entries of all groups, and the plans and flows made from them."""
 
     def __init__(
         self,
@@ -131,8 +134,8 @@ class ForwardingTable:
         plans_max: int,
         drain_changes: Callable[[], Iterable[GroupEntry | Group]],
     ) -> None:
-        """Start empty; `wanted` are the filters of this node's own clients, `changes` returns what
-        a strategy has compiled anew: an entry is set, a bare group forgotten."""
+        """`local_filters` are the filters of local clients. `drain_changes` returns what the
+        strategy compiled: entries, or bare groups to remove."""
         self._local_filters = local_filters
         self._drain_changes = drain_changes
         self._plans_max = plans_max
@@ -140,15 +143,15 @@ class ForwardingTable:
         self.plans: dict[str, TopicPlan] = {}
         self.flow_cache: dict[LinkId, dict[bytes, FlowEntry]] = {}
         self.depends_on_origin = False
-        """Whether ways depend on the origin: then shortcuts do."""
+        """Whether links depend on the origin: then flows do."""
 
     def __len__(self) -> int:
-        """Return how many groups are known."""
+        """Return the number of known groups."""
         return len(self._entries)
 
     @property
     def plan_count(self) -> int:
-        """How many topics are remembered."""
+        """Number of cached plans."""
         return len(self.plans)
 
     def put(self, entry: GroupEntry) -> None:
@@ -159,20 +162,20 @@ class ForwardingTable:
             self.clear_plans()
 
     def remove(self, group: Group) -> None:
-        """Forget a group."""
+        """Remove a group."""
         if self._entries.remove(group):
             self.clear_plans()
 
     def invalidate_plans(self, waiting: int) -> None:
-        """So many entries have changed: plans made from the old ones are void. They are compiled
-        when a plan is needed, so that a burst of news costs no more than its last word."""
+        """So many entries are stale: drop the plans made from them. Entries are compiled when a
+        plan needs them, so a burst of changes costs one compilation."""
         if waiting:
             self.clear_plans()
         if waiting > STALE_ENTRIES_MAX:
             self.apply_changes()
 
     def apply_changes(self) -> None:
-        """Take all changes."""
+        """Apply all changes."""
         for change in self._drain_changes():
             if isinstance(change, GroupEntry):
                 self.put(change)
@@ -180,12 +183,12 @@ class ForwardingTable:
                 self.remove(change)
 
     def clear_plans(self) -> None:
-        """What is wanted here has changed, or where a group leads."""
+        """The local interest, or the entry of a group, has changed."""
         self.plans.clear()
         self.flow_cache.clear()
 
     def plan(self, topic: str) -> TopicPlan:
-        """Return the way of a topic."""
+        """Return the plan of a topic."""
         found = self.plans.get(topic)
         if found is not None:
             return found
@@ -197,18 +200,18 @@ class ForwardingTable:
         return plan
 
     def is_delivered_locally(self, topic: str) -> bool:
-        """Whether a client here wants a topic."""
+        """Whether a local client is interested in a topic."""
         return self.plan(topic).deliver_locally
 
 
 Copies = list[tuple[LinkId, tuple[GroupId, ...]]]
-"""Where copies go, each with the groups it still has to reach."""
+"""Links of copies, each with the target groups of its copy."""
 
 
 def select_core_links(
     outside: NonMemberForwarding, links: tuple[LinkId, ...], number: int
 ) -> tuple[LinkId, ...]:
-    """Choose among the links towards a core; the publication's number serves as the dice."""
+    """Select links towards a core; the sequence number replaces a random number."""
     if outside is NonMemberForwarding.ONE:
         return links[:1]
     if outside is NonMemberForwarding.ALL:
@@ -223,13 +226,12 @@ class Forwarder:
     def __init__(
         self, table: ForwardingTable, windows: DuplicateFilter, outside: NonMemberForwarding
     ) -> None:
-        """Read from a table, remember in windows."""
         self._table = table
         self._windows = windows
         self._outside = outside
 
     def copies_of_local(self, publication: Publication) -> tuple[Copies, list[GroupId]]:
-        """A publication starts here; return its copies, and the groups it could not be sent to."""
+        """A local publication; return its copies, and the groups without a route."""
         plan = self._table.plan(publication.topic)
         window = self._windows.window_for(
             publication.origin, publication.epoch, publication.qos > 0
@@ -243,8 +245,8 @@ class Forwarder:
     def copies_of_received(
         self, publication: Publication, sender: LinkId
     ) -> tuple[bool, bool, Copies, list[GroupId]]:
-        """A copy arrived; return whether it is new, whether to deliver it here, its copies, and
-        the groups that it could not be sent to."""
+        """A copy arrived; return whether it is new, whether to deliver it locally, its copies, and
+        the groups without a route."""
         window = self._windows.window_for(
             publication.origin, publication.epoch, publication.qos > 0
         )
@@ -300,11 +302,11 @@ class Forwarder:
         window: SequenceWindow,
         number: int,
     ) -> tuple[LinkId, ...] | None:
-        """Return the links towards a group's core; none of them if there is no way, None if this
-        copy need not go there."""
+        """Return the links towards a group's core: empty without a route, None if this copy need
+        not go there."""
         towards = plan.core_links.get(group)
         if towards is None:
-            return None  # this node is in the mesh, or nobody wants the group any more
+            return None  # this node is in the mesh, or no node is interested any more
         if not window.mark_sent_towards(number, group):
             return None
         if sender in towards:
@@ -315,9 +317,9 @@ class Forwarder:
 def make_flow_entry(
     copy: Publication, plan: TopicPlan, sender: LinkId, outside: NonMemberForwarding
 ) -> FlowEntry | None:
-    """Return what `Forwarder.next` decides for every new copy with these names, and of this origin
-    where that matters; None if copies differ, if their names change on the way, or if there is
-    something to tell."""
+    """Return what `Forwarder` decides for every new copy with these target groups, and of this
+    origin where that matters; None if copies differ, if their target groups change, or if there is
+    something to report."""
     delivered = copy.topic if plan.deliver_locally else None
     spread = plan.mesh_links_from(copy.origin)
     if not any(group in plan.core_links for group in copy.target_groups):
@@ -335,11 +337,12 @@ def make_flow_entry(
 
 
 def send_effects(publication: Publication, copies: Copies, hops: int) -> list[Effect]:
-    """Return one frame per copy; copies with the same names share it."""
+    """Return one frame per copy; copies with equal target groups share it."""
     frames: dict[tuple[GroupId, ...], Publication] = {}
     sends: list[Effect] = []
     for link, groups in copies:
-        # More names than fit go in further copies; the receiver serves each for its names only.
+        # Groups beyond the limit go in further copies; the receiver handles each for its own
+        # groups.
         for at in range(0, len(groups) or 1, TARGET_GROUPS_MAX):
             named = groups[at : at + TARGET_GROUPS_MAX]
             frame = frames.get(named)
@@ -350,6 +353,6 @@ def send_effects(publication: Publication, copies: Copies, hops: int) -> list[Ef
 
 
 def drop_effects(publication: Publication, unroutable: list[GroupId]) -> list[Effect]:
-    """Return the news of groups that a copy could not be sent to."""
+    """Return a `Dropped` for each group without a route."""
     reason = "hop limit" if publication.hops >= HOPS_MAX else "no route to the core"
     return [Dropped(publication.origin, publication.sequence, reason) for _ in unroutable]

@@ -1,9 +1,9 @@
-"""Which nodes have this node's interest in force, and how they say so.
+"""Acknowledgement of interest: which nodes have this node's interest in force.
 
-A node that has granted all filters of another tells that node, hop by hop, from which position of
-its journal on that interest counts. When every node in reach has done so, the interest is
-*installed*: nothing published anywhere in reach from then on is missed for want of a subscription.
-Who stays silent is asked.
+A node that has all filters of another in force acknowledges that, with the position of its journal
+from which on it counts the other as a receiver. When every reachable node has done so, the interest
+is *installed*: no publication at a reachable node is missed for lack of a subscription. Nodes that
+stay silent are asked.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,25 +26,25 @@ Route = Callable[[AckFrame], tuple[AckFrame, NodeId | None]]
 """Returns a frame as it leaves, and the next hop: None without a path (`UnicastRoutes.route`)."""
 
 RoutedFrames = list[tuple[NodeId, InterestAcks | InterestAckRequest]]
-"""Frames, each with the neighbour to whom it goes."""
+"""Frames, each with the neighbour that it goes to."""
 
 
 class InterestInstallation:
-    """Who has confirmed this node's newest interest, and whether that is everybody in reach."""
+    """Which nodes have acknowledged this node's newest interest, and whether all reachable ones
+    have."""
 
     def __init__(self, node: NodeId, settings: ProtocolSettings) -> None:
-        """Start with no interest, which needs no confirmation."""
         self._self = node
         self._retry_interval_min = settings.interest_ack_retry_interval
         self.stamp: Stamp = (0, 0)
         self.is_complete = True
         self.acknowledged_by: dict[NodeId, None] = {}
         self.request_due: float | None = None
-        """When `ask` is next due."""
+        """When `pop_due_requests` is due."""
         self._retry_interval = self._retry_interval_min
 
     def restart(self, stamp: Stamp, now: float) -> None:
-        """There is a newer interest: everybody has to confirm again."""
+        """There is a newer interest: all nodes have to acknowledge again."""
         self.stamp = stamp
         self.is_complete = False
         self.acknowledged_by.clear()
@@ -59,11 +59,11 @@ class InterestInstallation:
             self.acknowledged_by[node] = None
 
     def discard_ack(self, node: NodeId) -> None:
-        """A node has started anew: what it confirmed counts no more."""
+        """A node has restarted: its acknowledgement is void."""
         self.acknowledged_by.pop(node, None)
 
     def update_complete(self, reachable: dict[NodeId, None], now: float) -> bool:
-        """Look again; return whether the installation has just become complete."""
+        """Return whether the installation has just become complete."""
         was = self.is_complete
         self.is_complete = self.stamp == (0, 0) or (
             len(self.acknowledged_by) >= len(reachable) - 1
@@ -79,7 +79,7 @@ class InterestInstallation:
         return self.is_complete and not was
 
     def pop_due_requests(self, reachable: dict[NodeId, None], now: float) -> list[NodeId]:
-        """Return whom to ask now, less and less often."""
+        """Return the nodes to ask now, at growing intervals."""
         if self.request_due is None or now < self.request_due:
             return []
         self._retry_interval *= 2
@@ -91,19 +91,20 @@ class InterestInstallation:
 
 
 class UnicastBatcher:
-    """Confirmations and enquiries on their way through this node, gathered for a moment."""
+    """Interest acknowledgements and requests that leave or pass this node, batched for a moment."""
 
     def __init__(self, delay: float) -> None:
-        """Start empty; letters wait so long to share a frame."""
+        """`delay`: seconds that frames wait to share one."""
         self._delay = delay
         self._acks: dict[tuple[NodeId, NodeId], InterestAck] = {}
         self._requests: dict[tuple[NodeId, NodeId], InterestAckRequest] = {}
         self._dropped: list[Effect] = []
         self.flush_due: float | None = None
-        """When `flush` is next due."""
+        """When `flush` is due."""
 
     def add(self, item: InterestAck | InterestAckRequest, now: float) -> None:
-        """Take a letter; of two confirmations from one node to one other, the newer replaces."""
+        """Queue a frame; a newer acknowledgement replaces an older one between the same two
+        nodes."""
         if item.hops >= HOPS_MAX:
             self._dropped.append(Ignored("unicast past the hop limit"))
         elif isinstance(item, InterestAckRequest):
@@ -114,7 +115,8 @@ class UnicastBatcher:
             self.flush_due = now + self._delay
 
     def flush(self, route: Route, now: float) -> tuple[RoutedFrames, list[Effect]]:
-        """Return what leaves now, and the news of what cannot: it will be asked for."""
+        """Return the frames that leave now, and the frames without a route as `Ignored`: they will
+        be requested again."""
         if self.flush_due is None or now < self.flush_due:
             return [], []
         self.flush_due = None
@@ -127,7 +129,7 @@ class UnicastBatcher:
         for item in waiting:
             routed, hop = route(item)
             if hop is None:
-                if item.hops:  # what this node wrote itself, it writes again
+                if item.hops:  # this node sends its own ones again
                     self._dropped.append(Ignored("unicast without a route"))
             elif isinstance(routed, InterestAckRequest):
                 frames.append((hop, routed))
@@ -142,7 +144,7 @@ class UnicastBatcher:
 
 
 class InterestAckTracker:
-    """Both sides of it: what this node waits for, and what it tells others."""
+    """Both sides: acknowledgements that this node waits for, and those that it sends."""
 
     def __init__(
         self,
@@ -151,7 +153,8 @@ class InterestAckTracker:
         in_force: Mapping[NodeId, Stamp],
         outbox: Outbox,
     ) -> None:
-        """Read from `in_force` whose interest is, and from the journal where it stands."""
+        """`in_force` holds the interest in force here; the outbox has the position of the
+        journal."""
         self._node = node
         self._in_force = in_force
         self._outbox = outbox
@@ -168,21 +171,21 @@ class InterestAckTracker:
 
     @property
     def acknowledged_by(self) -> Mapping[NodeId, None]:
-        """The nodes that have this node's newest interest in force, and said so."""
+        """The nodes that have acknowledged this node's newest interest."""
         return self._installation.acknowledged_by
 
     def check_installed(self, reachable: dict[NodeId, None], now: float) -> int | None:
-        """Look again; return the version of the interest that has just been installed."""
+        """Return the version of the interest if it has just become installed."""
         done = self._installation.update_complete(reachable, now)
         return self._installation.stamp[1] if done else None
 
     def request_missing_acks(self, reachable: dict[NodeId, None], now: float) -> None:
-        """Ask those that have been silent for long."""
+        """Ask nodes that have not acknowledged for too long."""
         for node in self._installation.pop_due_requests(reachable, now):
             self._batcher.add(InterestAckRequest(node, self._node, 0), now)
 
     def send_ack(self, node: NodeId, now: float) -> None:
-        """Tell a node that its interest is in force here, if it is."""
+        """Acknowledge a node's interest, if it is in force here."""
         stamp = self._in_force.get(node)
         if stamp is not None:
             ack = InterestAck(node, *stamp, self._node, *self._outbox.next_position, 0)
@@ -191,8 +194,8 @@ class InterestAckTracker:
     def receive_acks(
         self, entries: Iterable[InterestAck], is_from: Callable[[NodeId], bool], now: float
     ) -> tuple[bool, list[Effect]]:
-        """Note what others confirm to this node and pass on the rest; return whether any did, and
-        what was refused. `is_from` says whether an entry can come from a node."""
+        """Apply acknowledgements for this node and forward the others; return whether any was for
+        this node, and refused ones. `is_from` says whether a frame can come from a node."""
         ours = False
         refused: list[Effect] = []
         for entry in entries:
@@ -206,12 +209,12 @@ class InterestAckTracker:
         return ours, refused
 
     def receive_ack_request(self, request: InterestAckRequest, now: float) -> None:
-        """Somebody asks, this node or another."""
+        """Answer a request, or forward it."""
         if request.destination == self._node:
             self.send_ack(request.source, now)
         else:
             self._batcher.add(replace(request, hops=request.hops + 1), now)
 
     def next_deadline(self) -> float | None:
-        """When `ask` or `flush` is next due."""
+        """When `request_missing_acks` or `flush` is due."""
         return earliest(self._installation.request_due, self._batcher.flush_due)

@@ -1,8 +1,8 @@
-"""Which group a filter belongs to, and who wants which group.
+"""Groups of filters, and the nodes interested in each group.
 
-A group is named by a filter that matches everything its members want, so one trie of groups finds
-all groups of a publication. With depth 0 every filter is its own group; a depth joins filters that
-agree in their first levels.
+A group is named by a filter that covers the filters of its members, so one trie of groups finds all
+groups of a publication. With depth 0 every filter is its own group; a depth joins filters with
+equal first levels.
 """
 
 from collections.abc import Iterable
@@ -27,20 +27,20 @@ def group_of(topic_filter: str, depth: int) -> Group:
 
 
 class GroupIndex:
-    """Who wants which group, in reach or not."""
+    """The nodes interested in each group, reachable or not."""
 
     __slots__ = ("_depth", "nodes_by_group")
 
     def __init__(self, depth: int) -> None:
-        """Start with no interest at all."""
         self._depth = depth
         self.nodes_by_group: dict[Group, dict[NodeId, int]] = {}
-        """Per group, the nodes that want it, each with the number of its filters in the group."""
+        """Per group, the interested nodes, each with the number of its filters in the group."""
 
     def apply_change(
         self, node: NodeId, added: Iterable[str], removed: Iterable[str]
     ) -> list[Group]:
-        """A node's filters changed; return the groups that it now wants or wants no more."""
+        """Apply a change of a node's filters; return the groups whose interest by this node
+        changed."""
         changed: dict[Group, None] = {}
         for topic_filter in added:
             group = group_of(topic_filter, self._depth)
@@ -60,5 +60,5 @@ class GroupIndex:
         return list(changed)
 
     def is_interested(self, group: Group, node: NodeId) -> bool:
-        """Whether a node wants a group."""
+        """Whether a node is interested in a group."""
         return node in self.nodes_by_group.get(group, {})

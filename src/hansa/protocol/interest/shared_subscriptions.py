@@ -1,11 +1,10 @@
-"""Shared subscriptions: which nodes serve the share groups that want a publication.
+"""Shared subscriptions: which nodes serve the share groups of a publication.
 
-A share is a group with its filter, `$share/g/f`; one consumer of it gets each publication. Its
-consumers may be at many brokers, and a broker that gets a publication serves every share that it
-has a consumer of, whatever it got it for. So the node where something is published decides: what
-its own broker serves, and what is served where it goes anyway, is served; for every other share one
-node is chosen in turn. Where more than one broker serves a share, nobody can stop them: that is
-counted.
+A share is `$share/group/filter`; one consumer of it gets each publication. Its consumers may be at
+many brokers, and a broker that gets a publication serves every share that it has a consumer of. So
+the origin selects the nodes: shares with a consumer at a broker that gets the publication anyway
+are served there; for every other share one node is selected round robin. If several of these
+brokers have consumers of one share, each serves it; these extra deliveries are counted.
 """
 
 from collections import Counter
@@ -15,20 +14,20 @@ from typing import NamedTuple
 from hansa.protocol.model import NodeId
 
 SHARES_MAX = 10_000
-"""Shares whose turn is remembered; when full, all begin anew."""
+"""Shares whose round robin is remembered; when full, all start again."""
 
 
 class TopicInterest(NamedTuple):
-    """Who wants a topic."""
+    """The nodes interested in a topic."""
 
     nodes: tuple[NodeId, ...]
-    """Those with a plain subscription; each gets every publication."""
+    """The nodes with a plain subscription; each gets every publication."""
     shares: Mapping[str, tuple[NodeId, ...]] = {}
-    """Per share, the nodes with consumers of it."""
+    """Per share, the nodes with consumers."""
 
 
 class ShareSelector:
-    """Whose turn it is, share by share."""
+    """Round robin per share."""
 
     def __init__(
         self,
@@ -36,8 +35,8 @@ class ShareSelector:
         has_share: Callable[[str], bool],
         reachable_nodes: Callable[[], Container[NodeId]],
     ) -> None:
-        """`audience` tells which other nodes want a topic, `has_share` whether this node's own
-        broker has a consumer of a share."""
+        """`topic_interest` returns the interested nodes of a topic; `has_share` says whether this
+        node's own broker has a consumer of a share."""
         self.topic_interest = topic_interest
         self._has_share = has_share
         self._reachable_nodes = reachable_nodes
@@ -46,8 +45,8 @@ class ShareSelector:
     def choose_receivers(
         self, interest: TopicInterest, is_guaranteed: bool
     ) -> tuple[tuple[NodeId, ...], int]:
-        """Return the nodes that get the next publication, and how often a share is served by one
-        broker too many. Only what is `kept` reaches a node that is away now."""
+        """Return the nodes that get the next publication, and how many brokers too many serve a
+        share. Only guaranteed publications are kept for unreachable nodes."""
         if not interest.shares:
             return interest.nodes, 0
         chosen = list(interest.nodes)
@@ -68,7 +67,7 @@ class ShareSelector:
     def _choose_node(
         self, share: str, candidates: list[NodeId], interest: TopicInterest, served: Counter[str]
     ) -> NodeId:
-        """Return the node whose turn it is: rather one that serves nobody twice."""
+        """Return the next node in turn, preferably one that serves no share twice."""
         preferred = [
             n for n in candidates if not any(served[s] for s in _shares_of(n, interest))
         ] or candidates

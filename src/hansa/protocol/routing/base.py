@@ -1,6 +1,6 @@
-"""What a routing strategy is: it hears what changes, and compiles one forwarding entry per group.
+"""Interface of routing strategies: they apply changes and compile one forwarding entry per group.
 
-Each has a file of its own here. Nothing outside this package knows them but by name.
+Each strategy has its own module or package here. Other packages know strategies by name only.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -49,7 +49,7 @@ class GroupStatus:
 
 
 class SendToNeighbour(msgspec.Struct, frozen=True):
-    """Send this to a neighbour: what strategies return beside news."""
+    """Send this frame to a neighbour; strategies return these together with effects."""
 
     node: NodeId
     frame: OrderedFrame
@@ -60,7 +60,8 @@ StrategyOutput = list[Effect | SendToNeighbour]
 
 @dataclass(frozen=True, slots=True)
 class StrategyContext:
-    """What a strategy may read, and the one thing that it may write: this node's claims."""
+    """The state that a strategy may read, and the only part that it may write: this node's
+    claims."""
 
     node: NodeId
     settings: ProtocolSettings
@@ -72,7 +73,7 @@ class StrategyContext:
     incarnation: Callable[[], int]
     claims_of: Callable[[NodeId], Iterable[Group]]
     groups_of: Callable[[NodeId], Iterable[Group]]
-    """The groups that a node wants."""
+    """The groups that a node is interested in."""
     claim: Callable[[list[Group], list[Group], float], list[ClaimsRecord]]
 
     def links(self, nodes: Iterable[NodeId]) -> tuple[LinkId, ...]:
@@ -83,7 +84,7 @@ class StrategyContext:
 def make_strategy_context(
     overlay: Overlay, index: GroupIndex, settings: ProtocolSettings
 ) -> StrategyContext:
-    """Show a strategy what it needs of a node."""
+    """Return the parts of a node that a strategy may use."""
 
     def claim(added: list[Group], removed: list[Group], now: float) -> list[ClaimsRecord]:
         records = overlay.change_own_set(RecordKind.CLAIMS, added, removed, now)
@@ -109,7 +110,8 @@ def make_strategy_context(
 
 
 class StrategyInvariant(StrEnum):
-    """What a strategy promises about its shape at rest; whoever checks it asks for these."""
+    """Properties that a strategy guarantees after convergence; checkers test those that it
+    names."""
 
     ONE_CORE = "one core per group, to which all lead and all who want the group are joined"
     TRUE_DISTANCES = "the distance to a core is the shortest way's"
@@ -123,61 +125,61 @@ class StrategyInvariant(StrEnum):
 
 
 class RoutingStrategy(Protocol):
-    """Events in, forwarding entries out. Every method returns what must be sent and told."""
+    """Changes in, forwarding entries out. Methods return frames to send and effects."""
 
     invariants: ClassVar[frozenset[StrategyInvariant]]
 
     def __init__(self, context: StrategyContext) -> None:
-        """Start alone."""
+        pass
 
     def neighbour_up(self, node: NodeId, now: float) -> StrategyOutput:
         """A link became usable."""
 
     def neighbour_down(self, node: NodeId, now: float) -> StrategyOutput:
-        """A neighbour is gone."""
+        """A neighbour was lost."""
 
     def costs_changed(self, now: float) -> StrategyOutput:
-        """Links became longer or shorter."""
+        """Link costs changed."""
 
     def incarnation_raised(self, now: float) -> StrategyOutput:
-        """This node has a new incarnation although it did not start anew."""
+        """This node raised its incarnation without a restart."""
 
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
     ) -> StrategyOutput:
-        """Nodes came into reach or went out of it."""
+        """Nodes became reachable or unreachable, or changed their capacity."""
 
     def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
-        """Somebody wants these groups now, or no more."""
+        """The interest in these groups changed."""
 
     def claims_changed(
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
     ) -> StrategyOutput:
-        """Another node claims groups, or gives them up."""
+        """A node claims or releases groups."""
 
     def expire_node(self, node: NodeId) -> None:
-        """A node's lease has ended: nothing about it need be kept."""
+        """A node's lease has ended: drop its state."""
 
     def receive(self, sender: NodeId, frame: ControlFrame, now: float) -> StrategyOutput:
-        """A neighbour sent a frame of the strategy's own."""
+        """A neighbour sent a frame of the strategy."""
 
     def handle_timer(self, now: float) -> StrategyOutput:
-        """Do what is due."""
+        """Do everything that is due."""
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due. Only a call of one of the methods above changes it."""
+        """When `handle_timer` is due. Only a call of one of the methods above changes it."""
 
     def drain_entries(self) -> list[GroupEntry | Group]:
-        """Return the entries that changed since last asked; a bare group is to be forgotten."""
+        """Return the entries that changed since the last call; a bare group is to be removed."""
 
     def stale_entry_count(self) -> int:
-        """Return how many entries may have changed since last asked."""
+        """Return how many entries may have changed since the last call."""
 
     def core_statuses(self) -> dict[NodeId, CoreStatus]:
-        """Return the ways to all cores, for inspection."""
+        """Return the routes to all cores, for status."""
 
     def group_status(self, group: Group) -> GroupStatus:
-        """Return one group, for inspection."""
+        """Return one group, for status."""
 
     def groups(self) -> list[Group]:
-        """Return all groups known, the management group included."""
+        """Return all known groups, the management group included."""

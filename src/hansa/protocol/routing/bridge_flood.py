@@ -1,6 +1,6 @@
-"""The bridge flood: every node sends to all neighbours but the one it heard from.
+"""The bridge flood: every node sends to all neighbours except the sender.
 
-What bridges between brokers do, and the benchmark of Antonielli 2020; to compare with, not to use.
+Bridges between brokers do this, and it is the benchmark of Antonielli 2020. For comparison only.
 """
 
 from hansa.protocol.forwarding.table import GroupEntry
@@ -9,7 +9,5 @@ from hansa.protocol.routing.from_map import LinkStateStrategy
 
 
 class BridgeFlood(LinkStateStrategy):
-    """One node's part in the flood."""
-
     def _make_entry(self, group: Group, interested: list[NodeId]) -> GroupEntry:
         return GroupEntry(group, True, mesh_links=self._context.links(self._context.neighbours))

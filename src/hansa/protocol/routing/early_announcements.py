@@ -1,9 +1,9 @@
-"""Announcements of cores whose record is not here yet.
+"""Announcements of cores whose node record has not arrived yet.
 
-On a new link a neighbour announces all cores that it knows, and its records follow one round trip
-later. Until a core's record is here, its announcement waits and has no effect; so what is announced
-of nodes that do not exist is never believed or passed on. What waits is bounded in total, and for
-each neighbour; more is refused and counted.
+On a new link a neighbour announces all known cores; its records follow one round trip later. Until
+the record of a core arrives, its announcement waits and has no effect. So announcements of invented
+nodes are never applied or forwarded. The number of waiting announcements is bounded in total and
+per neighbour; more are refused and counted.
 """
 
 from collections import Counter
@@ -19,21 +19,19 @@ UNKNOWN_CORE = "announcement of an unknown core"
 
 
 class EarlyAnnouncements:
-    """What waits for records, by core and by the neighbour that sent it."""
+    """Waiting announcements, by core and by neighbour."""
 
     def __init__(self, settings: ProtocolSettings) -> None:
-        """Start empty."""
         self._most_of_one = min(settings.nodes_max, settings.nodes_per_neighbour_max)
         self._most = 2 * settings.nodes_max
         self._waiting: dict[NodeId, dict[NodeId, CoreAnnouncement]] = {}
         self._count_of: Counter[NodeId] = Counter()
 
     def __len__(self) -> int:
-        """Return how many wait."""
         return sum(self._count_of.values())
 
     def put(self, sender: NodeId, frame: CoreAnnouncement) -> bool:
-        """Keep an announcement, without the claims, in place of an older one of the same core and
+        """Keep an announcement, without its claims, replacing an older one of the same core and
         sender; return False if there is no room."""
         of_core = self._waiting.get(frame.core, {})
         if sender not in of_core:
@@ -53,7 +51,7 @@ class EarlyAnnouncements:
         return taken
 
     def lose_neighbour(self, node: NodeId) -> None:
-        """A neighbour is gone, and what it sent."""
+        """A neighbour was lost: drop its announcements."""
         if not self._count_of.pop(node, 0):
             return
         for of_core in self._waiting.values():

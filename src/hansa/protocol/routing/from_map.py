@@ -1,9 +1,9 @@
-"""What strategies share that say nothing: all they need is the map and the interest, which every
-node holds anyway. Nodes that hold the same database find the same ways.
+"""Base of strategies without frames of their own: they use only the map and the interest, which
+every node holds. Nodes with the same database compute the same paths.
 
-Ways are drawn when a publication needs them, so that a burst of news costs one drawing.
+Paths are computed when a publication needs them, so a burst of changes costs one computation.
 """
-# ruff: noqa: B027 -- what most of them need not do is left empty here
+# ruff: noqa: B027 -- hooks that most strategies do not need are empty here
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -22,90 +22,82 @@ from hansa.protocol.wire.frames import ControlFrame
 
 
 class LinkStateStrategy(ABC):
-    """A strategy without frames or timers of its own. What differs is where copies go."""
+    """A strategy without frames or timers. Subclasses decide where copies go."""
 
     invariants: ClassVar[frozenset[StrategyInvariant]] = frozenset(
         {StrategyInvariant.FOLLOWS_DATABASE}
     )
 
     def __init__(self, context: StrategyContext) -> None:
-        """Start alone."""
         self._context = context
         self._self = context.node
         self._computed_version: int | None = (
-            None  # the version of the map that ways were drawn from
+            None  # version of the map that paths were computed from
         )
         self._stale_groups: dict[Group, None] = {}
 
-    # ------------------------------------------------------------ what differs
+    # ------------------------------------------------------------ for subclasses
 
     def _recompute_paths(self) -> None:
-        """The map, the capacities or the links of this node are others now."""
+        """The map, the capacities or the links of this node have changed."""
 
     @abstractmethod
     def _make_entry(self, group: Group, interested: list[NodeId]) -> GroupEntry:
-        """Return where publications of a group go that these nodes in reach want."""
+        """Return the entry of a group in which these reachable nodes are interested."""
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ changes
 
     def neighbour_up(self, node: NodeId, now: float) -> StrategyOutput:
-        """Entries name links, and there is a new one."""
+        """Entries contain links, and there is a new one."""
         return self._invalidate_paths()
 
     def neighbour_down(self, node: NodeId, now: float) -> StrategyOutput:
-        """A link is gone."""
         return self._invalidate_paths()
 
     def costs_changed(self, now: float) -> StrategyOutput:
-        """The map knows."""
         return []
 
     def incarnation_raised(self, now: float) -> StrategyOutput:
-        """Nothing here is numbered by incarnation."""
         return []
 
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
     ) -> StrategyOutput:
-        """Who is in reach wants something; capacities may have changed, too."""
+        """Reachable nodes and capacities decide the entries."""
         return self._invalidate_paths()
 
     def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
-        """These groups lead elsewhere."""
         self._stale_groups.update(dict.fromkeys(groups))
         return []
 
     def claims_changed(
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
     ) -> StrategyOutput:
-        """Nobody claims anything."""
         return []
 
     def expire_node(self, node: NodeId) -> None:
-        """It is out of reach already, and what it wanted is known to be gone."""
+        pass
 
     def receive(self, sender: NodeId, frame: ControlFrame, now: float) -> StrategyOutput:
-        """It is another strategy's frame; hello made sure that there is none."""
+        """A frame of another strategy: the hello has ruled that out."""
         return []
 
     def handle_timer(self, now: float) -> StrategyOutput:
-        """Nothing is ever due."""
         return []
 
     def next_deadline(self) -> float | None:
-        """Nothing is ever due."""
         return None
 
-    # ------------------------------------------------------------ what others read
+    # ------------------------------------------------------------ entries and status
 
     def drain_entries(self) -> list[GroupEntry | Group]:
-        """Compile what changed since last asked."""
+        """Compile the entries that changed since the last call."""
         self._recompute_if_stale()
         stale, self._stale_groups = self._stale_groups, {}
         return [self._compile_entry(group) for group in stale]
 
     def stale_entry_count(self) -> int:
-        """Return how many groups the next `take_entries` looks at."""
+        """Return how many groups the next `drain_entries` compiles."""
         return (
             len(self._stale_groups)
             if self._is_current()
@@ -113,7 +105,6 @@ class LinkStateStrategy(ABC):
         )
 
     def core_statuses(self) -> dict[NodeId, CoreStatus]:
-        """There are no cores."""
         return {}
 
     def group_status(self, group: Group) -> GroupStatus:
@@ -122,10 +113,10 @@ class LinkStateStrategy(ABC):
         return GroupStatus(None, interested, self._self in interested, parents=(), children=())
 
     def groups(self) -> list[Group]:
-        """Return all groups known."""
+        """Return all known groups."""
         return sorted({MANAGEMENT_GROUP, *self._context.index.nodes_by_group})
 
-    # ------------------------------------------------------------ ways
+    # ------------------------------------------------------------ paths
 
     def _invalidate_paths(self) -> StrategyOutput:
         self._computed_version = None
@@ -135,7 +126,7 @@ class LinkStateStrategy(ABC):
         return self._computed_version == self._context.graph.version
 
     def _recompute_if_stale(self) -> None:
-        """Draw all ways anew if the map has changed."""
+        """Recompute all paths if the map has changed."""
         if not self._is_current():
             self._computed_version = self._context.graph.version
             self._stale_groups.update(dict.fromkeys(self._context.index.nodes_by_group))
@@ -146,7 +137,7 @@ class LinkStateStrategy(ABC):
         return self._make_entry(group, interested) if interested else group
 
     def _interested_nodes(self, group: Group) -> list[NodeId]:
-        """Return the nodes in reach that want a group."""
+        """Return the reachable nodes that are interested in a group."""
         reachable = self._context.graph.reachable
         if group == MANAGEMENT_GROUP:
             return list(reachable)

@@ -1,8 +1,8 @@
-"""Paths: every publication takes the shortest ways from its own origin to those that want it.
+"""Paths strategy: every publication takes the shortest paths from its origin to its receivers.
 
-Nobody is in the middle: no core, no root, no detour. With a redundancy of 2 or more a second way to
-each receiver is used as well, that shares no link with the first where the map has one: then the
-loss of any one link loses nothing, not even for a moment.
+There is no core, no root and no detour. With a redundancy of 2 or more, a second path to each
+receiver is used as well, which shares no link with the first where the map has one. Then the loss
+of one link loses no publication.
 """
 
 from collections.abc import Callable
@@ -20,41 +20,39 @@ from hansa.protocol.routing.base import StrategyContext, StrategyInvariant
 from hansa.protocol.routing.from_map import LinkStateStrategy
 
 PAIRS_MAX = 65_536
-"""Pairs of origin and receiver whose ways are remembered; when full, all are drawn anew."""
+"""Pairs of origin and receiver whose next hops are cached; when full, the cache is cleared."""
 
 TREE_NODES_MAX = 1_000_000
-"""Nodes of all trees that are remembered, about 100 MB; when full, all are drawn anew."""
+"""Nodes of all cached trees, about 100 MB; when full, the cache is cleared."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutesTo:
-    """From an origin to the links over which its copies go on to these nodes. Equal ones lead the
-    same ways."""
+    """Maps an origin to the links over which its copies reach certain nodes. Equal ones have equal
+    links."""
 
     look_up: Callable[[tuple[NodeId, ...], NodeId], tuple[LinkId, ...]]
     interested: tuple[NodeId, ...]
     generation: int
 
     def __call__(self, origin: NodeId) -> tuple[LinkId, ...]:
-        """Look them up, or draw them."""
         return self.look_up(self.interested, origin)
 
 
 class PathsStrategy(LinkStateStrategy):
-    """One node's part in the ways of all origins."""
+    """One node's part in the paths of all origins."""
 
     invariants: ClassVar[frozenset[StrategyInvariant]] = LinkStateStrategy.invariants | {
         StrategyInvariant.SHORTEST_PATHS_FROM_ORIGIN
     }
 
     def __init__(self, context: StrategyContext) -> None:
-        """Start alone."""
         super().__init__(context)
         self._use_two_paths = context.settings.redundancy > 1
         self._trees: dict[NodeId, tuple[ShortestPathTree, dict[NodeId, NodeId]]] = {}
-        """Per origin its tree, and what is below this node there."""
+        """Per origin, its tree and the nodes below this node in it."""
         self._hops: dict[tuple[NodeId, NodeId], tuple[NodeId, ...]] = {}
-        """Per origin and receiver, where this node sends a copy; only for two ways."""
+        """Per origin and receiver, the next hops from this node; only for two paths."""
         self._generation = 0
 
     def _recompute_paths(self) -> None:
@@ -69,10 +67,10 @@ class PathsStrategy(LinkStateStrategy):
         )
 
     def _links_to(self, interested: tuple[NodeId, ...], origin: NodeId) -> tuple[LinkId, ...]:
-        """Return the links over which a copy goes on to these nodes."""
+        """Return the links over which a copy reaches these nodes."""
         reachable = self._context.graph.reachable
         if origin not in reachable:
-            return ()  # it is gone, and so are its ways
+            return ()  # the origin is unreachable and has no paths
         if origin not in self._trees:
             if (len(self._trees) + 1) * len(reachable) > TREE_NODES_MAX:
                 self._trees.clear()

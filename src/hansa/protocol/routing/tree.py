@@ -1,7 +1,8 @@
-"""The tree that `tree_flood` and `tree_subscriptions` share (Antonielli 2020).
+"""The tree of `tree_flood` and `tree_subscriptions` (Antonielli 2020).
 
-Its root is the node in reach with the highest capacity, ties to the smaller id; every node hangs on
-it by its shortest way. The paper's brokers find both by asking each other; here the map tells.
+Its root is the reachable node with the highest capacity; the smaller id breaks ties. Every node is
+attached by its shortest path. The paper's brokers find both by messages; here they follow from the
+map.
 """
 
 from abc import abstractmethod
@@ -23,7 +24,7 @@ from hansa.protocol.routing.from_map import LinkStateStrategy
 
 
 class TreeStrategy(LinkStateStrategy):
-    """One node's part in the tree. Which of its branches a group takes is what differs."""
+    """One node's part in the tree. Subclasses decide which branches a group takes."""
 
     invariants: ClassVar[frozenset[StrategyInvariant]] = LinkStateStrategy.invariants | {
         StrategyInvariant.ONE_CORE,
@@ -32,12 +33,11 @@ class TreeStrategy(LinkStateStrategy):
     }
 
     def __init__(self, context: StrategyContext) -> None:
-        """Start alone, as the root."""
         super().__init__(context)
         self._root = self._self
         self._tree = ShortestPathTree(self._self, {}, {self._self: 0})
         self._neighbour_towards: dict[NodeId, NodeId] = {}
-        """Per other node, the neighbour on the tree behind which it is."""
+        """Per other node, the neighbour on the tree that leads to it."""
 
     @abstractmethod
     def _tree_neighbours(self, group: Group, interested: list[NodeId]) -> Iterable[NodeId]:
@@ -45,7 +45,7 @@ class TreeStrategy(LinkStateStrategy):
 
     @abstractmethod
     def _is_member(self, interested: list[NodeId], children: tuple[NodeId, ...]) -> bool:
-        """Whether publications of a group that these nodes want come here."""
+        """Whether publications of a group reach this node."""
 
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
@@ -78,7 +78,7 @@ class TreeStrategy(LinkStateStrategy):
         return () if parent is None else (parent,)
 
     def core_statuses(self) -> dict[NodeId, CoreStatus]:
-        """Return the way to the root, which is the core of all groups."""
+        """Return the route to the root, which is the core of all groups."""
         self._recompute_if_stale()
         distance = self._tree.distances[self._self]
         return {self._root: CoreStatus(0, 0, distance, distance, self._parents())}

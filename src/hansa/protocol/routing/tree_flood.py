@@ -1,8 +1,8 @@
-"""Flooding along a tree (Antonielli 2020): a publication reaches every node, wanted there or not.
+"""Flooding along a tree (Antonielli 2020): a publication reaches every node, with or without
+subscribers.
 
-The paper sends it to the root first and from there to all; here every node passes it on to all its
-neighbours on the tree but the sender, which crosses each link of the tree once instead of up to
-twice.
+The paper sends it to the root first and from there to all nodes. Here every node forwards it to all
+its neighbours on the tree except the sender, so it crosses each link once instead of up to twice.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,6 @@ from hansa.protocol.routing.tree import TreeStrategy
 
 
 class TreeFlood(TreeStrategy):
-    """One node's part."""
-
     def _tree_neighbours(self, group: Group, interested: list[NodeId]) -> Iterable[NodeId]:
         return dict.fromkeys(self._neighbour_towards.values())
 

@@ -1,9 +1,9 @@
-"""Subscription tables along a tree (Antonielli 2020, after PADRES): a publication takes only the
-branches behind which somebody wants it.
+"""Subscription tables along a tree (Antonielli 2020, after PADRES): a publication takes only
+branches with interested nodes.
 
-The paper's brokers build their tables from notices, n·(N-1) of them for a topic that n of N brokers
-want. Here everybody's interest is in the database: it floods once, a filter that another covers
-is not announced, and the table follows from it.
+The paper's brokers build their tables from notices, n·(N-1) of them for a topic with n of N brokers
+interested. Here the interest of all nodes is in the database: it floods once, without covered
+filters, and the table follows from it.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,6 @@ from hansa.protocol.routing.tree import TreeStrategy
 
 
 class TreeSubscriptions(TreeStrategy):
-    """One node's part."""
-
     invariants = TreeStrategy.invariants | {StrategyInvariant.MINIMAL}
 
     def _tree_neighbours(self, group: Group, interested: list[NodeId]) -> Iterable[NodeId]:

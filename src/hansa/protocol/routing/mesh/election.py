@@ -1,9 +1,9 @@
-"""Who is core of a group. All that changes it is here; nothing here knows frames or meshes.
+"""Election of the core of each group.
 
-The first node with a subscriber claims the group; of several claimants in reach the smallest id is
-the core and the others give way. When a core is lost, the wanting node that was nearest to it takes
-over at once and the others only if it does not. The management group needs no claims: its core is
-the best node in reach, by id or by capacity.
+The first node with a subscriber claims the group; of several reachable claimants the smallest id is
+the core and the others release the group. When a core is lost, the interested node that was nearest
+to it takes over at once, and others only if it does not. The management group needs no claims: its
+core is the best reachable node, by id or by capacity.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,13 +18,13 @@ from hansa.protocol.settings import ManagementBy, ProtocolSettings
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """A group that is wanted here and has no core."""
+    """A group with local interest and without a core."""
 
     lost: NodeId | None
-    """The core it had; None if it never had one."""
+    """The former core; None if there was none."""
     since: float
     due: float
-    """When it falls to this node to claim it."""
+    """When this node may claim it."""
 
 
 class Election:
@@ -38,7 +38,6 @@ class Election:
         index: GroupIndex,
         capacity: Callable[[NodeId], float],
     ) -> None:
-        """Start alone: this node is the core of the management group, and of nothing else."""
         self._self = node
         self._settings = settings
         self._graph = graph
@@ -51,10 +50,11 @@ class Election:
         """The groups that this node claims."""
         self._claimants: dict[Group, dict[NodeId, None]] = {}
         self._vacancies: dict[Group, Vacancy] = {}
-        self._idle_since: dict[Group, float] = {}  # claimed here, but wanted nowhere: since when
+        # claimed here, but without an interested node: since when
+        self._idle_since: dict[Group, float] = {}
 
     def apply_claims(self, node: NodeId, added: Iterable[Group], removed: Iterable[Group]) -> None:
-        """Another node claims groups or gives them up; `evaluate` them next."""
+        """Another node claims or releases groups; call `evaluate` for each next."""
         for group in added:
             self._claimants.setdefault(group, {})[node] = None
         for group in removed:
@@ -64,7 +64,7 @@ class Election:
                 self._claimants.pop(group, None)
 
     def evaluate(self, group: Group, now: float) -> list[Effect]:
-        """Decide anew who is core of a group; `claims` may change."""
+        """Elect the core of a group again; `own_claims` may change."""
         before = self.cores.get(group)
         core = self._best_claimant(group)
         if core is None:
@@ -81,8 +81,8 @@ class Election:
         return [self._set_core(group, core)]
 
     def evaluate_management(self, joined: Iterable[NodeId]) -> list[Effect]:
-        """Decide anew who leads the management group: the best node in reach. By id, only those
-        who joined can be better than the core that is there."""
+        """Elect the core of the management group again: the best reachable node. By id, only nodes
+        that joined can be better than the present core."""
         core, reachable = self.cores[MANAGEMENT_GROUP], self._graph.reachable
         if self._settings.management_by is ManagementBy.ID and core in reachable:
             core = min([core, *(node for node in joined if node in reachable)])
@@ -93,13 +93,13 @@ class Election:
         return [self._set_core(MANAGEMENT_GROUP, core)]
 
     def due_groups(self, now: float) -> list[Group]:
-        """Return the groups that must be evaluated again by now."""
+        """Return the groups to evaluate again now."""
         due = [group for group, vacancy in self._vacancies.items() if now >= vacancy.due]
         idle = [g for g, since in self._idle_since.items() if now >= since + self._settings.linger]
         return due + idle
 
     def next_deadline(self) -> float | None:
-        """When `waiting` next returns something."""
+        """When `due_groups` is due."""
         if not self._vacancies and not self._idle_since:
             return None
         dues = [vacancy.due for vacancy in self._vacancies.values()]
@@ -107,7 +107,7 @@ class Election:
         return min(dues)
 
     def _set_core(self, group: Group, core: NodeId | None) -> Effect:
-        """Put a core in the place of another, or of none."""
+        """Replace the core of a group."""
         before = self.cores.pop(group, None)
         if before is not None:
             del self.groups_by_core[before][group]
@@ -137,7 +137,7 @@ class Election:
         return [node for node in self._index.nodes_by_group.get(group, ()) if node in reachable]
 
     def _fill_vacancy(self, group: Group, before: NodeId | None, now: float) -> NodeId | None:
-        """Nobody claims the group: claim it if that falls to this node, now or after a while."""
+        """No node claims the group: claim it now or later, if it is this node's turn."""
         wanters = self._interested_nodes(group)
         if self._self not in wanters:
             self._vacancies.pop(group, None)
@@ -153,7 +153,7 @@ class Election:
         return None
 
     def _takeover_at(self, lost: NodeId | None, since: float, wanters: list[NodeId]) -> float:
-        """When it falls to this node to claim a vacant group: at once if it is the next in line."""
+        """When this node may claim a vacant group: at once if it is next in line."""
         if lost is None:
             return since + (
                 0 if self._self == min(wanters) else self._settings.takeover_fallback_delay
@@ -168,7 +168,7 @@ class Election:
         return self._self
 
     def _keep_or_release(self, group: Group, now: float) -> NodeId | None:
-        """This node leads the group: give it up when nobody has wanted it for a while."""
+        """This node is the core: release the group after a while without interested nodes."""
         if self._interested_nodes(group):
             self._idle_since.pop(group, None)
             return self._self

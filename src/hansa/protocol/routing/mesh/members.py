@@ -1,8 +1,8 @@
-"""Who belongs to the mesh of a group: parents that were told, children that told us.
+"""Mesh membership: which parents know of this node's membership, and which neighbours are children.
 
-A node is a member if its own clients want the group, if it is the core, or if it has a child: then
-it connects that child to the core. A member tells its parents, once; it takes that back when it has
-no reason left, after a linger. Nothing here knows how parents or cores are chosen.
+A node is a member of a group's mesh if its own clients are interested, if it is the core, or if it
+has a child, which it connects to the core. A member notifies its parents once. When it has no
+reason left, it notifies them again after a linger.
 """
 
 from collections.abc import Iterable
@@ -11,15 +11,14 @@ from hansa.protocol.model import Group, NodeId
 
 
 class MeshMembers:
-    """One node's place in the meshes of all groups."""
+    """One node's membership in the meshes of all groups."""
 
     def __init__(self, linger: float) -> None:
-        """Start as a member of nothing."""
         self._linger = linger
         self.member_groups: dict[Group, None] = {}
         """The groups of which this node is a member."""
         self.notified_parents: dict[Group, dict[NodeId, None]] = {}
-        """Per group, the parents that know of the membership."""
+        """Per group, the parents that were notified of the membership."""
         self._children: dict[Group, dict[NodeId, None]] = {}
         self._child_group_counts: dict[
             NodeId, int
@@ -27,7 +26,7 @@ class MeshMembers:
         self._leave_due: dict[tuple[Group, NodeId], float] = {}
 
     def children(self, group: Group) -> dict[NodeId, None]:
-        """Return a group's children here; do not change it."""
+        """Return a group's children; callers must not change it."""
         return self._children.get(group, {})
 
     def child_group_count(self, child: NodeId) -> int:
@@ -37,7 +36,7 @@ class MeshMembers:
     def update_child(
         self, child: NodeId, joined: Iterable[Group], left: Iterable[Group]
     ) -> list[Group]:
-        """A neighbour became or ceased to be our child; return the groups where that is new."""
+        """A neighbour became or ceased to be a child; return the groups where that is a change."""
         changed = []
         for group in joined:
             children = self._children.setdefault(group, {})
@@ -52,23 +51,23 @@ class MeshMembers:
         return changed
 
     def remove_neighbour(self, node: NodeId) -> list[Group]:
-        """A neighbour is gone; return the groups in whose mesh it stood beside us."""
+        """A neighbour was lost; return the groups in which it was parent or child."""
         for key in [key for key in self._leave_due if key[1] == node]:
             del self._leave_due[key]
         self._child_group_counts.pop(node, None)
         return [
             group
             for group in dict.fromkeys([*self.notified_parents, *self._children])
-            # Not `or`: it may be parent and child while the mesh turns to a new core.
+            # Not `or`: it may be parent and child while the mesh changes to a new core.
             if _remove(self.notified_parents, group, node) | _remove(self._children, group, node)
         ]
 
     def update_group(
         self, group: Group, member: bool, parents: tuple[NodeId, ...], now: float
     ) -> tuple[list[NodeId], bool]:
-        """Bring a group in line; return the parents to tell now, and whether membership changed.
+        """Update a group; return the parents to notify now, and whether membership changed.
 
-        Parents that are no longer needed are told by `leave`, after the linger.
+        `pop_due_leaves` returns parents that are no longer needed, after the linger.
         """
         changed = member != (group in self.member_groups)
         if not (member or changed or group in self.notified_parents):
@@ -91,7 +90,7 @@ class MeshMembers:
         return joins, changed
 
     def pop_due_leaves(self, now: float) -> list[tuple[NodeId, Group]]:
-        """Return the parents that must now hear that this node has left, and from what."""
+        """Return the parents to notify now that this node has left, with the groups."""
         due = [key for key, at in self._leave_due.items() if now >= at]
         for group, parent in due:
             del self._leave_due[group, parent]
@@ -99,12 +98,12 @@ class MeshMembers:
         return [(parent, group) for group, parent in due]
 
     def next_deadline(self) -> float | None:
-        """When `leave` next returns something."""
+        """When `pop_due_leaves` is due."""
         return min(self._leave_due.values()) if self._leave_due else None
 
 
 def _remove(table: dict[Group, dict[NodeId, None]], group: Group, node: NodeId) -> bool:
-    """Take a node out of a group; return whether it was there."""
+    """Remove a node from a group; return whether it was there."""
     nodes = table.get(group, {})
     if node not in nodes:
         return False

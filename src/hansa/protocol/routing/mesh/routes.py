@@ -1,10 +1,11 @@
-"""The ways towards every core: distances, parents, and why they never form a loop.
+"""Routes to all cores: distances and parents that never form a loop.
 
-A core announces itself with a growing sequence number. A node takes for parents neighbours that are
-*feasible*: nearer to the core than this node has ever said to be for the same sequence number. So
-following parents, the feasible distance falls at every step, and no loop can form, whatever is lost
-or late. A node that has no feasible neighbour left says so and waits for a newer announcement.
-This is the announcement of Spohn 2020 with the safety of distance-vector routing (RFC 8966).
+A core announces itself with a growing sequence number. A node chooses as parents only *feasible*
+neighbours: those closer to the core than any distance that this node has announced for the same
+sequence number. Along parents the feasible distance decreases at every step, so no loop can form,
+whatever is lost or late. A node without a feasible neighbour announces that and waits for a newer
+announcement. This is the announcement of Spohn 2020 with the safety of distance-vector routing (RFC
+8966).
 """
 
 from collections.abc import Callable
@@ -17,22 +18,22 @@ from hansa.protocol.wire.frames import UNREACHABLE, CoreAnnouncement
 
 @dataclass(slots=True)
 class CoreRoute:
-    """The way to one core."""
+    """The route to one core."""
 
     stamp: Stamp
-    """(incarnation, sequence number) of the announcement it is based on."""
+    """(incarnation, sequence number) of the announcement that it is based on."""
     distance: int = UNREACHABLE
     feasible_distance: int = UNREACHABLE
     parents: tuple[NodeId, ...] = ()
     announcements: dict[NodeId, tuple[Stamp, int]] = field(default_factory=dict)
-    """Per neighbour, the last announcement that it sent: stamp and its own distance."""
+    """Per neighbour, its last announcement: stamp and its own distance."""
 
 
 class CoreRoutes:
     """One node's routes to all cores."""
 
     def __init__(self, redundancy: int, cost: Callable[[NodeId], int | None]) -> None:
-        """Start without any; `cost` tells the length of the link to a neighbour, if it is one."""
+        """`cost` returns the cost of the link to a neighbour, None if it is not one."""
         self._redundancy = redundancy
         self._cost = cost
         self.routes: dict[NodeId, CoreRoute] = {}
@@ -42,7 +43,7 @@ class CoreRoutes:
         self.routes[core] = CoreRoute(stamp, distance=0, feasible_distance=0)
 
     def receive_announcement(self, neighbour: NodeId, frame: CoreAnnouncement) -> bool:
-        """Take an announcement; return whether this node must pass on what changed (rule 4.4)."""
+        """Apply an announcement; return whether this node must forward the change (rule 4.4)."""
         stamp = (frame.incarnation, frame.seq)
         route = self.routes.get(frame.core)
         if route is None:
@@ -53,7 +54,7 @@ class CoreRoutes:
         return self._select_parents(route)
 
     def remove_neighbour(self, neighbour: NodeId) -> list[NodeId]:
-        """A neighbour is gone; return the cores whose routes must be announced anew."""
+        """A neighbour was lost; return the cores whose routes must be announced again."""
         changed = []
         for core, route in self.routes.items():
             if route.announcements.pop(neighbour, None) is not None and self._select_parents(route):
@@ -61,7 +62,7 @@ class CoreRoutes:
         return changed
 
     def update_link_costs(self) -> list[NodeId]:
-        """Link costs changed; return the cores whose routes must be announced anew."""
+        """Link costs changed; return the cores whose routes must be announced again."""
         return [
             core
             for core, route in self.routes.items()
@@ -69,22 +70,22 @@ class CoreRoutes:
         ]
 
     def expire_node(self, node: NodeId) -> None:
-        """Forget the way to a node for good. Not before its lease has ended: the feasible distance
-        must outlive the way, or the same announcement could come back around a loop."""
+        """Delete the route to a node, only after its lease has ended: the feasible distance must
+        outlive the route, or the same announcement could return around a loop."""
         self.routes.pop(node, None)
 
     def parents(self, core: NodeId) -> tuple[NodeId, ...]:
-        """Return the parents towards a core, none if there is no way or this node is the core."""
+        """Return the parents towards a core; none without a route, or if this node is the core."""
         route = self.routes.get(core)
         return route.parents if route else ()
 
     def has_route(self, core: NodeId) -> bool:
-        """Whether there is a way to a core, or this node is it."""
+        """Whether there is a route to a core, or this node is it."""
         route = self.routes.get(core)
         return route is not None and route.distance != UNREACHABLE
 
     def _select_parents(self, route: CoreRoute) -> bool:
-        """Choose distance and parents anew; return whether neighbours must be told."""
+        """Choose distance and parents again; return whether neighbours must be told."""
         before = (route.stamp, route.distance)
         newest = max(
             (s for s, d in route.announcements.values() if d != UNREACHABLE), default=(-1, 0)
@@ -96,13 +97,13 @@ class CoreRoutes:
             for node, (stamp, distance) in route.announcements.items()
             if stamp == route.stamp
             and distance < route.feasible_distance
-            and (cost := self._cost(node)) is not None  # several may be lost in one moment
+            and (cost := self._cost(node)) is not None  # several neighbours may be lost at once
             and (length := distance + cost) < UNREACHABLE
         }
         route.distance = min(reach.values(), default=UNREACHABLE)
         route.feasible_distance = min(route.feasible_distance, route.distance)
         nearer = [node for node in reach if route.announcements[node][1] < route.feasible_distance]
-        # The shortest way comes first; of ways as long, those that are parents already.
+        # The shortest route comes first; among equals, present parents.
         rank = {node: place for place, node in enumerate(route.parents)}
         nearer.sort(key=lambda node: (reach[node], rank.get(node, len(rank)), node))
         route.parents = tuple(nearer[: self._redundancy])

@@ -1,9 +1,9 @@
-"""The mesh strategy (Spohn 2020): a core per group, announcements, parents, members.
+"""The mesh strategy (Spohn 2020): cores, announcements, parents and members of groups.
 
-It joins machines that do not know one another: `election` says who is core, `pulpit` when this node
-speaks as one, `routes` which neighbours lead to the others, `solicitation` asks when none does,
-`membership` says who belongs to a mesh. What one changes, this module carries to the next, and then
-compiles the groups that were touched.
+It connects independent machines: `election` elects cores, `announcer` schedules this node's
+announcements as a core, `routes` selects parents towards cores, `announcement_request` asks for
+missing announcements, `members` keeps mesh membership. This module passes changes from one to the
+next and compiles the entries of the affected groups.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ from hansa.protocol.wire.frames import (
 )
 
 GROUPS_PER_FRAME_MAX = 200
-"""Groups that one membership frame names at most, so that it fits a frame whatever their length."""
+"""Groups in one membership frame, so that it fits whatever their length."""
 
 
 class MeshStrategy:
@@ -49,7 +49,6 @@ class MeshStrategy:
     }
 
     def __init__(self, context: StrategyContext) -> None:
-        """Start alone."""
         self._context = context
         self._self = context.node
         self._settings = context.settings
@@ -61,14 +60,15 @@ class MeshStrategy:
         self.flags: dict[tuple[NodeId, NodeId], frozenset[GroupId]] = {}
         self._announcer = Announcer(self._settings)
         self._announcement_requests = AnnouncementRequests(self._settings)
-        self._cores_to_check: dict[NodeId, None] = {}  # cores that may have lost or found their way
+        # cores that may have lost or found their route
+        self._cores_to_check: dict[NodeId, None] = {}
         self._groups_to_update: dict[Group, None] = {MANAGEMENT_GROUP: None}
-        self._stale_groups: dict[Group, None] = {}  # groups whose entry may be another now
+        self._stale_groups: dict[Group, None] = {}  # groups whose entry may have changed
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ changes
 
     def neighbour_up(self, node: NodeId, now: float) -> StrategyOutput:
-        """Tell a new neighbour every way that we know (rule 4.6)."""
+        """Announce every known route to a new neighbour (rule 4.6)."""
         outcome: StrategyOutput = [
             SendToNeighbour(node, self._make_announcement(core))
             for core in self._routes.routes
@@ -77,14 +77,14 @@ class MeshStrategy:
         return outcome + self._finish_input(now)
 
     def neighbour_down(self, node: NodeId, now: float) -> StrategyOutput:
-        """Surviving parents carry on; where none is left, say so and ask the core (rule 4.7)."""
+        """Remaining parents continue; without one, announce that and ask the core (rule 4.7)."""
         outcome = self._reselect_parents(lambda: self._routes.remove_neighbour(node), now)
         self._schedule_update(self._members.remove_neighbour(node))
         self.flags = {key: flags for key, flags in self.flags.items() if key[1] != node}
         return outcome + self._finish_input(now)
 
     def costs_changed(self, now: float) -> StrategyOutput:
-        """Choose anew where the length of links matters."""
+        """Select parents again."""
         return self._reselect_parents(self._routes.update_link_costs, now) + self._finish_input(now)
 
     def incarnation_raised(self, now: float) -> StrategyOutput:
@@ -96,7 +96,7 @@ class MeshStrategy:
     def nodes_changed(
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
     ) -> StrategyOutput:
-        """Elect anew wherever these nodes have a say."""
+        """Elect again wherever these nodes are candidates."""
         joined, lost = list(joined), list(lost)
         groups: dict[Group, None] = {}
         for node in (*joined, *lost):
@@ -107,25 +107,24 @@ class MeshStrategy:
         return outcome + self._evaluate_cores(groups, now) + self._finish_input(now)
 
     def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
-        """Elect anew, join or leave."""
+        """Elect again; join or leave meshes."""
         return self._evaluate_cores(groups, now) + self._finish_input(now)
 
     def claims_changed(
         self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
     ) -> StrategyOutput:
-        """Elect anew."""
+        """Elect again."""
         groups = dict.fromkeys([*added, *removed])
         self._election.apply_claims(node, added, removed)
         return self._evaluate_cores(groups, now) + self._finish_input(now)
 
     def expire_node(self, node: NodeId) -> None:
-        """A node's lease has ended."""
         self._routes.expire_node(node)
         self._announcement_requests.expire_node(node)
         self.flags = {key: flags for key, flags in self.flags.items() if key[0] != node}
 
     def receive(self, sender: NodeId, frame: ControlFrame, now: float) -> StrategyOutput:
-        """Take an announcement, a membership or a request for an announcement."""
+        """Handle an announcement, a membership or an announcement request."""
         outcome: StrategyOutput = []
         match frame:
             case CoreAnnouncement():
@@ -135,13 +134,13 @@ class MeshStrategy:
             case AnnouncementRequest():
                 outcome = self._receive_request(sender, frame, now)
             case _:
-                pass  # another strategy's frame; hello made sure that there is none
+                pass  # a frame of another strategy: the hello has ruled that out
         return outcome + self._finish_input(now)
 
     # ------------------------------------------------------------ time
 
     def handle_timer(self, now: float) -> StrategyOutput:
-        """Do what is due."""
+        """Do everything that is due."""
         outcome: StrategyOutput = []
         if self._announcer.claim_management_if_due(now):
             self._announcer.schedule_announcement(now)
@@ -152,7 +151,7 @@ class MeshStrategy:
         return outcome + self._finish_input(now)
 
     def next_deadline(self) -> float | None:
-        """When something is next due."""
+        """When `handle_timer` is due."""
         return earliest(
             self._announcer.next_deadline(),
             self._election.next_deadline(),
@@ -166,7 +165,7 @@ class MeshStrategy:
         outcome: StrategyOutput = []
         for group in groups:
             if group == MANAGEMENT_GROUP:
-                continue  # nobody can claim it, whatever a peer says
+                continue  # it cannot be claimed
             self._groups_to_update[group] = None
             claimed = group in self._election.own_claims
             cores = [self._election.cores.get(group)]
@@ -179,10 +178,10 @@ class MeshStrategy:
         return outcome
 
     def _elect_management_core(self, joined: list[NodeId], now: float) -> StrategyOutput:
-        """The best node in reach leads the management group, once news has settled."""
+        """The best reachable node is core of the management group, after a delay."""
         self._schedule_core_check([self._election.cores[MANAGEMENT_GROUP]])
         outcome: StrategyOutput = [*self._election.evaluate_management(joined)]
-        self._schedule_core_check(self._election.groups_by_core)  # others may be in reach now
+        self._schedule_core_check(self._election.groups_by_core)  # other cores may be reachable now
         self._groups_to_update[MANAGEMENT_GROUP] = None
         self._announcer.update_management_core(
             self._election.cores[MANAGEMENT_GROUP] == self._self, now
@@ -190,7 +189,7 @@ class MeshStrategy:
         return outcome
 
     def _announce_own_groups(self, now: float) -> StrategyOutput:
-        """Announce this node as core of all its groups, naming those that changed (rule 4.1)."""
+        """Announce this node as core of all its groups, with the changed claims (rule 4.1)."""
         claimed = dict.fromkeys(self._context.claims_of(self._self))
         added = [group for group in self._election.own_claims if group not in claimed]
         removed = [group for group in claimed if group not in self._election.own_claims]
@@ -203,7 +202,7 @@ class MeshStrategy:
             outcome += self._announce_to_neighbours(self._self, None, record)
         return outcome
 
-    # ------------------------------------------------------------ ways to cores
+    # ------------------------------------------------------------ routes to cores
 
     def _make_announcement(
         self, core: NodeId, claims: ClaimsRecord | None = None
@@ -220,14 +219,14 @@ class MeshStrategy:
     def _announce_to_neighbours(
         self, core: NodeId, source: NodeId | None, claims: ClaimsRecord | None
     ) -> StrategyOutput:
-        """Announce a core to all neighbours but the one that the news came from."""
+        """Announce a core to all neighbours except the source of the change."""
         frame = self._make_announcement(core, claims)
         return [SendToNeighbour(node, frame) for node in self._context.neighbours if node != source]
 
     def _receive_announcement(
         self, sender: NodeId, frame: CoreAnnouncement, now: float
     ) -> StrategyOutput:
-        if frame.core == self._self:  # our own, back around a loop, or somebody made it up
+        if frame.core == self._self:  # our own announcement, back around a loop, or a forgery
             if self._speaks and (frame.incarnation, frame.seq) > self._own_stamp:
                 self._announcer.outrun(frame.seq, now)
             return []
@@ -258,7 +257,7 @@ class MeshStrategy:
         return [Ignored("filters_per_node_max") for _ in frame.joined[len(joined) :]]
 
     def _reselect_parents(self, change: Callable[[], list[NodeId]], now: float) -> StrategyOutput:
-        """Let a change of links change the routes, and tell who must know."""
+        """Apply a change of links to the routes, and announce changed ones."""
         before = {core: route.parents for core, route in self._routes.routes.items()}
         moved = change()
         self._schedule_core_check(self._election.groups_by_core)
@@ -272,7 +271,7 @@ class MeshStrategy:
     def _apply_parent_change(
         self, core: NodeId, before: tuple[NodeId, ...], now: float
     ) -> StrategyOutput:
-        """Parents may have changed: its groups must follow, and a lost way must be asked for."""
+        """Parents may have changed: update the groups of the core; without a route, ask for one."""
         route = self._routes.routes.get(core)
         if route is None or route.parents == before:
             return []
@@ -287,7 +286,7 @@ class MeshStrategy:
         self._cores_to_check.update(dict.fromkeys(cores))
 
     def _check_core_routes(self, now: float) -> None:
-        """Every core in reach must have a way; one that never had may just be on its way."""
+        """Every reachable core needs a route; the announcement of a new core may be in flight."""
         doubtful, self._cores_to_check = self._cores_to_check, {}
         for core in doubtful:
             if core not in self._election.groups_by_core or self._routes.has_route(core):
@@ -296,7 +295,7 @@ class MeshStrategy:
                 self._announcement_requests.request_later(core, now)
 
     def _request_announcement(self, core: NodeId) -> StrategyOutput:
-        """Ask a core for a fresh announcement."""
+        """Ask a core for a new announcement."""
         route = self._routes.routes.get(core)
         incarnation, seq = route.stamp if route else (0, 0)
         hop = self._context.graph.next_hop(core)
@@ -335,7 +334,7 @@ class MeshStrategy:
         return self._context.incarnation(), self._announcer.seq
 
     def _answer_request(self, stamp: Stamp, now: float) -> None:
-        """Announce anew, unless a newer announcement than the asker knows is still under way."""
+        """Announce again, unless a newer announcement than the requested one is still in flight."""
         if not self._speaks:
             return
         known = stamp >= self._own_stamp
@@ -350,7 +349,7 @@ class MeshStrategy:
         self._groups_to_update.update(dict.fromkeys(groups))
 
     def _finish_input(self, now: float) -> StrategyOutput:
-        """Settle the groups that were touched; announce if due. Ends every input."""
+        """Update affected groups; announce if due. Ends every input."""
         outcome: StrategyOutput = []
         if self._announcer.is_due(now):
             outcome += self._announce_own_groups(now)
@@ -398,13 +397,14 @@ class MeshStrategy:
         return GroupEntry(group, False, core_links=self._context.links(nearest))
 
     def _is_member(self, parent: NodeId, group: Group, core: NodeId | None) -> bool:
-        """Whether a parent is known to be in the mesh: it wants the group, or said so."""
+        """Whether a parent is known to be in the mesh: it is interested, or announced its
+        membership."""
         if core is None or self._context.index.is_interested(group, parent):
             return True
         return group_id(group) in self.flags.get((core, parent), ())
 
     def _notify_former_parents(self, now: float) -> StrategyOutput:
-        """Tell former parents that we have left, once the linger is over."""
+        """Notify former parents that this node has left, after the linger."""
         lefts: dict[tuple[NodeId, NodeId], list[Group]] = {}
         for parent, group in self._members.pop_due_leaves(now):
             core = self._election.cores.get(group, self._self)
@@ -426,19 +426,19 @@ class MeshStrategy:
         pairs = [(tuple(joined[at : at + size]), tuple(left[at : at + size])) for at in parts]
         return [SendToNeighbour(parent, MeshMembership(core, seq, *pair)) for pair in pairs]
 
-    # ------------------------------------------------------------ what others read
+    # ------------------------------------------------------------ entries and status
 
     def drain_entries(self) -> list[GroupEntry | Group]:
-        """Compile what changed since last asked."""
+        """Compile the entries that changed since the last call."""
         stale, self._stale_groups = self._stale_groups, {}
         return [self._compile_entry(group) for group in stale if group != MANAGEMENT_GROUP]
 
     def stale_entry_count(self) -> int:
-        """Return how many groups the next `take_entries` looks at."""
+        """Return how many groups the next `drain_entries` compiles."""
         return len(self._stale_groups)
 
     def core_statuses(self) -> dict[NodeId, CoreStatus]:
-        """Return the ways to all cores."""
+        """Return the routes to all cores."""
         return {
             core: CoreStatus(*route.stamp, route.distance, route.feasible_distance, route.parents)
             for core, route in sorted(self._routes.routes.items())
@@ -459,7 +459,7 @@ class MeshStrategy:
         )
 
     def groups(self) -> list[Group]:
-        """Return all groups known."""
+        """Return all known groups."""
         return sorted(
             {MANAGEMENT_GROUP, *self._context.index.nodes_by_group, *self._election.cores}
         )
