@@ -48,7 +48,7 @@ OTHER_FILES = re.compile(
     r"|protocol/(deadlines|changes|settings|status\w*)\.py"
     r"|protocol/(links|membership|retained)/.*|protocol/interest/(acks|local)\.py|.*/view\.py"
     r"|protocol/routing/(early_announcements|mesh/(announce\w*|election|members))\.py"
-    r"|mqtt/(bodies|body\w*|forms|limits|options|requests|in_flight)\.py"
+    r"|mqtt/(bodies|body\w*|forms|limits|options|requests)\.py"
 )
 """Files that are active beside a publication, without handling it: the last section of the walk."""
 
