@@ -1,4 +1,4 @@
-"""What the README promises can be done: its commands run as they stand there."""
+"""The commands of the README run as they are written."""
 
 import re
 import shlex
@@ -18,11 +18,11 @@ SIMULATE = ["./run", "hansa", "simulate"]
 SIMULATIONS = [command[2:] for block in COMMANDS for command in block if command[:3] == SIMULATE]
 
 
-def test_two_commands_come_first_one_to_see_it_and_one_to_check_it():
+def test_readme_starts_with_demo_and_test():
     assert COMMANDS[0] == [["./run", "demo"], ["./run", "test"]]
 
 
-def test_every_command_is_one_of_the_launcher():
+def test_launcher_knows_every_command():
     launcher = (ROOT / "run").read_text(encoding="utf-8")
     for block in COMMANDS:
         for program, command, *_ in block:
@@ -31,11 +31,11 @@ def test_every_command_is_one_of_the_launcher():
 
 
 @pytest.mark.parametrize("given", SIMULATIONS, ids=shlex.join)
-def test_the_simulations_run_and_keep_all_promises(given, capsys):
+def test_simulations_of_the_readme_keep_all_promises(given, capsys):
     assert main(given) == 0
     assert "all promises kept" in capsys.readouterr().out
 
 
-def test_the_demo_runs_to_its_end(capsys):
+def test_demo_completes(capsys):
     assert main(["demo", "--no-report"]) == 0
     assert "broken" not in capsys.readouterr().out
