@@ -19,8 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hansa.mqtt import packets
-from hansa.mqtt.types import Version
 from hansa.mqtt.packet_writer import PacketWriter
+from hansa.mqtt.types import Version
 from hansa.simulator.topologies import Topology, parse_topology
 from hansa.testbed.federation import DIRECT_LINKS, LinkProfile, LocalFederation
 from hansa.testbed.mosquitto import Mosquitto, free_port

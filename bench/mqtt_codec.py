@@ -10,10 +10,10 @@ from typing import Any
 
 from bench.console import say
 from hansa.mqtt import packets
-from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.packet_reader import PacketReader
-from hansa.mqtt.types import Side, Version
 from hansa.mqtt.packet_writer import PacketWriter
+from hansa.mqtt.packets import PublishPacket
+from hansa.mqtt.types import Side, Version
 
 CHUNK_BYTES = 65_536
 ROUNDS = 100

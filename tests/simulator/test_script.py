@@ -187,8 +187,8 @@ def refusal(*texts: str) -> str | None:
          " 'partition 0,1|2,3'"),
         (["2 partition 0,1|1,2"], "step '2 partition 0,1|1,2': node 1 is named twice"),
         (["2 partition 0|2,3"], "step '2 partition 0|2,3': no link connects these sides"),
-        (["1 crash 2", "2 power-off 2"], "step '2 power-off 2': node 2 is not running then; restart it"
-         " first"),
+        (["1 crash 2", "2 power-off 2"], "step '2 power-off 2': node 2 is not running then;"
+         " restart it first"),
         (["2 freeze 2 1 s", "1 crash 2"], "step '2 freeze 2 1 s': node 2 is not running then;"
          " restart it first"),
         (["1 freeze 2 4 s", "2 freeze 2 1 s"], "step '2 freeze 2 1 s': node 2 is frozen already"),

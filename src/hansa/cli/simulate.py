@@ -17,9 +17,9 @@ from hansa.launcher import command_line
 from hansa.protocol.settings import PRESETS, ManagementBy, Metric, NonMemberForwarding
 
 if TYPE_CHECKING:
-    from hansa.simulator.analysis.transcript import TranscriptListener
     from hansa.simulator.request import SimulationRequest
     from hansa.simulator.scenarios.catalogue import ScenarioResult
+    from hansa.simulator.world.transcript import TranscriptListener
 
 DEFAULT_SEED = 1
 RUNS_MAX = 1_000_000
@@ -298,7 +298,7 @@ def _run_many(args: argparse.Namespace, given: Sequence[str]) -> int:
 
 
 def _listener(path: Path, stack: ExitStack) -> "TranscriptListener":
-    from hansa.simulator.analysis.transcript import format_line
+    from hansa.simulator.world.transcript import format_line
 
     try:
         file = stack.enter_context(path.open("w", encoding="utf-8"))

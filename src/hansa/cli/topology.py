@@ -183,8 +183,8 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _churn(args: argparse.Namespace) -> int:
-    from hansa.simulator.faults.churn import ChurnOptions, run_churn
-    from hansa.simulator.faults.managed_links import ManagerMode
+    from hansa.simulator.scenarios.churn import ChurnOptions, run_churn
+    from hansa.simulator.world.managed_links import ManagerMode
 
     modes = tuple(ManagerMode(mode) for mode in args.manager_mode) or tuple(ManagerMode)
     duration_s = 60 * args.minutes

@@ -25,7 +25,6 @@ from hansa.simulator.actions import (
     ScheduledAction,
     StallDisk,
 )
-from hansa.simulator.analysis.transcript import TranscriptListener
 from hansa.simulator.options import (
     DiskOptions,
     FaultCounts,
@@ -39,6 +38,7 @@ from hansa.simulator.scenarios.catalogue import ScenarioResult, find_scenario, r
 from hansa.simulator.scenarios.scenario import settle_pause_s
 from hansa.simulator.script import parse_faults, parse_script
 from hansa.simulator.topologies import Topology, parse_topology
+from hansa.simulator.world.transcript import TranscriptListener
 
 T = TypeVar("T")
 

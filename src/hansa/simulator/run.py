@@ -9,18 +9,18 @@ from pathlib import Path
 
 from hansa.protocol.status import NodeStatus
 from hansa.simulator.analysis.convergence import ConvergenceTracker
+from hansa.simulator.analysis.ground_truth import GroundTruth
 from hansa.simulator.analysis.structure import StructureCheck
 from hansa.simulator.analysis.telemetry import SimulationTelemetry
-from hansa.simulator.analysis.transcript import TranscriptListener
-from hansa.simulator.analysis.truth import GroundTruth
 from hansa.simulator.checkers import AnnouncementCost, GuaranteedDelivery, make_checkers
-from hansa.simulator.faults.random_faults import random_faults
 from hansa.simulator.options import SimulationOptions
+from hansa.simulator.random_faults import random_faults
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.workload import random_client_actions
-from hansa.simulator.world.director import ActionExecutor
+from hansa.simulator.world.action_executor import ActionExecutor
 from hansa.simulator.world.hooks import Hooks
 from hansa.simulator.world.site import Site
+from hansa.simulator.world.transcript import TranscriptListener
 from hansa.simulator.world.world import World
 
 

@@ -12,8 +12,8 @@ from hansa.protocol.routing import STRATEGIES, strategy_class
 from hansa.protocol.routing.base import StrategyInvariant
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.simulator.actions import ClientSubscribe, CloneNode
+from hansa.simulator.analysis.ground_truth import GroundTruth
 from hansa.simulator.analysis.structure import StructureCheck
-from hansa.simulator.analysis.truth import GroundTruth
 
 GROUP = "a/#"
 

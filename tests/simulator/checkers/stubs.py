@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 from hansa.protocol.model import Publication
-from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.options import SimulationOptions
 from hansa.simulator.topologies import parse_topology
+from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.world import World
 
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.simulator.worlds import Played
 
+from hansa.simulator.analysis.ground_truth import GroundTruth
 from hansa.simulator.analysis.structure import StructureCheck
-from hansa.simulator.analysis.truth import GroundTruth
 from hansa.simulator.checkers import Quiescence
 
 

@@ -7,10 +7,10 @@ import pytest
 from hansa.errors import UsageError
 from hansa.protocol.settings import PRESETS, ProtocolSettings
 from hansa.simulator.options import DiskOptions, LinkOptions, SimulationOptions
-from hansa.simulator.papers import bevilaqua, examples, machado, spohn
+from hansa.simulator.papers import bevilaqua, machado, spohn
 from hansa.simulator.result import ConvergenceRecord
 from hansa.simulator.run import Simulation, simulate
-from hansa.simulator.scenarios import deliveries
+from hansa.simulator.scenarios import deliveries, examples
 from hansa.simulator.scenarios.catalogue import SCENARIOS, find_scenario, run_scenario
 from hansa.simulator.scenarios.sampling import random_options
 from hansa.simulator.scenarios.scenario import (

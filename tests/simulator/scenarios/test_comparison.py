@@ -5,8 +5,8 @@ import pytest
 from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import CutLink, RestoreLink
-from hansa.simulator.faults.random_faults import random_faults
 from hansa.simulator.options import FaultCounts
+from hansa.simulator.random_faults import random_faults
 from hansa.simulator.scenarios.comparison import measure_strategy
 from hansa.simulator.scenarios.trials import INTERVAL_S, PUBLICATIONS, StrategyTrial, make_trials
 from hansa.simulator.topologies import parse_topology

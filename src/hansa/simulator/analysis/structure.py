@@ -19,7 +19,7 @@ from hansa.protocol.routing.base import StrategyInvariant
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.status import InterestStatus, NodeStatus
 from hansa.protocol.topics import covers, is_local_only, split_share
-from hansa.simulator.analysis.truth import Component, GroundTruth
+from hansa.simulator.analysis.ground_truth import Component, GroundTruth
 from hansa.simulator.world.site import Site
 
 Problem = str | None
@@ -234,11 +234,12 @@ class StructureCheck:
         for group, wanters in self.interested_nodes(seen).items():
             for node, view in seen.statuses.items():
                 mine = view.groups[group]
+                name, joined = seen.node_name(node), "a" if mine.is_member else "no"
                 reason = node in wanters or bool(mine.children) or mine.core == node
                 if mine.is_member != reason:
-                    return f"{seen.node_name(node)} is {'a' if mine.is_member else 'no'} member of {group!r}"
+                    return f"{name} is {joined} member of {group!r}"
                 if mine.interested_nodes != tuple(sorted(wanters)):
-                    return f"{seen.node_name(node)} believes that {mine.interested_nodes} want {group!r}"
+                    return f"{name} believes that {mine.interested_nodes} want {group!r}"
         return None
 
     def _interest_is_installed(self, seen: ComponentStatus) -> Problem:

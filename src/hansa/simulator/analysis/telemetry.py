@@ -14,10 +14,10 @@ from hansa.journal.settings import JournalSettings
 from hansa.protocol.effects import Effect, Send
 from hansa.protocol.events import Event
 from hansa.protocol.model import Publication
-from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.options import SimulationOptions
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.world.hooks import Hooks
+from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 from hansa.telemetry import schema

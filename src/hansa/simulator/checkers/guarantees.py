@@ -22,10 +22,10 @@ from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only, matches, split_share
 from hansa.simulator.analysis.convergence import ConvergenceTracker, convergence_limit_s
-from hansa.simulator.analysis.ledger import LedgerEntry, ledger_number
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.checkers.separations import Separations
 from hansa.simulator.result import GuaranteeSummary
+from hansa.simulator.world.ledger import LedgerEntry, ledger_number
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 

@@ -6,9 +6,9 @@ from hansa.protocol.model import Publication
 from hansa.protocol.settings import Metric
 from hansa.protocol.topics import matches, split_share
 from hansa.simulator.analysis.convergence import ConvergenceTracker
-from hansa.simulator.analysis.ledger import LedgerEntry
-from hansa.simulator.analysis.truth import Component
+from hansa.simulator.analysis.ground_truth import Component
 from hansa.simulator.checkers.publications import UndisturbedPublicationChecker
+from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.world import World
 

@@ -3,9 +3,9 @@
 from hansa.protocol.model import HOPS_MAX, GroupId, Publication
 from hansa.protocol.topics import is_local_only
 from hansa.simulator.analysis.convergence import ConvergenceTracker
-from hansa.simulator.analysis.ledger import LedgerEntry
-from hansa.simulator.analysis.truth import Component
+from hansa.simulator.analysis.ground_truth import Component
 from hansa.simulator.checkers.base import Checker
+from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.network import REORDER_FACTOR, LinkEnd
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World

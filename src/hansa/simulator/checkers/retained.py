@@ -1,7 +1,7 @@
 """The promise about retained values: all brokers that want a topic store the same one."""
 
-from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.checkers.base import Checker
+from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 

@@ -3,7 +3,7 @@
 from itertools import combinations
 
 from hansa.protocol.model import NodeId
-from hansa.simulator.analysis.truth import GroundTruth
+from hansa.simulator.analysis.ground_truth import GroundTruth
 from hansa.simulator.world.world import World
 
 FOREVER = float("inf")

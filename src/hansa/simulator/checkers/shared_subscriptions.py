@@ -1,9 +1,9 @@
 """The promise of shared subscriptions: one of all consumers gets each publication (section 10)."""
 
 from hansa.protocol.topics import matches, split_share
-from hansa.simulator.analysis.ledger import LedgerEntry
-from hansa.simulator.analysis.truth import Component
+from hansa.simulator.analysis.ground_truth import Component
 from hansa.simulator.checkers.publications import UndisturbedPublicationChecker
+from hansa.simulator.world.ledger import LedgerEntry
 
 
 class SharesServedOnce(UndisturbedPublicationChecker):

@@ -134,7 +134,8 @@ def _delay_row(final: FinalSnapshot, node: int) -> ClaimRow:
     shortest = HOPS_BY_NODE[node] * network.delay_ms + 2 * network.broker_delay_ms
     delay = final.result.delay_ms_by_node.get(node)
     ours = f"{delay.mean:.2f} ms" if delay else "none arrived"
-    what = f"mean delay at {node}, {HOPS_BY_NODE[node]} hop{'s' * (HOPS_BY_NODE[node] > 1)} from the publisher"
+    hops = f"{HOPS_BY_NODE[node]} hop{'s' * (HOPS_BY_NODE[node] > 1)}"
+    what = f"mean delay at {node}, {hops} from the publisher"
     holds = delay is not None and abs(delay.mean - shortest) < 0.01
     return ClaimRow(what, f"{PAPER_DELAY_MS[node]} ms", ours, holds)
 

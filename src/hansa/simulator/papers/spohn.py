@@ -122,7 +122,8 @@ def _evaluate_grid(final: FinalSnapshot) -> list[ClaimRow]:
 
 
 def _delay_row(final: FinalSnapshot, node: int) -> ClaimRow:
-    what = f"mean delay at {node}, {HOPS_BY_NODE[node]} hop{'s' * (HOPS_BY_NODE[node] > 1)} from the publisher"
+    hops = f"{HOPS_BY_NODE[node]} hop{'s' * (HOPS_BY_NODE[node] > 1)}"
+    what = f"mean delay at {node}, {hops} from the publisher"
     delay = final.result.delay_ms_by_node.get(node)
     if delay is None:
         return ClaimRow(what, PAPER_DELAYS[node], "none arrived", False)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from hansa.errors import UsageError
 from hansa.protocol.settings import ProtocolSettings
-from hansa.simulator.analysis.transcript import TranscriptListener
-from hansa.simulator.papers import bevilaqua, examples, machado, spohn
+from hansa.simulator.papers import bevilaqua, machado, spohn
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
-from hansa.simulator.scenarios import deliveries, sampling
+from hansa.simulator.scenarios import deliveries, examples, sampling
 from hansa.simulator.scenarios.scenario import ClaimRow, FinalSnapshot, SimulationScenario
+from hansa.simulator.world.transcript import TranscriptListener
 
 SCENARIOS: dict[str, SimulationScenario] = {
     scenario.name: scenario

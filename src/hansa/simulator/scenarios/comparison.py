@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from hansa.protocol.model import Publication
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import Heartbeat
-from hansa.simulator.analysis.ledger import LedgerEntry
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
 from hansa.simulator.scenarios.trials import StrategyTrial
 from hansa.simulator.topologies import Topology, hop_distances
 from hansa.simulator.world.hooks import Hooks
+from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.site import Site
 

@@ -371,9 +371,9 @@ def _describe_draw(final: FinalSnapshot) -> list[ClaimRow]:
         options.workload,
     )
     words = {
-        "settings": f"strategy {protocol.strategy}, redundancy {protocol.redundancy}, outside"
-        f" {protocol.non_member_forwarding}, metric {protocol.metric}, management by {protocol.management_by},"
-        f" group depth {protocol.group_depth}",
+        "settings": f"strategy {protocol.strategy}, redundancy {protocol.redundancy}, non-member"
+        f" forwarding {protocol.non_member_forwarding}, metric {protocol.metric}, management by"
+        f" {protocol.management_by}, group depth {protocol.group_depth}",
         "links": f"{links.delay_ms:g} ms and up to {links.jitter_ms:g} more,"
         f" loss {links.loss:g}, duplicate {links.duplicate:g}, reorder {links.reorder:g}",
         "clients": f"subscriptions {clients.subscribers}, filters {len(clients.filters)},"

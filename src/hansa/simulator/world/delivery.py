@@ -12,7 +12,6 @@ from hansa.protocol import effects as orders
 from hansa.protocol import events
 from hansa.protocol.effects import Effect
 from hansa.protocol.model import PlainMessage, Publication
-from hansa.simulator.analysis.ledger import Ledger, ledger_number
 from hansa.simulator.options import DiskOptions
 from hansa.simulator.world.broker import QueuedPublication
 from hansa.simulator.world.disk import (
@@ -24,6 +23,7 @@ from hansa.simulator.world.disk import (
     PeerWrite,
 )
 from hansa.simulator.world.injection import ReleaseToClients, SimulatedInjection
+from hansa.simulator.world.ledger import Ledger, ledger_number
 from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import Site
 

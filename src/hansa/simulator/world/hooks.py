@@ -10,7 +10,7 @@ from hansa.protocol.effects import Effect, Notification, Send
 from hansa.protocol.events import Event
 from hansa.protocol.model import Publication
 from hansa.protocol.wire.frames import CoreAnnouncement
-from hansa.simulator.analysis.ledger import LedgerEntry
+from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.site import Site
 

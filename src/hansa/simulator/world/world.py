@@ -15,22 +15,22 @@ from hansa.protocol.model import Publication
 from hansa.protocol.topics import is_local_only
 from hansa.protocol.wire import codec
 from hansa.protocol.wire.frames import CoreAnnouncement, FrameAck, Heartbeat, SequencedFrame
-from hansa.simulator.analysis.ledger import Ledger, LedgerEntry
-from hansa.simulator.analysis.traffic import TrafficCounter
-from hansa.simulator.analysis.transcript import (
-    MessageDelivered,
-    MessagePublished,
-    Transcript,
-    TranscriptListener,
-)
 from hansa.simulator.options import SimulationOptions
 from hansa.simulator.world.delivery import SimulatedDelivery
 from hansa.simulator.world.hooks import HookCallbacks, Hooks
+from hansa.simulator.world.ledger import Ledger, LedgerEntry
 from hansa.simulator.world.network import LinkEnd, LinkEvent, Network, NetworkHost
 from hansa.simulator.world.retained import RetainedValues
 from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import NEVER, IdentityAllocator, PersistentState, Site
 from hansa.simulator.world.subscriptions import SimulatedSubscriptions
+from hansa.simulator.world.traffic import TrafficCounter
+from hansa.simulator.world.transcript import (
+    MessageDelivered,
+    MessagePublished,
+    Transcript,
+    TranscriptListener,
+)
 
 TIMERS_PER_INSTANT_MAX = 1_000
 "A node that asks for so many timers in one moment does not move its deadline."

@@ -19,7 +19,7 @@ from hansa.simulator.actions import (
     RestartAgent,
     ScheduledAction,
 )
-from hansa.simulator.analysis.transcript import MessageDelivered, MessagePublished
+from hansa.simulator.world.transcript import MessageDelivered, MessagePublished
 from hansa.simulator.options import LinkOptions, Phases, SimulationOptions
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation

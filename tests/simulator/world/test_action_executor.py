@@ -27,7 +27,7 @@ from hansa.simulator.actions import (
     RollBackState,
 )
 from hansa.simulator.options import DiskOptions
-from hansa.simulator.world.director import COPY_S
+from hansa.simulator.world.action_executor import COPY_S
 
 
 def downs(played, place):

@@ -4,7 +4,7 @@ from tests.simulator.worlds import Played
 
 from hansa.protocol.model import NodeId
 from hansa.simulator.actions import CrashAgent, CutOneWay, CutSilently, FreezeAgent, Partition
-from hansa.simulator.analysis.truth import GroundTruth
+from hansa.simulator.analysis.ground_truth import GroundTruth
 
 
 def components(word, *script):

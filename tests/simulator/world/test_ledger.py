@@ -1,7 +1,7 @@
 """The book of publications."""
 
 from hansa.protocol.model import NodeId, Publication
-from hansa.simulator.analysis.ledger import Ledger, LedgerEntry
+from hansa.simulator.world.ledger import Ledger, LedgerEntry
 
 
 def publication(payload):

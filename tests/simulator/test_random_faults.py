@@ -14,8 +14,8 @@ from hansa.simulator.actions import (
     RestartAgent,
     RollBackState,
 )
-from hansa.simulator.faults.random_faults import random_faults
 from hansa.simulator.options import FaultCounts, Phases, SimulationOptions
+from hansa.simulator.random_faults import random_faults
 from hansa.simulator.topologies import parse_topology
 
 KINDS = [field.name for field in fields(FaultCounts) if field.name != "outage_s"]

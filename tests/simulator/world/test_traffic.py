@@ -11,7 +11,7 @@ from hansa.protocol.wire.frames import (
     MeshMembership,
     SequencedFrame,
 )
-from hansa.simulator.analysis.traffic import TrafficCounter
+from hansa.simulator.world.traffic import TrafficCounter
 
 PUBLICATION = Publication(
     origin=NodeId(1), epoch=1, sequence=1, qos=0, topic="a/b", payload=b"x" * 64

@@ -3,7 +3,7 @@
 from hansa.protocol.effects import CoreElected, NodeReachable
 from hansa.protocol.model import NodeId
 from hansa.simulator.actions import CrashAgent, HealAll
-from hansa.simulator.analysis.transcript import Transcript, format_line
+from hansa.simulator.world.transcript import Transcript, format_line
 
 
 def test_a_line_has_time_place_and_what_happened():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hansa.simulator.faults.churn import ChurnOptions, ChurnResult, run_churn
-from hansa.simulator.faults.managed_links import ManagerMode
+from hansa.simulator.scenarios.churn import ChurnOptions, ChurnResult, run_churn
+from hansa.simulator.world.managed_links import ManagerMode
 
 SPLIT_S_MAX = 60.0
 """Seconds that parts may take to find together: even a hopeless address is tried every minute."""

@@ -17,11 +17,11 @@ from hansa.simulator.actions import (
     ScheduledAction,
 )
 from hansa.simulator.checkers import AtMostOnce, GuaranteedDelivery, NoPhantom
-from hansa.simulator.faults.managed_links import ManagedLinks, ManagerMode
 from hansa.simulator.options import DiskOptions, Phases, SimulationOptions
 from hansa.simulator.run import Simulation
 from hansa.simulator.topologies import make_topology
 from hansa.simulator.world.hooks import Hooks
+from hansa.simulator.world.managed_links import ManagedLinks, ManagerMode
 from hansa.topology.planner import PlannerLimits
 
 TOPIC = "plant/temp"

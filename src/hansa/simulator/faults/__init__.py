@@ -1,1 +1,0 @@
-"""Faults of a simulation: random faults, churn, links made by a manager."""
