@@ -207,7 +207,7 @@ async def _cut_link(scene: Scene) -> None:
 async def _partition(scene: Scene) -> None:
     for link in UPPER_ROW:
         scene.federation.cut_link(*link)
-    while len((await scene.status(2))["members"]) != len(UPPER_ROW):
+    while len((await scene.status(2))["reachable_nodes"]) != len(UPPER_ROW):
         await asyncio.sleep(0.1)
     await asyncio.sleep(PARTED_S)
 

@@ -66,7 +66,7 @@ def test_a_wrong_password_is_named_until_it_is_right(scene, tmp_path, capsys):
     assert "right" not in right.log.replace("passwords", "")
     hashed("wrong")
     broker.process.send_signal(signal.SIGHUP)
-    agent.says("alarm over broker login")
+    agent.says("alarm cleared broker login")
     agent.says("broker connected")
 
 
@@ -125,7 +125,7 @@ def test_a_log_that_does_not_come_is_told(scene, tmp_path, why):
         broker = scene.broker("log_type none")
     agent = scene.agent(broker_port=broker.port)
     agent.says("the broker sends no log: it needs log_dest topic and log_type subscribe")
-    assert json.loads(agent.page("/status")[1])["broker"]["observed"] is False
+    assert json.loads(agent.page("/status")[1])["broker"]["observer_complete"] is False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -145,15 +145,15 @@ def test_all_pages(scene):
     agent.says("broker connected")
     status = json.loads(agent.page("/status")[1])
     assert status["name"] == "n"
-    assert status["members"] == [status["node"]]
+    assert status["reachable_nodes"] == [status["node"]]
     assert f"agent up node={status['node']} " in agent.log
     assert status["interest"]["local"] == ["a/#"]
     assert status["broker"] == {
         "address": f"127.0.0.1:{broker.port}",
         "connected": True,
-        "observed": True,
+        "observer_complete": True,
         "problem": "",
-        "unobserved": "",
+        "observer_problem": "",
     }
     assert re.search(r"^hansa_broker_connected\{.*\} 1$", agent.page("/metrics")[1], re.M)
     assert [agent.page(path)[0] for path in ("/healthz", "/readyz", "/x")] == [200, 200, 404]
@@ -221,10 +221,12 @@ def test_an_agent_whose_state_cannot_be_kept_says_so_and_goes_on(scene, tmp_path
     (tmp_path / "state").rename(tmp_path / "elsewhere")
     scene.client(broker.port).subscribe("a/#")
     where = f"{tmp_path}/state/interest.json"
-    agent.says(f"alarm state: not kept, a restart will know less: cannot write {where}: No such")
+    agent.says(
+        f"alarm state not saved: a restart will lose recent state: cannot write {where}: No such"
+    )
     assert json.loads(agent.page("/status")[1])["interest"]["local"] == ["a/#"]
     (tmp_path / "elsewhere").rename(tmp_path / "state")
-    agent.says("alarm over state")
+    agent.says("alarm cleared state not saved")
     assert "a/#" in (tmp_path / "state" / "interest.json").read_text()
     agent.process.terminate()
     assert agent.wait() == 0

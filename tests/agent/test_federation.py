@@ -124,7 +124,7 @@ def test_a_payload_above_the_limit_is_left_out_and_the_next_one_crosses(ring):
     sizes = [len(payload) for _, payload in subscriber.wait_for(b"end")]
     assert sizes == [1 << 19, 3]
     eventually(lambda: ring.counter(0, TOO_LARGE), "counted, as the broker says so in its log")
-    assert "publication left out bytes=2097" in ring.log(0)
+    assert "publication too large bytes=2097" in ring.log(0)
 
 
 def test_the_largest_payload_of_mqtt_is_left_out_and_counted(ring):

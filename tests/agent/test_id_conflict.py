@@ -55,7 +55,7 @@ def test_one_link_stands_whoever_dials(scene, transport, dialling):
     for agent, other in zip(agents, reversed(agents), strict=True):
         agent.says("neighbour up")
         seen = status(other)
-        agent.says(f"node in reach node={seen['node']} name={seen['name']!r}")
+        agent.says(f"node reachable node={seen['node']} name={seen['name']!r}")
         assert status(agent)["names"][seen["node"]] == seen["name"]
         settled = partial(is_settled, agent, str(status(other)["node"]))
         eventually(settled, "the other one is the only neighbour, and has our interest in force")
@@ -111,7 +111,5 @@ def test_garbage_on_the_datagram_port_is_counted_and_changes_nothing(scene):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for garbage in (b"?", b"GET / HTTP/1.1\r\n\r\n", bytes(60_000)):
             stranger.sendto(garbage, ("127.0.0.1", port))
-    eventually(
-        lambda: status(agent)["counters"].get("datagrams that mean nothing") == 3, "all counted"
-    )
+    eventually(lambda: status(agent)["counters"].get("invalid datagrams") == 3, "all counted")
     assert status(agent)["neighbours"] == {}

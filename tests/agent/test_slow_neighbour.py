@@ -20,7 +20,7 @@ DROPPED = "dropped: the neighbour's window is full"
 @pytest.fixture
 def patient(mosquitto: str) -> Iterator[Live]:
     """One between two, where silence is not taken for death: only the window protects them."""
-    settings = {"HANSA_LINK_WINDOW": str(WINDOW), "HANSA_PROTOCOL_HEARTBEAT_LIMIT": "600"}
+    settings = {"HANSA_LINK_WINDOW_BYTES": str(WINDOW), "HANSA_PROTOCOL_HEARTBEAT_LIMIT": "600"}
     live = Live(LocalFederation(parse_topology("star:3", 1), settings))
     try:
         live.start()

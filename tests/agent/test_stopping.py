@@ -357,7 +357,7 @@ def stopped(pid: int) -> Iterator[None]:
 def test_an_agent_ends_in_time_beside_a_broker_that_does_not_read(pair):
     with Load(pair.scene, pair.brokers[0].port) as load, stopped(pair.brokers[1].process.pid):
         eventually(
-            lambda: pair.status(1)["counters"].get("dropped: broker slow"),
+            lambda: pair.status(1)["counters"].get("dropped: broker buffer full"),
             "the socket to the broker full",
         )
         took = pair.terminate(1)

@@ -113,7 +113,9 @@ class Pair:
 
         def is_linked(agent: Process) -> bool:
             found = status(agent)
-            return bool(found and len(found["members"]) == 2 and found["interest"]["installed"])
+            return bool(
+                found and len(found["reachable_nodes"]) == 2 and found["interest"]["installed"]
+            )
 
         eventually(lambda: is_linked(self.agent), "linked")
         eventually(lambda: is_linked(self.far_agent), "linked")
@@ -141,7 +143,7 @@ def wait_until_settled(agent: Process, *, is_complete: bool) -> Any:
 
     def settled() -> Any:
         found = status(agent)
-        if not found or found["broker"]["observed"] is not is_complete:
+        if not found or found["broker"]["observer_complete"] is not is_complete:
             return None
         return found if bool(found["interest"]["wide"]) is not is_complete else None
 
@@ -157,7 +159,7 @@ def assert_incomplete(agent: Process, *reasons: str) -> None:
     found = wait_until_settled(agent, is_complete=False)
     assert found["interest"]["wide"] == ["#"]
     eventually(
-        lambda: any(each in status(agent)["broker"]["unobserved"] for each in reasons),
+        lambda: any(each in status(agent)["broker"]["observer_problem"] for each in reasons),
         f"{reasons}, not {found['broker']}",
     )
     alarm = status(agent)["alarms"][ALARM]
@@ -210,7 +212,7 @@ def test_log_settings_enabled_by_sighup(scene, observed):
         pair.assert_arrives(client, f"early/{n}")
     eventually(lambda: f"counts 6 {COUNTED}" in status(pair.agent)["alarms"][ALARM], "counted")
     wait_for_samples(
-        pair.agent, observed, 3, lambda: status(pair.agent)["broker"]["observed"] is False
+        pair.agent, observed, 3, lambda: status(pair.agent)["broker"]["observer_complete"] is False
     )
     assert "observer complete" not in pair.agent.log
 
@@ -242,7 +244,7 @@ def test_exactly_one_unknown_subscriber_is_noticed(leaves, scene, observed):
     assert_incomplete(pair.agent, f"counts 1 {COUNTED}", "reload (SIGHUP)")
     pair.assert_arrives(early, "early/1")
     wait_for_samples(
-        pair.agent, observed, 3, lambda: status(pair.agent)["broker"]["observed"] is False
+        pair.agent, observed, 3, lambda: status(pair.agent)["broker"]["observer_complete"] is False
     )
     assert "observer complete" not in pair.agent.log
     if leaves:
@@ -270,7 +272,9 @@ def test_broker_restarted_with_persistence(scene, observed, tmp_path):
     back.wait_for_all(expected - {b"QoS 0"})  # none of QoS 0 waits for a client that is away
     back.forget()
     pair.assert_arrives(back, "away/1")
-    assert status(pair.agent)["broker"]["observed"] is False  # a session that resumes logs nothing
+    assert (
+        status(pair.agent)["broker"]["observer_complete"] is False
+    )  # a session that resumes logs nothing
     back.subscribe_surely("away/1")
     assert_complete(pair.agent, "away/1")
     pair.assert_arrives(back, "away/1")

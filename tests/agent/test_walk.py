@@ -82,7 +82,7 @@ class Traced:
 
     def _is_installed(self) -> bool:
         status = json.loads(self._agents[2].page("/status")[1] or "{}")
-        if not status or len(status["members"]) < 3:
+        if not status or len(status["reachable_nodes"]) < 3:
             return False
         interest = status["interest"]
         return bool(interest["installed"] and "plant/+" in interest["local"])
@@ -90,7 +90,7 @@ class Traced:
     def is_settled(self) -> bool:
         """Whether the origin knows that the receiver has everything."""
         delivery = json.loads(self._agents[0].page("/status")[1])["delivery"]
-        return bool(delivery["settled"] == delivery["position"] > 0)
+        return bool(delivery["acknowledged_by_all"] == delivery["position"] > 0)
 
     def calls(self) -> dict[str, set[str]]:
         """The functions that all agents have called since the last time, by file."""

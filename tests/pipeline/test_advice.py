@@ -119,7 +119,7 @@ def test_advice_knows_what_stood_after_a_killed_agent_and_a_clean_stop(spark, li
     assert killed is not None
     killed.kill()
     live.run(killed.wait())
-    eventually(lambda: len(live.nodes[0].status()["members"]) == 2, "node 0 notices the loss")
+    eventually(lambda: len(live.nodes[0].status()["reachable_nodes"]) == 2, "node 0 notices the loss")
     live.client(0).publish("plant/temp", b"21.5")
     live.run(live.federation.stop())
 

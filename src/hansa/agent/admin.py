@@ -106,5 +106,5 @@ async def _handle_request(
         return await logs(path, query, headers)
     endpoint = endpoints.get(path)
     if endpoint is None:
-        return json_response({"error": f"no page {path}", "pages": sorted(endpoints)}, 404)
+        return json_response({"error": f"no page {path}", "endpoints": sorted(endpoints)}, 404)
     return endpoint()

@@ -41,7 +41,7 @@ class Alarms:
             log.error("alarm %s: %s", name, text)
         else:
             del self.active[name]
-            log.info("alarm over %s", name)
+            log.info("alarm cleared %s", name)
 
     def add_dropped(self, reason: str, topic: str, qos: int) -> None:
         """Raise the alarm `dropped`, or add a reason to it, or a topic to a reason. Its text, and

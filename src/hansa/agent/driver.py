@@ -276,7 +276,7 @@ class Driver:
     def _close(self, link: Link, reason: str) -> None:
         """Close a link; the reason may quote the peer, so it is no name for a counter."""
         if not link.is_admitted and link.dialled_address is None:
-            self.counters["refused: silent or refused before the hellos agreed"] += 1
+            self.counters["refused: closed before hello accepted"] += 1
         link.close(reason)
 
     def _reject_impostor(self, link: Link, frame: AnyFrame | Publication) -> bool:

@@ -61,9 +61,9 @@ class EventLog:
             case effects.NeighbourDown(node, reason):
                 log.warning("neighbour down %s reason=%r", self._label_node(node), reason)
             case effects.NodeReachable(node):
-                log.info("node in reach %s", self._label_node(node))
+                log.info("node reachable %s", self._label_node(node))
             case effects.NodeUnreachable(node):
-                log.warning("node out of reach %s", self._label_node(node))
+                log.warning("node unreachable %s", self._label_node(node))
             case effects.IncarnationRaised(incarnation):
                 log.warning("incarnation raised incarnation=%d", incarnation)
             case effects.Ignored(reason) if reason.startswith("subscription denied"):
@@ -110,9 +110,9 @@ class EventLog:
                 text = "bridge at the broker name=%r state=%s: messages loop if it leads to a node"
                 log.warning(text, name, state)
             case contract.FilterNotAnnounced(topic_filter, reason):
-                log.warning("filter left out filter=%r reason=%r", topic_filter, reason)
+                log.warning("filter not announced filter=%r reason=%r", topic_filter, reason)
             case contract.OversizedPublicationSkipped(size):
-                text = "publication left out bytes=%d: more than crosses, see the counters"
+                text = "publication too large bytes=%d: more than crosses, see the counters"
                 self._log_once("withheld", "", "", text, size)
             case contract.BrokerDroppedPublications():
                 pass  # an alarm says so

@@ -69,7 +69,9 @@ AGENT_METRICS = (
     _gauge("hansa_journal_epoch", "Epoch of the journal."),
     _gauge("hansa_journal_position", "Position of the newest publication in the journal."),
     _gauge("hansa_journal_first_position", "Oldest position that the journal still holds."),
-    _gauge("hansa_journal_settled_position", "Position up to which all receivers have everything."),
+    _gauge(
+        "hansa_journal_acknowledged_position", "Position up to which all receivers have everything."
+    ),
     _gauge("hansa_journal_unsynced_bytes", "Bytes in the journal that are not durable yet."),
     _gauge("hansa_inbox_publications", "Publications of other nodes that wait for the broker."),
     _gauge("hansa_inbox_bytes", "Bytes of the publications that wait for the broker."),
@@ -105,7 +107,7 @@ FEDERATOR_METRICS = (
         "neighbour",
     ),
     _gauge("hansa_topics", "Topics that have a mesh."),
-    _gauge("hansa_filters_left_out", "Filters of clients that mqtt-fed cannot express."),
+    _gauge("hansa_unsupported_filters", "Filters of clients that mqtt-fed cannot express."),
     _counter("hansa_dropped_publications_total", "Publications that were not passed on.", "reason"),
     _counter("hansa_events_total", "All other counters of /status, by name.", "event"),
 )
@@ -114,8 +116,8 @@ FEDERATOR_METRICS = (
 _DELIVERY_FIELDS = {
     "hansa_journal_epoch": "epoch",
     "hansa_journal_position": "position",
-    "hansa_journal_first_position": "first",
-    "hansa_journal_settled_position": "settled",
+    "hansa_journal_first_position": "first_position",
+    "hansa_journal_acknowledged_position": "acknowledged_by_all",
     "hansa_journal_unsynced_bytes": "unsynced_bytes",
     "hansa_inbox_publications": "inbox",
     "hansa_inbox_bytes": "inbox_bytes",
@@ -145,9 +147,9 @@ def render_metrics(status: Mapping[str, Any]) -> str:
     samples: dict[str, MetricSamples | float] = {
         "hansa_agent_info": {(status["version"],): 1},
         "hansa_broker_connected": int(status["broker"]["connected"]),
-        "hansa_broker_observed": int(status["broker"]["observed"]),
+        "hansa_broker_observed": int(status["broker"]["observer_complete"]),
         "hansa_interest_installed": int(status["interest"]["installed"]),
-        "hansa_reachable_nodes": len(status["members"]),
+        "hansa_reachable_nodes": len(status["reachable_nodes"]),
         "hansa_neighbours": len(neighbours),
         "hansa_table_entries": _by_one_label(status["sizes"]),
         "hansa_alarm_active": {(alarm,): 1 for alarm in status["alarms"]},
@@ -179,7 +181,7 @@ def render_federator_metrics(status: Mapping[str, Any]) -> str:
         "hansa_broker_connected": connected.pop("own"),
         "hansa_neighbour_broker_connected": _by_one_label(connected),
         "hansa_topics": len(status["topics"]),
-        "hansa_filters_left_out": len(status["left_out"]),
+        "hansa_unsupported_filters": len(status["unsupported_filters"]),
         "hansa_dropped_publications_total": _with_prefix(status["counters"], DROPPED_PREFIX),
         "hansa_events_total": _unassigned_counters(status["counters"]),
     }

@@ -133,7 +133,7 @@ class Agent:
             self._alarms.setter("retained"),
         )
         self.driver.retained = self._retained
-        self.observer_client = self._make_watcher(observer)
+        self.observer_client = self._make_observer_client(observer)
         if isinstance(self.client, BrokerClient):
             self.client.on_session_lost = self._retained.on_session_lost
             self.client.on_session_taken_over = self._alarms.setter("broker session taken over")
@@ -199,10 +199,10 @@ class Agent:
             self._alarms.setter("proxy sessions"),
         )
 
-    def _make_watcher(self, observer: Observer) -> ObserverClient:
+    def _make_observer_client(self, observer: Observer) -> ObserverClient:
         made = ObserverClient(
             observer,
-            self._connection_factory("watcher"),
+            self._connection_factory("observer"),
             feed=self._on_interest_changed,
             on_finding=self._on_finding,
             histories=choose_histories(self._settings.broker),
@@ -261,7 +261,7 @@ class Agent:
         server = await self._listen()
         self._alarms.set("insecure", self._settings.exposure_text)
         log.info(
-            "agent up node=%016x name=%r links=%s pages=http://%s",
+            "agent up node=%016x name=%r links=%s endpoints=http://%s",
             self.identity.node,
             self._settings.display_name,
             self.link_manager.address,
@@ -273,7 +273,7 @@ class Agent:
             await self._proxy.start()
             log.info("proxy for clients at %s", self._proxy.address)
         clock = ClockMonitor(
-            self._state.clock_behind_s, self._alarms.setter("clock"), self._tell_clock
+            self._state.clock_behind_s, self._alarms.setter("clock set back"), self._tell_clock
         )
         connection_tasks = [
             asyncio.create_task(w) for w in (self.client.connection.run(), clock.run())
@@ -373,8 +373,8 @@ class Agent:
         try:
             write()
         except UsageError as error:
-            problem = f"not kept, a restart will know less: {error}"
-        self._alarms.set("state", problem)
+            problem = f"a restart will lose recent state: {error}"
+        self._alarms.set("state not saved", problem)
         return not problem
 
     def _note_incomplete(self, reason: str) -> None:
@@ -395,13 +395,13 @@ class Agent:
                 self.client.counters["dropped: by the broker, its queue was full"] += count
                 text = f"it has dropped {total} messages for clients that did not take them: if the"
                 text += " agent is one of them, publications are lost; raise max_queued_messages"
-                self._alarms.set("broker queue", text)
+                self._alarms.set("broker dropped messages", text)
         self._event_log.log_finding(finding)
 
     def _on_notification(self, effect: Effect) -> None:
         if isinstance(effect, IncarnationRaised):
             incarnation = effect.incarnation
-            self._alarms.set("identity", CONTESTED)
+            self._alarms.set("incarnation raised", CONTESTED)
             self._save_state(lambda: self._state.save_incarnation(incarnation))
         elif isinstance(effect, Ignored) and effect.reason in FILTERS_REFUSED:
             self._note_refused_filters(effect.reason)
@@ -476,8 +476,8 @@ class Agent:
                 "address": self._broker_address,
                 "connected": not self.client.connection.problem,
                 "problem": self.client.connection.problem,
-                "observed": self.observer_client.complete,
-                "unobserved": self.observer_client.reason,
+                "observer_complete": self.observer_client.complete,
+                "observer_problem": self.observer_client.reason,
                 **({"proxy": self._proxy.status()} if self._proxy is not None else {}),
             },
             "neighbours": {
@@ -488,7 +488,7 @@ class Agent:
                 for node, neighbour in view.neighbours.items()
             },
             "refused": self._event_log.recent_refusals(),
-            "members": status.format_node_ids(view.reachable),
+            "reachable_nodes": status.format_node_ids(view.reachable),
             "names": self._names(view.reachable),
             "cores": {
                 status.format_node_id(core): status.core_status(way)

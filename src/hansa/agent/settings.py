@@ -308,7 +308,7 @@ def _check_broker(broker: BrokerSettings) -> None:
         raise UsageError("[broker] host is missing")
     if broker.overlap_copies not in OVERLAP_COPIES:
         raise UsageError(
-            f"[broker] overlapping must be each or once, not {broker.overlap_copies!r}"
+            f"[broker] overlap_copies must be each or once, not {broker.overlap_copies!r}"
         )
     if broker.filters and broker.observer != "static":
         raise UsageError('[broker] filters is for observer = "static"')

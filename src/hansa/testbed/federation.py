@@ -286,7 +286,7 @@ class LocalFederation:
             status = await asyncio.to_thread(node.status)
         except OSError:
             return f"agent {node.name} does not answer"
-        members, interest, broker = status["members"], status["interest"], status["broker"]
+        members, interest, broker = status["reachable_nodes"], status["interest"], status["broker"]
         neighbours = status["neighbours"]
         assert isinstance(neighbours, dict)
         assert isinstance(members, list)
@@ -294,8 +294,8 @@ class LocalFederation:
         assert isinstance(broker, dict)
         if not broker["connected"]:
             return f"agent {node.name}: {broker['problem']}"
-        if not broker["observed"]:
-            return f"agent {node.name}: {broker['unobserved']}"
+        if not broker["observer_complete"]:
+            return f"agent {node.name}: {broker['observer_problem']}"
         if not self._has_links(node, len(neighbours)):
             return f"agent {node.name} has {len(neighbours)} of {self._degree(node)} links"
         if len(members) != len(self.nodes):

@@ -35,7 +35,7 @@ def test_time_in_a_partition_counts_towards_the_expiry(line):
     line.at("same").publish_as(
         expiring("expiry/parted", b"short", 1), expiring("expiry/parted", b"long", 1_000)
     )
-    eventually(lambda: len(line.nodes[0].status()["members"]) == 3, "the partition seen")
+    eventually(lambda: len(line.nodes[0].status()["reachable_nodes"]) == 3, "the partition seen")
     eventually(lambda: time.monotonic() - began > WAIT_S, "some seconds")
     line.federation.mend(2, 3)
     assert subscriber.read_until(1) == [b"long"]

@@ -118,7 +118,7 @@ def test_reconnection_sends_nothing_again(line):
     line.at("same").publish_as(*(kept(f"calm/{n}", b"%d" % n) for n in range(20)))
     subscriber.read_until(20)
     line.federation.cut(2, 3)
-    eventually(lambda: len(line.nodes[0].status()["members"]) == 3, "the partition seen")
+    eventually(lambda: len(line.nodes[0].status()["reachable_nodes"]) == 3, "the partition seen")
     line.federation.mend(2, 3)
     line.wait_converged()
     line.at("same").publish_as(kept("calm/fence", b"end"))
@@ -137,8 +137,8 @@ def test_a_partition_ends_in_agreement(line, qos):
     for each in subscribers:
         each.read_until(len(topics))
     line.federation.cut(1, 2)
-    eventually(lambda: len(line.nodes[0].status()["members"]) == 2, "the partition seen")
-    eventually(lambda: len(line.nodes[FAR].status()["members"]) == 2, "on both sides")
+    eventually(lambda: len(line.nodes[0].status()["reachable_nodes"]) == 2, "the partition seen")
+    eventually(lambda: len(line.nodes[FAR].status()["reachable_nodes"]) == 2, "on both sides")
     publishers[0].publish_as(
         kept(topics[0], b"left", qos), kept(topics[1], b"", qos), kept(topics[3], b"left", qos)
     )

@@ -55,7 +55,7 @@ class Star:
         status = self.status(RECEIVER)
         members = len(self.brokers)
         return bool(
-            status and status["interest"]["installed"] and len(status["members"]) == members
+            status and status["interest"]["installed"] and len(status["reachable_nodes"]) == members
         )
 
     def is_idle(self) -> bool:

@@ -94,11 +94,11 @@ def test_a_broker_that_was_killed_and_goes_on_from_an_earlier_state_is_told(line
     line.run(broker.kill())
     line.run(broker.start())
     line.wait_converged()
-    assert "broker went back" not in line.nodes[0].status()["alarms"]
+    assert "broker state rolled back" not in line.nodes[0].status()["alarms"]
     line.client_of(SureClient, 0).publish_surely(1, "plant/line/temp", b"new")
-    eventually(lambda: "broker went back" in line.nodes[0].status()["alarms"], "the alarm")
+    eventually(lambda: "broker state rolled back" in line.nodes[0].status()["alarms"], "the alarm")
     assert "broker session lost" not in line.nodes[0].status()["alarms"]
-    assert line.counter(0, "alarms: broker went back") == 1
+    assert line.counter(0, "alarms: broker state rolled back") == 1
 
 
 def publish(publisher: SureClient, names: list[bytes]) -> None:

@@ -241,7 +241,7 @@ def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tm
         await until(lambda: len(life.stored) == 2, "stored")
         life.connect(session_present=False)
         await life.says(*(packet(n, marked=n < 3) for n in (1, 2, 3)))
-        assert life.injection.counters["inject_uncertain"] == 2
+        assert life.injection.counters["injections uncertain"] == 2
         life.crash()
         life = Life(tmp_path)
         life.connect()
@@ -305,7 +305,7 @@ def test_of_a_former_life_no_more_is_uncertain_than_the_broker_lets_be_under_way
         for lost, left in ((2, (3, 4)), (4, (5, 6))):
             life.connect(session_present=False, receive_maximum=2)
             await life.says(*(packet(n) for n in left))
-            assert life.injection.counters["inject_uncertain"] == lost
+            assert life.injection.counters["injections uncertain"] == lost
             life.injection.on_disconnected()
         await life.injection.stop()
 
@@ -323,7 +323,7 @@ def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
         await until(lambda: len(life.stored) == 2, "stored")
         life.connect(session_present=False)
         await life.says(packet(2))
-        assert life.injection.counters["inject_uncertain"] == 1
+        assert life.injection.counters["injections uncertain"] == 1
         await life.injection.stop()
 
     run(work)
@@ -383,7 +383,7 @@ def test_all_that_was_under_way_is_uncertain_whatever_the_broker_takes_now(tmp_p
         life.injection.on_disconnected()
         life.connect(session_present=False, receive_maximum=1)
         await life.says(packet(1, marked=True))
-        assert life.injection.counters["inject_uncertain"] == 3
+        assert life.injection.counters["injections uncertain"] == 3
         await life.injection.stop()
 
     run(work)

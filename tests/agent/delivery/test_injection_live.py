@@ -106,7 +106,7 @@ def test_nothing_that_a_neighbour_sends_ends_the_connection_or_commands_the_brok
             ("a\ufdd0", b""),
             ("a", encode_properties(user)),
         ],
-        "topic stays at its broker": [("$CONTROL/dynamic-security/v1", b""), ("$share/g/a", b"")],
+        "local topic": [("$CONTROL/dynamic-security/v1", b""), ("$share/g/a", b"")],
     }
     batch = [from_the_wire(1, "a")]
     for topic, properties in (each for some in bad.values() for each in some):
@@ -147,7 +147,7 @@ def test_a_publication_at_which_the_broker_ends_the_connection_does_not_hold_up_
         life.connection.start()
         await until(lambda: len(life.backlog.entries) == 1, "the others")
         assert [each.record.sequence for each in life.backlog.entries.values()] == [1]
-        assert life.injection.counters["put off: the broker ends the connection"] == 1
+        assert life.injection.counters["quarantined: broker closed the connection"] == 1
         assert "a publication to 'a'" in alarms[-1]
         await life.stop()
 

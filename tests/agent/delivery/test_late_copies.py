@@ -45,4 +45,4 @@ def test_what_was_queued_for_filters_that_end_comes_once_and_in_order(slow):
     finally:
         os.kill(agent.pid, signal.SIGCONT)
     assert subscriber.read_until(COUNT, pause=1.0, patience=60.0) == payloads
-    assert slow.counter(ORIGIN, "other copies") == COUNT
+    assert slow.counter(ORIGIN, "overlap copies") == COUNT

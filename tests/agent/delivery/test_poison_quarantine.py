@@ -9,7 +9,7 @@ from hansa.agent.delivery.poison_quarantine import DISCONNECTS_MAX, DISCONNECTS_
 from hansa.mqtt.packets import PubAckPacket
 from hansa.protocol.model import Publication
 
-COUNTER = "put off: the broker ends the connection"
+COUNTER = "quarantined: broker closed the connection"
 
 
 async def two_at_a_broker_that_ends_at_the_first(life: Life) -> None:

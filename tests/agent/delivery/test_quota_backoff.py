@@ -27,7 +27,7 @@ def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_pa
         assert life.said == [], "one at a time"
         life.injection.on_handshake_steps([PubAckPacket(4)])
         await life.says(packet(4, qos=1), packet(5, qos=1))
-        assert life.injection.counters["put off: the broker's quota is exceeded"] == 2
+        assert life.injection.counters["retried: broker quota exceeded"] == 2
         assert told == ["", QUOTA_EXCEEDED_TEXT, QUOTA_EXCEEDED_TEXT]
         life.injection.on_handshake_steps([PubAckPacket(5), PubAckPacket(6)])
         await until(lambda: len(life.said) == 3, "all of them")

@@ -99,7 +99,7 @@ def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatc
         scene.made.on_notification(NodeReachable(other))
         await until(lambda: InboxCommitted(other, 7, 1) in scene.driver.told, "what came early")
         assert scene.made.status()["inbox"] == 1
-        assert scene.made.all_counters()["epochs renewed"] == 1
+        assert scene.made.all_counters()["epoch rollovers"] == 1
         await scene.close()
 
     asyncio.run(work())
@@ -196,9 +196,9 @@ def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
             file.write_bytes(file.read_bytes() + torn)
         with caplog.at_level("INFO"):
             scene = Scene(tmp_path)
-        assert "torn end cut from the journal bytes=3" in caplog.messages
-        assert scene.made.all_counters()["torn bytes cut from the journal"] == 3
-        assert scene.made.all_counters()["torn bytes cut from the inbox"] == 2
+        assert "torn records truncated in journal bytes=3" in caplog.messages
+        assert scene.made.all_counters()["truncated bytes in journal"] == 3
+        assert scene.made.all_counters()["truncated bytes in inbox"] == 2
         assert not scene.alarms.active
         await scene.close()
 

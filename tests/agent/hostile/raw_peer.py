@@ -210,7 +210,7 @@ def has_neighbour(node: LocalNode, peer: RawPeer) -> bool:
 
 def has_member(node: LocalNode, peer: RawPeer) -> bool:
     """Whether an agent has a peer as a member of its federation."""
-    found: Any = node.status()["members"]
+    found: Any = node.status()["reachable_nodes"]
     return f"{peer.node:016x}" in found
 
 

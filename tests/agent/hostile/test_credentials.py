@@ -38,7 +38,7 @@ def test_healing_sends_no_password_to_an_address_from_a_record(scene: Scene):
         with RawPeer(port) as peer:
             peer.hello().announce_self(addresses=(f"mqtt://127.0.0.1:{capture.port}",))
             name = f"{peer.node:016x}"
-            eventually(lambda: name in status(agent)["members"], "the peer is a member")
+            eventually(lambda: name in status(agent)["reachable_nodes"], "the peer is a member")
         eventually(lambda: capture.received, "the agent looks for the lost member")
         eventually(lambda: len(capture.received) >= 3, "it tries again")
     assert {data[0] for data in capture.received if data} == {MQTT_CONNECT}
@@ -65,7 +65,7 @@ def test_configured_neighbours_and_trusted_brokers_get_the_password(scene: Scene
         with RawPeer(port) as peer:
             peer.hello().announce_self(addresses=(f"mqtt://127.0.0.1:{member.port}",))
             name = f"{peer.node:016x}"
-            eventually(lambda: name in status(agent)["members"], "the peer is a member")
+            eventually(lambda: name in status(agent)["reachable_nodes"], "the peer is a member")
         for capture in (neighbour, member):
             eventually(lambda: any(capture.received), "dialled")  # noqa: B023
     for capture in (neighbour, member):

@@ -148,7 +148,7 @@ def test_forged_records_of_all_agents_end_none_of_them(live: Live, peer: RawPeer
 def wait_for_alarm(node: LocalNode) -> None:
     def is_raised() -> bool:
         alarms: Any = node.status()["alarms"]
-        return "identity" in alarms
+        return "incarnation raised" in alarms
 
     eventually(is_raised, f"the alarm of {node.name}")
 
@@ -158,7 +158,7 @@ def wait_for_members(node: LocalNode, count: int) -> None:
 
 
 def members(node: LocalNode) -> list[str]:
-    found: Any = node.status()["members"]
+    found: Any = node.status()["reachable_nodes"]
     return list(found)
 
 

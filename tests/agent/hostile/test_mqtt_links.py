@@ -165,5 +165,5 @@ def test_hello_must_name_the_node_of_the_topic(live: Live, is_honest: bool):
     with unharmed(live):
         asyncio.run(scene())
     if not is_honest:
-        wait_counted(node, "before the hellos agreed")
+        wait_counted(node, "closed before hello accepted")
         eventually(lambda: f"its topic says {named:016x}" in live.log(0), "the log says why")

@@ -56,7 +56,7 @@ def test_idle_connections_neither_fill_memory_nor_shut_newcomers_out(live: Live,
         eventually(lambda: has_neighbour(node, peer), "the newcomer is linked")
         assert time.monotonic() - began < LINKED_WITHIN_S
         wait_counted(node, EVICTED, IDLE - PENDING_MAX)
-        wait_counted(node, "silent or refused before the hellos agreed", PENDING_MAX - 1)
+        wait_counted(node, "closed before hello accepted", PENDING_MAX - 1)
     assert_delivers(live, 0, 2, "idle")
 
 

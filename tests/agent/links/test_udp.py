@@ -262,7 +262,7 @@ def test_garbage_opens_nothing_and_no_answer_is_longer_than_the_question():
 
     server = strange(work)
     assert server.ear.opened == []
-    assert server.links.counters == {"datagrams that mean nothing": 4}
+    assert server.links.counters == {"invalid datagrams": 4}
 
 
 def test_an_offer_is_for_one_sender_only():

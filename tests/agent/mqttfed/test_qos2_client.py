@@ -95,8 +95,8 @@ def test_what_the_broker_cannot_take_now_is_dropped_and_counted(run, monkeypatch
         pair.one.publish("t/a", b"x")
 
     pair = run(work)
-    assert pair.one.counters["dropped: broker slow"] == 3
-    assert pair.one.counters["dropped: broker away"] == 1
+    assert pair.one.counters["dropped: broker buffer full"] == 3
+    assert pair.one.counters["dropped: broker disconnected"] == 1
 
 
 def test_what_is_too_large_for_the_broker_is_counted_and_the_next_one_arrives(run):

@@ -35,7 +35,7 @@ class Able(NamedTuple):
 
     qos: tuple[int, ...]
     delivery: str
-    overlapping: str = "each"
+    overlap_copies: str = "each"
 
 
 ABLE = {
@@ -83,7 +83,7 @@ def beside(stage: Stage, broker: Other, link_port: int, wanted: str) -> Process:
         broker_port=broker.port,
         broker_observer="static",
         broker_filters=wanted,
-        broker_overlapping=ABLE[broker.kind].overlapping,
+        broker_overlap_copies=ABLE[broker.kind].overlap_copies,
         link_neighbours=f"127.0.0.1:{link_port}",
     )
 
@@ -99,7 +99,7 @@ def with_mosquitto(stage: Stage, *others: Other, wanted: str) -> SureClient:
     everybody = (hub, *agents)
 
     def is_ready() -> bool:
-        known = {len(status(agent).get("members", ())) for agent in everybody}
+        known = {len(status(agent).get("reachable_nodes", ())) for agent in everybody}
         return known == {len(everybody)} and all(is_installed(each, wanted) for each in everybody)
 
     eventually(is_ready, "installed everywhere", PATIENCE_S)

@@ -244,7 +244,7 @@ def test_what_the_disk_does_not_take_is_counted(monkeypatch):
         made.stop()
         return made
 
-    assert asyncio.run(note()).counters == {"dropped: not recorded, disk behind": 2}
+    assert asyncio.run(note()).counters == {"dropped: recording, disk too slow": 2}
 
 
 @pytest.mark.parametrize(

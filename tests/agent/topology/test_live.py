@@ -81,7 +81,7 @@ class Managed(Live):
 
     def wait_members(self, count: int) -> None:
         self.wait(
-            lambda: all(len(self.status(n)["members"]) == count for n in self.alive()),
+            lambda: all(len(self.status(n)["reachable_nodes"]) == count for n in self.alive()),
             f"{count} members everywhere",
         )
 
@@ -120,7 +120,7 @@ class Managed(Live):
             pages = [self.status(number) for number in self.alive()]
             least = min(2, len(pages) - 1)
             return all(
-                len(page["members"]) == len(pages) and len(page["neighbours"]) >= least
+                len(page["reachable_nodes"]) == len(pages) and len(page["neighbours"]) >= least
                 for page in pages
             )
 

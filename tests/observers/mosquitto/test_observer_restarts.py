@@ -31,7 +31,7 @@ def lives(names, protocols=(3, 4, 5), min_size=0):
         st.tuples(st.just("subscribe"), names, how, FILTERS, st.integers(0, 2)),
         st.tuples(st.just("unsubscribe"), names, how, FILTERS),
         st.tuples(st.just("disconnect"), names, how, st.sampled_from(["", "exceeded timeout"])),
-        st.tuples(st.just("handle_timer"), names, how),
+        st.tuples(st.just("expire"), names, how),
         st.tuples(st.just("turn_away"), names, how),
         st.tuples(st.just("count")),
         st.tuples(st.just("pass_time"), st.sampled_from([1, 2, 9, 70])),
@@ -51,9 +51,9 @@ def play(broker: Model, step) -> None:
         broker.connect(name, *how)
     elif word == "turn_away":
         broker.turn_away(name)
-    elif word == "handle_timer":
+    elif word == "expire":
         if client is not None and not client.is_online:
-            broker.handle_timer(name)
+            broker.expire(name)
     else:
         if client is None or not client.is_online:
             broker.connect(name, *how)
@@ -89,7 +89,7 @@ def finish(broker: Model, observer: MosquittoObserver) -> None:
             if client.is_online:
                 broker.disconnect(name)
             if client.lasts:
-                broker.handle_timer(name)
+                broker.expire(name)
     for _ in range(2):
         broker.count()
     broker.disconnect(f"{OWN}watch")  # any line ends the burst

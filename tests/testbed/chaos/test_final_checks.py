@@ -36,8 +36,11 @@ def forgot(place: int, memory: LostState) -> FaultEffects:
         ),
         (page("a", gaps=[GAP]), ["agent 0: gap 3 to 5 of b"]),
         (page("a", FAULT), ["agent 0: alarm fault: a task ended"]),
-        (page("a", {"retention": "too small"}), ["agent 0: alarm retention: too small"]),
-        (page("a", {"identity": "a copy runs", "broker queue": "full"}), []),
+        (
+            page("a", {"undelivered publications trimmed": "too small"}),
+            ["agent 0: alarm undelivered publications trimmed: too small"],
+        ),
+        (page("a", {"incarnation raised": "a copy runs", "broker dropped messages": "full"}), []),
     ],
 )
 def test_who_is_well_has_empty_queues_and_no_alarm(shown, wrong):

@@ -150,7 +150,7 @@ def test_an_old_copy_is_put_back_when_it_has_begun_a_new_epoch(mosquitto):
             await stage.agents.restore_backup(1)
             counters = stage.federation.nodes[1].status()["counters"]
             assert isinstance(counters, dict)
-            return counters.get("epochs renewed")
+            return counters.get("epoch rollovers")
         finally:
             await stage.close()
 

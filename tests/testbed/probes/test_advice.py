@@ -190,10 +190,10 @@ def test_subscriptions_that_nothing_shows_are_a_warning_with_the_remedy_that_app
     assert advice.severity is Severity.WARNING
     assert advice.problem.startswith("the broker had 3 subscriptions before this check")
     assert advise_on_broker(BrokerFindings(earlier_count=0)) == ()
-    advice = only(has_history=True, is_observed=False, unobserved="some reason")
+    advice = only(has_history=True, is_observed=False, observer_problem="some reason")
     assert "some reason; SIGHUP does not help" in advice.problem
     advice = only(
-        has_history=True, is_observed=False, unobserved="some reason", restores_sessions=True
+        has_history=True, is_observed=False, observer_problem="some reason", restores_sessions=True
     )
     assert "some reason; neither SIGHUP nor a restart helps" in advice.problem
     assert advise_on_broker(BrokerFindings(has_history=True, is_observed=True)) == ()

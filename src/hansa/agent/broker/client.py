@@ -164,15 +164,15 @@ class BrokerClient:
     ) -> Sequence[PlainMessage | Publication]:
         is_local = self.subscriptions.is_local_topic
         found = [p for p in publications if not is_local(p[0] if isinstance(p, tuple) else p.topic)]
-        self.counters["dropped: topic stays at its broker"] += len(publications) - len(found)
+        self.counters["dropped: local topic"] += len(publications) - len(found)
         return found
 
     def _blocked_reason(self) -> str:
         """Return why nothing can be published now; empty if it can."""
         if not self._is_connected:
-            return "broker away"
+            return "broker disconnected"
         is_behind = self._echo_filter is not None and self._echo_filter.is_full
-        return "broker slow" if is_behind or self._is_buffer_full() else ""
+        return "broker buffer full" if is_behind or self._is_buffer_full() else ""
 
     def _is_buffer_full(self) -> bool:
         room = BUFFER_BYTES_MAX + self.connection.packet_bytes_max
@@ -318,7 +318,7 @@ class BrokerClient:
             self.counters["captured"] += is_selected
             if is_unfit and self._delivery:
                 self._delivery.report_dropped(TOO_MANY_LEVELS, copy.topic, copy.qos)
-            self.counters["other copies"] += not is_selected and not is_unfit
+            self.counters["overlap copies"] += not is_selected and not is_unfit
         return decided
 
     def _select_qos0(self, batch: Sequence[packets.PublishPacket]) -> list[packets.PublishPacket]:
@@ -337,18 +337,18 @@ class BrokerClient:
         if len(selected) < len(batch):
             unfit = sum(oldest(p.topic) == TOPIC_TOO_DEEP for p in batch)
             self.counters[f"dropped: {TOO_MANY_LEVELS}"] += unfit
-            self.counters["other copies"] += len(batch) - len(selected) - unfit
+            self.counters["overlap copies"] += len(batch) - len(selected) - unfit
         return selected
 
     def _is_from_client(self, echo_filter: EchoFilter, copy: packets.PublishPacket) -> bool:
         """Tell news from what MQTT 3.1.1 sends besides: stored values, which only there have the
         flag, and what we published ourselves."""
         if copy.retain:
-            self.counters["stored values left out"] += 1
+            self.counters["retained replays ignored"] += 1
             return False
         is_echo = echo_filter.consume_echo(copy.topic, copy.payload)
-        self.counters["own echoes"] += is_echo
-        self.counters["own echoes that did not come"] = echo_filter.missed_count
+        self.counters["echoes"] += is_echo
+        self.counters["echoes missed"] = echo_filter.missed_count
         if not is_echo:  # then its other copies are none, either
             echo_filter.expect(copy.topic, copy.payload, self._expected_copies(copy.topic) - 1)
         return not is_echo

@@ -153,7 +153,7 @@ class EmbeddedBroker:
         """Hand publications to the broker's clients."""
         for each in publications:
             if self.problem or self._queue.full():
-                reason = "broker away" if self.problem else "broker slow"
+                reason = "broker disconnected" if self.problem else "broker buffer full"
                 self.counters[f"dropped: {reason}"] += 1
             else:
                 self.counters["injected"] += 1

@@ -135,7 +135,7 @@ class Capture:
         """Return which subscription brought a copy, which was captured before, of what comes first
         on this connection; 0 if none did."""
         other = self._overlap_dedup.captured_subscription(publish)
-        self.counters["copies of what was captured before"] += other > 0
+        self.counters["overlap copies after reconnect"] += other > 0
         return other
 
     def append_if_room(self, record: RecordedPublication) -> bool:
@@ -166,7 +166,7 @@ class Capture:
             self._overlap_dedup.on_publication()
             candidate = self._redelivery_filter.match_redelivery(publish)
             if candidate is not None:
-                self.counters["captured before"] += 1
+                self.counters["redeliveries"] += 1
             elif not is_selected:
                 self._overlap_dedup.on_duplicate(publish)
             elif self._has_failed:
@@ -217,7 +217,7 @@ class Capture:
             offset = self.journal.writer.end  # never durable
         else:
             self._not_durable.append((offset, publication))
-            self.counters["kept"] += 1
+            self.counters["journaled"] += 1
         seen = self._redelivery_filter.add_captured(
             publish, publication.sequence, offset, subscriptions
         )

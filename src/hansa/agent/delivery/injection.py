@@ -164,7 +164,7 @@ class Injection:
                     first.origin, first.epoch, first.first, first.last, first.reason
                 )
             elif first.topic.startswith("$") or self._port.is_local_topic(first.topic):
-                self.counters["dropped: topic stays at its broker"] += 1
+                self.counters["dropped: local topic"] += 1
                 self._not_durable.append(
                     (self.inbox.skip_publication(first), None, _inbox_committed_event(first))
                 )
@@ -305,7 +305,7 @@ class Injection:
     def _quarantine_entry(self, entry: InboxEntry) -> None:
         """Let the others pass. A value must not replace a newer one when it comes after all, not
         even in another life."""
-        self.counters["put off: the broker ends the connection"] += 1
+        self.counters["quarantined: broker closed the connection"] += 1
         self._report_retained_uncertain((entry,))
         if entry.record.retain:
             with self._stop_on_journal_error():
@@ -324,7 +324,7 @@ class Injection:
         for entry in recovered[window:]:
             entry.was_sent = entry.is_recovered = False
         uncertain = [each for each in bound if each.was_sent]
-        self.counters["inject_uncertain"] += len(uncertain)
+        self.counters["injections uncertain"] += len(uncertain)
         if not uncertain:
             return
         if self._settings.session_loss_policy == "no-dup":
@@ -374,7 +374,7 @@ class Injection:
         del self._in_flight[entry.packet_id]
         self._enqueue_followers(entry)
         if step.reason in QUOTA_REASONS and type(step) is not PubCompPacket:
-            self.counters["put off: the broker's quota is exceeded"] += 1
+            self.counters["retried: broker quota exceeded"] += 1
             self._report_retained_uncertain((entry,))
             self.quota_backoff.on_quota_exceeded(
                 entry, (*self._in_flight.values(), *self._to_release)

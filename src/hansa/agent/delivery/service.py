@@ -139,7 +139,7 @@ class DeliveryService:
         self._count_truncated(JOURNAL_DIRECTORY, self._outbox.writer.truncated_bytes)
         self._count_truncated(INBOX_DIRECTORY, self._inbox.writer.truncated_bytes)
         self.connect_marker = ConnectMarker(
-            state.path / CONNECT_MARKER_FILE, alarms.setter("greeting")
+            state.path / CONNECT_MARKER_FILE, alarms.setter("connect marker")
         )
         self._before_rollover: list[Publication | effects.Gap] = []
         """What came before a new epoch began; the node sends no more than it may hold."""
@@ -154,8 +154,8 @@ class DeliveryService:
 
     def _count_truncated(self, name: str, count: int) -> None:
         if count:
-            log.info("torn end cut from the %s bytes=%d", name, count)
-            self.counters[f"torn bytes cut from the {name}"] += count
+            log.info("torn records truncated in %s bytes=%d", name, count)
+            self.counters[f"truncated bytes in {name}"] += count
 
     def restored_state(self) -> RestoredState:
         """Return what the node starts with."""
@@ -181,7 +181,7 @@ class DeliveryService:
             on_commit=self._report_trimmed,
         )
         self.capture.newest_subscription = lambda: broker.newest_subscription
-        self.capture.report_broker_problem = self._alarms.setter("broker went back")
+        self.capture.report_broker_problem = self._alarms.setter("broker state rolled back")
         self.injection = Injection(
             self._inbox,
             broker,
@@ -190,14 +190,14 @@ class DeliveryService:
             settings=self._settings,
         )
         self.injection.quota_backoff.set_alarm = self._alarms.setter("broker quota")
-        self.injection.quarantine.set_alarm = self._alarms.setter("broker ends connections")
+        self.injection.quarantine.set_alarm = self._alarms.setter("message quarantined")
         self.injection.on_dropped = self.report_dropped
         self.injection.on_retained_uncertain = self._report_uncertain
         self._peer_store = PeerStore(
             self._peers,
             write=self._state.save_peers,
             on_persisted=driver.feed,
-            set_alarm=self._alarms.setter("acquaintances"),
+            set_alarm=self._alarms.setter("peer store"),
         )
         if self._outbox.is_cloned:
             self._schedule_rollover(self._identity.incarnation, CLONE_CHECK_ALONE_S)
@@ -246,7 +246,7 @@ class DeliveryService:
         self.capture.record_acknowledged(self._driver.node.delivery.acknowledged)
         self.capture.schedule_rollover(epoch, delay_s)
         text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
-        self._alarms.set("journal restored", text)
+        self._alarms.set("journal restored from copy", text)
 
     def on_notification(self, notification: Effect) -> None:
         """Note what the node tells of guaranteed delivery."""
@@ -255,11 +255,13 @@ class DeliveryService:
                 self.counters["gaps"] += 1
                 who = self._label_node(origin)
                 text = f"of what {who} published, positions {first} to {last} are lost: {reason}"
-                self._alarms.set("gap", text)
+                self._alarms.set("delivery gap", text)
             case DeliveryAbandoned(node, _, first, last):
-                self.counters["given up"] += 1
+                self.counters["deliveries abandoned"] += 1
                 lost = f"positions {first} to {last} were not delivered"
-                self._alarms.set("given up", f"{self._label_node(node)} was away too long: {lost}")
+                self._alarms.set(
+                    "delivery abandoned", f"{self._label_node(node)} was away too long: {lost}"
+                )
             case NodeReachable(node):
                 self._lease_store.on_node_reachable(node)
                 if self._outbox.is_cloned:
@@ -324,7 +326,7 @@ class DeliveryService:
 
     def _on_outbox_event(self, event: JournalCommitted | HeardPersisted | EpochStarted) -> None:
         if isinstance(event, EpochStarted):
-            self.counters["epochs renewed"] += 1
+            self.counters["epoch rollovers"] += 1
             self._alarms.set("journal damaged", self._outbox.damage_text)
             self._first_sequence = 1
             early, self._before_rollover = self._before_rollover, []
@@ -353,7 +355,7 @@ class DeliveryService:
                 else ""
             )
             text = f"positions before {first} are dropped, not acknowledged by {names}{more}"
-            self._alarms.set("retention", text)
+            self._alarms.set("undelivered publications trimmed", text)
         self._first_sequence = first
 
     # ------------------------------------------------------------ what the broker's client tells
@@ -363,10 +365,10 @@ class DeliveryService:
     ) -> None:
         """The broker is there, and perhaps has forgotten the agent's session."""
         is_uncertain = session_present and self.connect_marker.is_uncertain
-        self.counters["broker_session_unsure"] += is_uncertain
-        self._alarms.set("broker session unsure", SESSION_UNCERTAIN if is_uncertain else "")
+        self.counters["broker sessions uncertain"] += is_uncertain
+        self._alarms.set("broker session uncertain", SESSION_UNCERTAIN if is_uncertain else "")
         if session_expected and not session_present:
-            self.counters["broker_session_lost"] += 1
+            self.counters["broker sessions lost"] += 1
             text = "the broker has forgotten the agent's session: publications may be lost"
             self._alarms.set("broker session lost", text)
         self.capture.on_connected(session_present)
@@ -445,8 +447,8 @@ class DeliveryService:
         return {
             "epoch": epoch,
             "position": position - 1,
-            "first": writer.first_sequence,
-            "settled": delivery.acknowledged_by_all,
+            "first_position": writer.first_sequence,
+            "acknowledged_by_all": delivery.acknowledged_by_all,
             "pending": {f"{node:016x}": count for node, count in delivery.pending.items()},
             "unsynced_bytes": writer.end - writer.durable,
             "inbox": len(self._inbox.entries),

@@ -34,7 +34,9 @@ class DeliverySettings:
             raise UsageError(f"inbox_bytes must be at least 1, not {self.inbox_bytes}")
         if self.session_loss_policy not in SESSION_LOSS_POLICIES:
             choice = " or ".join(SESSION_LOSS_POLICIES)
-            raise UsageError(f"prefer must be {choice}, not {self.session_loss_policy!r}")
+            raise UsageError(
+                f"session_loss_policy must be {choice}, not {self.session_loss_policy!r}"
+            )
         self.outbox_settings()
 
     def outbox_settings(self) -> JournalSettings:

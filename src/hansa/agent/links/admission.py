@@ -29,7 +29,7 @@ out a neighbour that is about to say hello; more costs memory and work for the n
 
 NO_HELLO = f"no hello within {HELLO_S:.0f} s"
 TOO_MANY_BYTES = f"more than {HELLO_BYTES} bytes before an agreed hello"
-EVICTED = f"{PENDING_MAX} connections without hello, one gave way to a newcomer"
+EVICTED = f"{PENDING_MAX} connections without hello, one evicted for a new connection"
 NO_ROOM = "no room for another link"
 
 

@@ -72,7 +72,7 @@ LINK_NAME = re.compile("([0-9a-f]{16})/([0-9a-zA-Z]{1,64})")
 UNKNOWN_STREAM_TOKEN = bytes(TOKEN_BYTES)
 """The token in a CLOSE for a stream that is not known here."""
 
-CREDENTIALS_WITHHELD = "withheld: user name and password from an address that is not configured"
+CREDENTIALS_WITHHELD = "credentials withheld: address not configured"
 NODE_NOT_ACCEPTED = "[link.mqtt] accept does not name the node"
 
 PACKET_OVERHEAD_BYTES = 1_024

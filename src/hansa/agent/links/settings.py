@@ -87,7 +87,7 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
         raise UsageError(f"[link] transport must be one of {choice}, not {link.transport!r}")
     if link.window_bytes < WINDOW_BYTES_MIN:
         raise UsageError(
-            f"[link] window must be at least {WINDOW_BYTES_MIN} bytes, not {link.window_bytes}"
+            f"[link] window_bytes must be at least {WINDOW_BYTES_MIN} bytes, not {link.window_bytes}"
         )
     if link.transport != "mqtt":
         check_link_exposure(link.host, link.insecure)

@@ -116,7 +116,7 @@ class UdpLinks:
             elif len(datagram) >= HEADER_BYTES:
                 self._answer_unknown(datagram[:1], datagram[1:HEADER_BYTES], sender)
             else:
-                self.counters["datagrams that mean nothing"] += 1
+                self.counters["invalid datagrams"] += 1
         for link, datagrams in batches.items():
             link.receive(datagrams)
 
@@ -132,7 +132,7 @@ class UdpLinks:
         elif kind in (CONFIRM, DATA, FRAGMENT):
             self._reply(CLOSE + session, sender)
         elif kind != CLOSE:
-            self.counters["datagrams that mean nothing"] += 1
+            self.counters["invalid datagrams"] += 1
 
     def _may_accept(self, session: bytes, sender: SocketAddress) -> bool:
         if (session, sender) in self._sessions:
@@ -182,7 +182,7 @@ class UdpLinks:
         try:
             self._socket.sendto(datagram, sender)
         except OSError:
-            self.counters["answers that did not leave"] += 1
+            self.counters["datagram answers not sent"] += 1
 
     # ------------------------------------------------------------ dialling
 

@@ -46,9 +46,9 @@ class Qos2Client:
     def publish(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 2."""
         if not self._is_online:
-            self.counters["dropped: broker away"] += 1
+            self.counters["dropped: broker disconnected"] += 1
         elif len(self._queue) >= QUEUE_MAX:
-            self.counters["dropped: broker slow"] += 1
+            self.counters["dropped: broker buffer full"] += 1
         else:
             self._queue.append((topic, payload))
             self._send()
@@ -91,7 +91,7 @@ class Qos2Client:
 
     def _on_disconnected(self, reason: str) -> None:
         lost = len(self._queue) + len(self._unaccepted)
-        self.counters["dropped: broker away"] += lost
+        self.counters["dropped: broker disconnected"] += lost
         self._is_online = False
         self._queue.clear()
         self._unaccepted.clear()

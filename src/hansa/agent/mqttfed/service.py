@@ -105,7 +105,7 @@ class FedAgent:
             return None
         return ObserverClient(
             choose_observer(broker, f"{self._client_id_prefix}-"),
-            self._connection_factory(own, "watcher"),
+            self._connection_factory(own, "observer"),
             feed=self._on_interest_changed,
             on_finding=self._event_log.log_finding,
             histories=choose_histories(broker),
@@ -131,7 +131,9 @@ class FedAgent:
             place = Address(admin.host, admin.port)
             raise UsageError(listen_error_text(place, "admin", error)) from error
         place = Address(admin.host, server.sockets[0].getsockname()[1])
-        log.info("agent up mode=mqtt-fed id=%d pages=http://%s", self._settings.mqtt_fed.id, place)
+        log.info(
+            "agent up mode=mqtt-fed id=%d endpoints=http://%s", self._settings.mqtt_fed.id, place
+        )
         connections = [
             each.connection for each in (self._own_client, *self._neighbour_clients.values())
         ]
@@ -179,7 +181,7 @@ class FedAgent:
                 case TopicCoreChanged(topic, core):
                     log.info("core changed topic=%r core=%s", topic, core)
                 case MessageIgnored(reason, detail):
-                    self._counters[f"left aside: {reason}"] += 1
+                    self._counters[f"ignored: {reason}"] += 1
                     log.debug("message ignored reason=%r detail=%s", reason, quote_text(detail))
         self._update_timer()
 
@@ -230,6 +232,6 @@ class FedAgent:
             "topics": {
                 topic: asdict(view) for topic, view in self._node.status(self._now()).items()
             },
-            "left_out": sorted(self._subscribed_topics.unsupported_filters),
+            "unsupported_filters": sorted(self._subscribed_topics.unsupported_filters),
             "counters": dict(counters),
         }

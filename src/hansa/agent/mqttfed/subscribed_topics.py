@@ -50,7 +50,9 @@ class SubscribedTopics:
         if len(self._logged) >= LOGGED_MAX:
             self._logged.clear()
         self._logged.add(topic_filter)
-        log.warning("filter left out filter=%r reason='mqtt-fed has no wildcards'", topic_filter)
+        log.warning(
+            "filter not announced filter=%r reason='mqtt-fed has no wildcards'", topic_filter
+        )
 
 
 def federated_topic(topic_filter: str) -> str:

@@ -106,7 +106,7 @@ class MessageRecorder:
                 )
             except JournalUnusable:  # the commit says why
                 is_recorded = False
-            self.counters["recorded" if is_recorded else "dropped: not recorded, disk behind"] += 1
+            self.counters["recorded" if is_recorded else "dropped: recording, disk too slow"] += 1
         if self._commit_timer is None:
             loop = asyncio.get_running_loop()
             self._commit_timer = loop.call_later(COMMIT_S, self._commit)

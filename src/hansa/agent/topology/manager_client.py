@@ -132,7 +132,7 @@ class ManagerClient:
                 "POST", "/api/v1/join", self._callbacks.make_join_request()
             )
         )
-        log.info("joined through the manager number=%s", self._node_number)
+        log.info("joined manager node_number=%s", self._node_number)
 
     async def _report_and_listen(self) -> None:
         """Report and listen until one of them finds that this node has to join again."""

@@ -158,7 +158,7 @@ class AgentFaults:
         counters, alarms = status["counters"], status["alarms"]
         assert isinstance(counters, dict)
         assert isinstance(alarms, dict)
-        return bool(counters.get("epochs renewed")) or "journal damaged" in alarms
+        return bool(counters.get("epoch rollovers")) or "journal damaged" in alarms
 
     async def rejoin_empty(self, place: int) -> None:
         """Let an agent come back without any state: as a new node."""
@@ -268,7 +268,9 @@ async def _wait_for_exit(
 def _contested(node: LocalNode) -> int:
     """Return how often an agent has met its own id, and raised an alarm for it."""
     status: Any = node.status()
-    return int(status["counters"].get(CONTESTED, 0)) if "identity" in status["alarms"] else 0
+    return (
+        int(status["counters"].get(CONTESTED, 0)) if "incarnation raised" in status["alarms"] else 0
+    )
 
 
 def _make_lower_id_state(node: LocalNode, lowest: str) -> None:

@@ -161,7 +161,7 @@ class BrokerFaults:
     async def _lost_sessions(self, place: int) -> int:
         counters = (await self._status(place))["counters"]
         assert isinstance(counters, dict)
-        return int(counters.get("broker_session_lost", 0))
+        return int(counters.get("broker sessions lost", 0))
 
     async def _status(self, place: int) -> dict[str, object]:
         """Ask an agent, which may just have been started."""

@@ -17,21 +17,25 @@ POLL_S = 0.25
 
 EXPECTED_ALARMS = frozenset(
     (
-        "broker ends connections",
-        "broker queue",
+        "message quarantined",
+        "broker dropped messages",
         "broker quota",
         "broker session taken over",
-        "broker session unsure",
-        "clock",
-        "identity",
+        "broker session uncertain",
+        "clock set back",
+        "incarnation raised",
         "retained",
     )
 )
 """Alarms that tell of what was done from outside, by us or by the machine, and of no loss. What one
 of them holds back is in the inbox."""
 
-SESSION_LOSS_ALARMS = frozenset(("broker session lost", "broker went back"))
-STATE_LOSS_ALARMS = SESSION_LOSS_ALARMS | {"journal restored", "journal damaged", "inbox damaged"}
+SESSION_LOSS_ALARMS = frozenset(("broker session lost", "broker state rolled back"))
+STATE_LOSS_ALARMS = SESSION_LOSS_ALARMS | {
+    "journal restored from copy",
+    "journal damaged",
+    "inbox damaged",
+}
 """Alarms that tell of a memory where it was lost."""
 
 StatusJson = Mapping[str, Any]
@@ -115,7 +119,7 @@ def _allowed_alarms(is_forgetful: bool, is_reborn: bool) -> Set[str]:
         if is_forgetful
         else frozenset[str]()
     )
-    return EXPECTED_ALARMS | lost | {"gap"}
+    return EXPECTED_ALARMS | lost | {"delivery gap"}
 
 
 def _alarm_problems(alarms: Mapping[str, str], allowed: Set[str]) -> Iterator[str]:

@@ -86,7 +86,7 @@ class BrokerFindings:
     """Subscriptions that an agent would know from the log file."""
     is_observed: bool | None = None
     """Whether log file and counters show that an agent would know every subscription."""
-    unobserved: str = ""
+    observer_problem: str = ""
     """Why it would not."""
     restores_sessions: bool = False
     """Whether the log shows that the broker saves its sessions to disk."""
@@ -206,7 +206,9 @@ def _check_history(learned: BrokerFindings) -> list[BrokerAdvice]:
         found.append(BrokerAdvice(Severity.WARNING, problem, LOG_FILE_LINES))
     if learned.is_observed is False:
         remedy = RESTART_IS_NOT_ENOUGH if learned.restores_sessions else SIGHUP_IS_NOT_ENOUGH
-        problem = f"an agent would not know every subscription: {learned.unobserved}; {remedy}"
+        problem = (
+            f"an agent would not know every subscription: {learned.observer_problem}; {remedy}"
+        )
         found.append(BrokerAdvice(Severity.WARNING, problem))
     elif learned.earlier_count and learned.has_history is not True:
         problem = (
@@ -310,6 +312,6 @@ def _check_overlap(learned: BrokerFindings) -> list[BrokerAdvice]:
         return []
     problem = (
         "of a publication that two filters of one client match it sends one copy: write"
-        ' overlapping = "once" in [broker] of the agent\'s settings'
+        ' overlap_copies = "once" in [broker] of the agent\'s settings'
     )
     return [BrokerAdvice(Severity.WARNING, problem)]
