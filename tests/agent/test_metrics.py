@@ -34,7 +34,7 @@ STATUS: dict[str, Any] = {
     },
     "alarms": {"delivery gap": "lost"},
     "sizes": {"groups": 3},
-    "counters": {"captured": 1, "dropped: expired": 4, "alarms: gap": 5, "gaps": 2},
+    "counters": {"captured": 1, "dropped: expired": 4, "alarms: delivery gap": 5, "gaps": 2},
     "neighbours": {"07": {"rtt_ms": 2.0, **TRAFFIC}, "08": {"rtt_ms": None, **IDLE}},
 }
 

@@ -513,7 +513,7 @@ async def test_what_was_not_confirmed_is_entered_anew_in_a_resumed_session(life)
     scene.connect()
     assert await scene.wishes() == [("a/#", 1), ("a/b", 3)]
     again = await life(session_present=True)
-    assert again.log.held == {"a/#": 1, "a/b": 3}
+    assert again.log.identifiers == {"a/#": 1, "a/b": 3}
 
 
 @in_loop
@@ -578,7 +578,7 @@ async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(li
 async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, monkeypatch):
     """Requests stay in their order; what was decided for a connection that is gone is dropped."""
     may_sync = threading.Event()
-    monkeypatch.setattr(subscription_log, "sync", lambda file: may_sync.wait(PATIENCE))
+    monkeypatch.setattr(subscription_log, "sync_file", lambda file: may_sync.wait(PATIENCE))
     scene = await life()
     scene.client.subscribe(["a", "b"])
     scene.connect()

@@ -54,7 +54,7 @@ def test_an_echo_is_expected_for_a_while_only(echoes, clock):
     assert echoes.consume_echo("t", b"x")
     clock.now += ECHO_EXPECTED_S
     assert not echoes.consume_echo("t", b"x")
-    assert echoes.missed == 1
+    assert echoes.missed_count == 1
 
 
 def test_when_too_many_are_due_it_says_so_until_some_have_come_or_never_will(

@@ -1,4 +1,4 @@
-"""The watcher between a connection and an observer, both made of lists."""
+"""The observer client between a connection and an observer, both made of lists."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.agent.waiting import until
 
-from hansa.agent.broker import observer_client as watcher_module
+from hansa.agent.broker import observer_client
 from hansa.agent.broker.observer_client import ObserverClient
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
@@ -88,14 +88,14 @@ class Scene:
         self.observer = ListObserver(*subscriptions)
         self.fed: list[InterestChanged] = []
         self.found: list[ObserverFinding] = []
-        self.watcher = ObserverClient(
+        self.client = ObserverClient(
             self.observer,
             FakeConnection,  # type: ignore[arg-type]
             feed=self.fed.append,
             on_finding=self.found.append,
             histories=histories,
         )
-        self.broker: Any = self.watcher.connection
+        self.broker: Any = self.client.connection
 
     def connect(self, *reasons: int) -> None:
         self.broker.told(CONNECTED)
@@ -109,7 +109,7 @@ class Scene:
 
 
 def run(work: Callable[[], Any]) -> Any:
-    """Run something inside a loop, for the watcher's clock."""
+    """Run something inside a loop, for the clock of the client."""
 
     async def inside() -> Any:
         outcome = work()
@@ -161,7 +161,7 @@ def test_histories_are_asked_in_turn_until_the_picture_is_whole():
 
 
 def test_a_sign_that_something_was_missed_has_the_history_read_again(monkeypatch):
-    monkeypatch.setattr(watcher_module, "RESYNC_DELAY_S", 0.01)
+    monkeypatch.setattr(observer_client, "RESYNC_DELAY_S", 0.01)
     scene = Scene(LOG, histories=[Told("first", "second")])
 
     async def work() -> None:
@@ -175,7 +175,7 @@ def test_a_sign_that_something_was_missed_has_the_history_read_again(monkeypatch
 
 
 def test_a_fault_is_told_and_the_next_sign_has_the_history_read_again(monkeypatch):
-    monkeypatch.setattr(watcher_module, "RESYNC_DELAY_S", 0.01)
+    monkeypatch.setattr(observer_client, "RESYNC_DELAY_S", 0.01)
     scene = Scene(LOG, histories=[Told("fault", "second")])
     faults: list[object] = []
 
@@ -223,7 +223,7 @@ def test_a_new_connection_ends_what_the_former_one_began():
             scene.connect()
             await until(lambda: scene.observer.calls, "begun")
             scene.observer.calls.clear()
-        scene.watcher.stop()
+        scene.client.stop()
 
     run(work)
     assert scene.fed == []
@@ -239,12 +239,12 @@ def test_a_refused_log_topic_is_told():
     scene = Scene(LOG, "b")
     run(lambda: scene.connect(0x87, 0))
     assert [str(each) for each in scene.found] == [
-        f"Incomplete(reason='the broker does not let the agent subscribe to {LOG}')"
+        f"ObservationIncomplete(reason='the broker does not let the agent subscribe to {LOG}')"
     ]
 
 
 def test_a_broker_that_sends_no_log_is_told_and_one_that_does_is_not(monkeypatch):
-    monkeypatch.setattr(watcher_module, "LOG_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(observer_client, "LOG_TIMEOUT_S", 0.01)
 
     async def silent() -> Scene:
         scene = Scene(LOG)
@@ -269,7 +269,7 @@ def test_a_snapshot_is_wanted_again_and_a_foreign_one_is_left():
 
     def work() -> None:
         for saved in (None, {"bad": 1}, {"good": 1}):
-            scene.watcher.restore(saved)
+            scene.client.restore(saved)
 
     run(work)
     assert scene.fed == [InterestChanged(("saved",))]
@@ -278,7 +278,7 @@ def test_a_snapshot_is_wanted_again_and_a_foreign_one_is_left():
 
 def test_an_observer_that_needs_no_broker_is_known_at_once():
     scene = Scene()
-    run(scene.watcher.start)
+    run(scene.client.start)
     assert scene.fed == [InterestChanged()]
 
 
@@ -288,7 +288,7 @@ def test_what_was_valid_for_a_time_only_is_withdrawn():
         scene.observer.due = asyncio.get_running_loop().time()
         scene.receive(b"+a")
         await until(lambda: len(scene.fed) == 2, "expiry")
-        scene.watcher.stop()
+        scene.client.stop()
         return scene
 
     assert run(work).fed == [InterestChanged(("a",)), InterestChanged((), ("late",))]
@@ -300,7 +300,7 @@ def test_what_was_valid_for_a_time_only_is_withdrawn():
 class Unsure(ListObserver):
     """Knows everything or not as a test says; wants `a`."""
 
-    def wanted(self) -> tuple[str, ...]:
+    def subscribed_filters(self) -> tuple[str, ...]:
         return self.names
 
     names: tuple[str, ...] = ("a",)
@@ -311,15 +311,15 @@ class WideScene(Scene):
         super().__init__(LOG, histories=histories)
         self.observer: Unsure = Unsure(LOG)
         self.observer.is_complete, self.observer.incomplete_reason = False, "something is unknown"
-        self.watcher.observer = self.observer
-        self.watcher.filters_when_unknown = wide
+        self.client.observer = self.observer
+        self.client.filters_when_unknown = wide
         self.reasons: list[str] = []
-        self.watcher.incomplete = self.reasons.append
+        self.client.incomplete = self.reasons.append
 
     def become(self, *, complete: bool) -> None:
         self.observer.is_complete = complete
         self.observer.incomplete_reason = "" if complete else "something is unknown"
-        self.watcher.apply_output(ObserverOutput())
+        self.client.apply_output(ObserverOutput())
 
 
 def test_while_subscriptions_are_unknown_the_wide_filters_are_announced():
@@ -327,7 +327,7 @@ def test_while_subscriptions_are_unknown_the_wide_filters_are_announced():
 
     def work() -> None:
         scene.connect()
-        assert (scene.fed, scene.watcher.wide) == ([InterestChanged(("#", "x"))], ("#", "x"))
+        assert (scene.fed, scene.client.wide) == ([InterestChanged(("#", "x"))], ("#", "x"))
         scene.become(complete=True)
         scene.become(complete=True)
         scene.become(complete=False)
@@ -365,7 +365,7 @@ def test_the_interest_is_not_widened_before_the_history_was_read():
 
     async def work() -> None:
         scene.connect()
-        assert (scene.fed, scene.watcher.wide) == ([], ())
+        assert (scene.fed, scene.client.wide) == ([], ())
         await until(lambda: scene.fed, "told")
 
     run(work)
@@ -378,13 +378,13 @@ def test_a_history_that_takes_long_is_not_waited_for(monkeypatch):
             await asyncio.get_running_loop().create_future()
             raise AssertionError
 
-    monkeypatch.setattr(watcher_module, "SETTLE_MAX_S", 0.01)
+    monkeypatch.setattr(observer_client, "SETTLE_MAX_S", 0.01)
     scene = WideScene("#", histories=[Endless()])
 
     async def work() -> None:
         scene.connect()
-        await until(lambda: scene.watcher.wide, "wide")
-        scene.watcher.stop()
+        await until(lambda: scene.client.wide, "wide")
+        scene.client.stop()
 
     run(work)
     assert scene.fed == [InterestChanged(("#",))]
@@ -396,29 +396,29 @@ def test_a_wide_interest_survives_a_restart_until_everything_is_known():
     def work() -> None:
         scene.connect()
         again = WideScene("#", histories=[Told("history")])
-        again.watcher.restore(scene.watcher.snapshot())
+        again.client.restore(scene.client.snapshot())
         assert again.fed == [InterestChanged(("saved", "#"))]
         again.observer.is_complete, again.observer.incomplete_reason = True, ""
-        again.watcher.start()
+        again.client.start()
         again.connect()
-        assert again.watcher.wide == ("#",)
-        again.watcher.stop()
+        assert again.client.wide == ("#",)
+        again.client.stop()
 
     run(work)
 
 
 def test_a_broker_that_sends_no_log_makes_the_interest_wide(monkeypatch):
-    monkeypatch.setattr(watcher_module, "LOG_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(observer_client, "LOG_TIMEOUT_S", 0.01)
     scene = WideScene("#")
 
     async def work() -> None:
         scene.observer.is_complete, scene.observer.incomplete_reason = True, ""
         scene.connect()
-        assert (scene.watcher.complete, scene.watcher.wide) == (True, ())
-        await until(lambda: scene.watcher.wide, "wide")
-        assert (scene.watcher.complete, scene.watcher.wide) == (False, ("#",))
+        assert (scene.client.complete, scene.client.wide) == (True, ())
+        await until(lambda: scene.client.wide, "wide")
+        assert (scene.client.complete, scene.client.wide) == (False, ("#",))
         scene.receive(b"+a")
-        assert (scene.watcher.complete, scene.watcher.wide) == (True, ())
+        assert (scene.client.complete, scene.client.wide) == (True, ())
 
     run(work)
     assert "the broker sends no log" in scene.reasons[0]
@@ -437,7 +437,7 @@ def test_what_an_observer_asks_for_besides_is_subscribed_to_once():
             return ("extra",)
 
     scene = Scene(LOG, histories=[Told("history")])
-    scene.watcher.observer = Asking(LOG)
+    scene.client.observer = Asking(LOG)
 
     async def work() -> None:
         scene.broker.told(CONNECTED)
@@ -446,7 +446,7 @@ def test_what_an_observer_asks_for_besides_is_subscribed_to_once():
         scene.broker.told(effects.Subscribed(extra, b"\x00"))
         asked = [order for order in scene.broker.orders if order == inputs.Subscribe(extra)]
         assert len(asked) == 1
-        assert scene.watcher._resync_task is None  # noqa: SLF001
-        scene.watcher.stop()
+        assert scene.client._resync_task is None  # noqa: SLF001
+        scene.client.stop()
 
     run(work)

@@ -315,7 +315,7 @@ async def shout(port: int, topic: str, *payloads: bytes) -> None:
 
 def test_node_that_is_not_accepted_is_told_so(run):
     async def work(stage: Stage) -> None:
-        stage.server = Side(stage.broker.port, "server", accept=frozenset({"0" * 16}))
+        stage.server = Side(stage.broker.port, "server", accepted_nodes=frozenset({"0" * 16}))
         await stage.server.listen()
         other = Side(stage.broker.port, "other", node=NODE)
         other.dial(stage.client.address)
