@@ -120,7 +120,7 @@ def test_persistent_session_survives_kill_9_of_the_agent(pair):
     client = pair.client("c", **options)
     expected = {b"QoS 1", b"QoS 2"}  # brokers do not queue QoS 0 for clients that are away
     assert expected <= {payload for _, payload in client.wait_for_all(expected)}
-    assert pair.status()["broker"]["observed"] is True
+    assert pair.status()["broker"]["observer_complete"] is True
 
 
 def test_granted_persistent_subscription_is_on_disk_before_the_client_knows(pair):
@@ -140,7 +140,7 @@ def test_first_run_is_incomplete_until_the_operator_says_that_no_sessions_exist(
     pair.agent = pair.start_agent(**fresh)
     client = pair.client("c", clean=False, session_expiry=3600).subscribe_surely("t/1")
     eventually(lambda: pair.status()["interest"]["wide"] == ["#"], "wide interest")
-    assert "no_earlier_sessions" in pair.status()["broker"]["unobserved"]
+    assert "no_earlier_sessions" in pair.status()["broker"]["observer_problem"]
     client.kill()
     pair.agent.process.terminate()
     pair.agent.wait()
