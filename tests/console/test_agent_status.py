@@ -18,9 +18,9 @@ def page(name="alpha", node=ALPHA, **changes):
         "name": name,
         "node": node,
         "incarnation": 7,
-        "broker": {"address": "127.0.0.1:1", "connected": True, "observed": True},
+        "broker": {"address": "127.0.0.1:1", "connected": True, "observer_complete": True},
         "neighbours": {BETA if node == ALPHA else ALPHA: {"rtt_ms": 0.5, "bytes_in": 1234}},
-        "members": [ALPHA, BETA],
+        "reachable_nodes": [ALPHA, BETA],
         "cores": {ALPHA: {"distance": 0 if node == ALPHA else 1}},
         "groups": {
             "plant/#": {
@@ -32,7 +32,7 @@ def page(name="alpha", node=ALPHA, **changes):
             }
         },
         "interest": {"local": ["plant/#"], "installed": True},
-        "counters": {"captured": 3, "dropped: broker away": 1},
+        "counters": {"captured": 3, "dropped: broker disconnected": 1},
         **changes,
     }
     status = msgspec.convert(told, agent_status.AgentStatus, strict=False)
@@ -55,7 +55,7 @@ def test_all_that_an_operator_asks_is_there():
         "plant/# alpha alpha beta alpha 0 beta",
         "plant/# alpha alpha beta beta 1 alpha",
         "alpha 1 plant/# yes",
-        "dropped: broker away 2 alpha",
+        "dropped: broker disconnected 2 alpha",
     ):
         assert line in lines
 
@@ -74,20 +74,20 @@ def test_a_member_whose_page_was_not_read_is_called_by_its_name_if_that_is_told(
 
 def test_problems_are_shown():
     away = {"address": "b:1", "connected": False, "problem": "Connection refused"}
-    blind = {"address": "b:1", "connected": True, "observed": False, "unobserved": "no log"}
+    blind = {"address": "b:1", "connected": True, "observer_complete": False, "observer_problem": "no log"}
     lines = drawn(
         page(broker=away), page("beta", BETA, broker=blind), StatusResponse("http://c", problem="x")
     )
     assert "alpha aa0000 b:1 2 installed broker: Connection refused" in lines
     assert "beta bb0000 b:1 2 installed observer incomplete: no log" in lines
     assert "? http://c: x" in lines
-    parted = page(refused=["of a meets of b"], alarms={"clock": "behind"})
+    parted = page(refused=["of a meets of b"], alarms={"clock set back": "behind"})
     (told,) = (at for at, line in enumerate(drawn(parted)) if "link refused: of a meets" in line)
     assert drawn(parted)[told + 1] == "clock: behind"
 
 
 def test_an_incomplete_observer_is_shown_once_with_what_the_agent_asks_for():
-    broker = {"address": "b:1", "connected": True, "observed": False, "unobserved": "no log"}
+    broker = {"address": "b:1", "connected": True, "observer_complete": False, "observer_problem": "no log"}
     interest = {"local": ["plant/#"], "installed": True, "wide": ["#"]}
     alarms = {"observer incomplete": "no log; meanwhile the agent asks other brokers for #"}
     lines = drawn(page(broker=broker, interest=interest, alarms=alarms))

@@ -102,7 +102,7 @@ def run(given: Sequence[str]) -> int:
         "--queue",
         action="store_true",
         help=f"try whether the broker keeps {QUEUE_TRIED} publications for a disconnected client;"
-        " if it drops some, agents at this broker may raise the alarm `broker queue`",
+        " if it drops some, agents at this broker may raise the alarm `broker dropped messages`",
     )
     args = parser.parse_args(given)
     if (args.broker is None) == (args.config is None):

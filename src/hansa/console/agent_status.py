@@ -46,8 +46,8 @@ class BrokerInfo(msgspec.Struct, frozen=True):
     address: str
     connected: bool
     problem: str = ""
-    observed: bool = True
-    unobserved: str = ""
+    observer_complete: bool = True
+    observer_problem: str = ""
     """Why subscriptions may be unknown; empty if none are."""
 
 
@@ -85,7 +85,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     incarnation: int
     broker: BrokerInfo
     neighbours: dict[str, NeighbourInfo]
-    members: tuple[str, ...]
+    reachable_nodes: tuple[str, ...]
     cores: dict[str, CoreInfo]
     groups: dict[str, GroupInfo]
     interest: InterestInfo
@@ -218,12 +218,12 @@ def _nodes(responses: Sequence[StatusResponse], names: Mapping[str, str]) -> Tab
             Text(status.name),
             Text(_short(status.node)),
             Text(status.broker.address),
-            str(len(status.members)),
+            str(len(status.reachable_nodes)),
             "installed" if status.interest.installed else "pending",
             Text("\n".join(_problems(status)), "red"),
         )
     statuses = [each.status for each in responses if each.status is not None]
-    members = {member for status in statuses for member in status.members}
+    members = {member for status in statuses for member in status.reachable_nodes}
     unseen = sorted(members - {status.node for status in statuses})
     if unseen:
         made.caption = Text(f"also members: {_names(unseen, names)}")
@@ -234,8 +234,8 @@ def _nodes(responses: Sequence[StatusResponse], names: Mapping[str, str]) -> Tab
 def _problems(status: AgentStatus) -> Iterator[str]:
     if not status.broker.connected:
         yield f"broker: {status.broker.problem or 'not connected'}"
-    elif not status.broker.observed and INCOMPLETE not in status.alarms:
-        yield f"{INCOMPLETE}: {status.broker.unobserved}"
+    elif not status.broker.observer_complete and INCOMPLETE not in status.alarms:
+        yield f"{INCOMPLETE}: {status.broker.observer_problem}"
     yield from (f"link refused: {reason}" for reason in status.refused)
     alarms = status.alarms.items()
     yield from (f"{name}: {text}" for name, text in alarms if text != status.broker.problem)

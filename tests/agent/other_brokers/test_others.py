@@ -209,5 +209,5 @@ def test_the_doctor_names_the_class_and_what_is_missing(kind, stage, capsys):
     assert "MQTT 3.1.1" in said
     assert "the broker speaks no MQTT 5: properties and the retain flag" in said
     assert "mosquitto.conf" not in said
-    assert ('overlapping = "once"' in said) == (ABLE[kind].overlapping == "once")
+    assert ('overlap_copies = "once"' in said) == (ABLE[kind].overlap_copies == "once")
     assert said.endswith("An agent can work here, with the limits named above.")

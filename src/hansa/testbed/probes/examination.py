@@ -78,7 +78,7 @@ async def examine_broker(
         earlier_count=observed.earlier_count,
         known_count=observed.known_count,
         is_observed=observed.is_complete,
-        unobserved=observed.reason,
+        observer_problem=observed.reason,
         restores_sessions=observed.has_persistence,
     )
     return replace(examination, learned=learned)
