@@ -1,6 +1,6 @@
 """Documents agree with the code: references, links, the code map, names of files and functions.
 
-`docs/reference/` is generated. After a change of settings, metrics, records or the command line, run
+`docs/reference/` is generated. After a change of settings, metrics, records or commands, run
 `REWRITE=1 ./run test tests/test_docs.py` and read the difference.
 """
 
