@@ -9,8 +9,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hansa.agent.exposure import HostRule
+from hansa.web_console import CONTENT_SECURITY_POLICY, load_assets
 
 REQUEST_BYTES_MAX = 8_192
 REQUEST_TIMEOUT_S = 5.0
@@ -50,6 +52,20 @@ _STATUS_TEXTS = {
 def json_response(value: object, status: int = 200) -> HttpResponse:
     """Return a value as a page."""
     return HttpResponse(json.dumps(value, indent=1, sort_keys=True) + "\n", status)
+
+
+def console_endpoints() -> Endpoints:
+    """Return the files of the web page."""
+    headers = {
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-cache",
+    }
+    responses = {
+        path: HttpResponse(text, content_type=content_type, headers=headers)
+        for path, (text, content_type) in load_assets().items()
+    }
+    return {path: partial(lambda found: found, response) for path, response in responses.items()}
 
 
 async def serve(

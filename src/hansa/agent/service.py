@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
 from hansa.agent import status, tasks
-from hansa.agent.admin import Endpoints, HttpResponse, json_response, serve
+from hansa.agent.admin import (
+    Endpoints,
+    HttpResponse,
+    console_endpoints,
+    json_response,
+    serve,
+)
 from hansa.agent.alarms import Alarms
 from hansa.agent.broker.access import tls_context
 from hansa.agent.broker.client import BrokerClient
@@ -28,6 +34,7 @@ from hansa.agent.event_log import EventLog
 from hansa.agent.links.link import Address
 from hansa.agent.links.link_manager import LinkManager, own_link_address
 from hansa.agent.metrics import METRICS_CONTENT_TYPE, render_metrics
+from hansa.agent.overview import membership_overview
 from hansa.agent.retained_store import RetainedStore, load_retained
 from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.agent.stopping import Shutdown
@@ -440,6 +447,8 @@ class Agent:
 
     def _endpoints(self) -> Endpoints:
         return {
+            **console_endpoints(),
+            "/overview": lambda: json_response(self.overview()),
             "/status": lambda: json_response(self.status()),
             "/healthz": lambda: json_response({"ok": True}),
             "/readyz": self._readiness,
@@ -454,11 +463,43 @@ class Agent:
             settings.admin.token, path / JOURNAL_DIRECTORY, settings.telemetry.path(path)
         )
 
+    def _problem(self) -> str:
+        """Return why the agent is not ready; empty if it is."""
+        if self.client.connection.problem or self.observer_client.complete:
+            return self.client.connection.problem
+        return f"{INCOMPLETE}: {self.observer_client.reason}"
+
     def _readiness(self) -> HttpResponse:
-        problem = self.client.connection.problem
-        if not problem and not self.observer_client.complete:
-            problem = f"{INCOMPLETE}: {self.observer_client.reason}"
+        problem = self._problem()
         return json_response({"ready": not problem, "problem": problem}, 503 if problem else 200)
+
+    def overview(self) -> dict[str, object]:
+        """Return what the web page shows all the time."""
+        return {
+            **membership_overview(self.driver.node, self.driver.links),
+            "version": __version__,
+            "name": self._settings.display_name,
+            "problem": self._problem(),
+            "broker": self._broker_status(),
+            "interest": {
+                "wide": list(self.observer_client.wide),
+                "installed": self.driver.node.is_interest_installed(),
+            },
+            "delivery": self._delivery.status(),
+            "alarms": dict(self._alarms.active),
+            "sizes": self.driver.node.sizes(),
+            "counters": dict(self._all_counters()),
+        }
+
+    def _broker_status(self) -> dict[str, object]:
+        return {
+            "address": self._broker_address,
+            "connected": not self.client.connection.problem,
+            "problem": self.client.connection.problem,
+            "observer_complete": self.observer_client.complete,
+            "observer_problem": self.observer_client.reason,
+            **({"proxy": self._proxy.status()} if self._proxy is not None else {}),
+        }
 
     def status(self) -> dict[str, object]:
         """Return everything that an operator may want to see.
@@ -472,14 +513,7 @@ class Agent:
             "node": status.format_node_id(view.node),
             "incarnation": view.incarnation,
             "link": self.link_manager.address,
-            "broker": {
-                "address": self._broker_address,
-                "connected": not self.client.connection.problem,
-                "problem": self.client.connection.problem,
-                "observer_complete": self.observer_client.complete,
-                "observer_problem": self.observer_client.reason,
-                **({"proxy": self._proxy.status()} if self._proxy is not None else {}),
-            },
+            "broker": self._broker_status(),
             "neighbours": {
                 status.format_node_id(node): {
                     "rtt_ms": neighbour.rtt_ms,

@@ -533,6 +533,10 @@ class Node:
         """Return the nodes interested in a topic whose newest interest is in force here."""
         return self._remote_interest.receivers_in_force(topic)
 
+    def is_interest_installed(self) -> bool:
+        """Whether this node's newest interest is in force at every reachable node."""
+        return self._interest_acks.is_installed
+
     def interest_acks(self) -> Collection[NodeId]:
         """Return the nodes that have acknowledged this node's newest interest."""
         return self._interest_acks.acknowledged_by
