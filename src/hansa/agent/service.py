@@ -132,7 +132,7 @@ class Agent:
         self.driver.delivery = self._delivery
         self.driver.broker = self.client
         self._telemetry.enable(state.path, settings.telemetry, self._all_counters, self._alarms)
-        self._delivery.attach(self.driver, self.client)
+        self._delivery.attach(self.driver, self.client, self._telemetry.on_injected)
         self._telemetry.attach(self.client, self._delivery)
         reader = self._make_reader_connection if isinstance(self.client, BrokerClient) else None
         self._retained = RetainedStore(

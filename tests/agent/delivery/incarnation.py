@@ -1,6 +1,7 @@
 """One life of what takes publications into a broker, on its own."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from tests.agent.delivery.crashing import crash
 from tests.agent.waiting import until
 
 from hansa.agent.delivery.inbox_journal import REDELIVERED_PROPERTY, InboxJournal
-from hansa.agent.delivery.injection import Injection
+from hansa.agent.delivery.injection import Injection, InjectionCallbacks
 from hansa.agent.delivery.settings import DeliverySettings
+from hansa.journal.records import InboxRecord
 from hansa.journal.settings import JournalSettings
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.packets import AnyHandshakePacket, PublishPacket
@@ -46,14 +48,24 @@ class Life:
         """Retained publications of QoS 0 that had to wait."""
         self.uncertain: list[tuple[str, ...]] = []
         self.backlog = InboxJournal(path, ME, 5, journal or JournalSettings())
+        self.delivered: list[InboxRecord] = []
+        self.quota_problems: list[str] = []
+        self.quarantine_problems: list[str] = []
+        self.dropped: Counter[str] = Counter()
         self.injection = Injection(
             self.backlog,
             self,
-            self.stored.append,
-            self.problems.append,
             DeliverySettings(**settings),  # type: ignore[arg-type]
+            InjectionCallbacks(
+                self.stored.append,
+                self.problems.append,
+                self.quota_problems.append,
+                self.quarantine_problems.append,
+                self.delivered.append,
+                lambda reason, topic, qos: self.dropped.update([reason]),
+                lambda topics: self.uncertain.append(tuple(topics)),
+            ),
         )
-        self.injection.on_retained_uncertain = lambda topics: self.uncertain.append(tuple(topics))
 
     def publish(self, publications: Sequence[Publication]) -> None:
         self.published += publications

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.agent.delivery.crashing import crash
 from tests.agent.waiting import until
 
-from hansa.agent.delivery.capture import Capture
+from hansa.agent.delivery.capture import Capture, CaptureCallbacks
 from hansa.agent.delivery.dedup.redelivery import PACKET_ID_HALF_RANGE
 from hansa.agent.delivery.epoch_rollover import EpochRollover
 from hansa.agent.delivery.outbox_journal import OutboxJournal
@@ -52,8 +52,18 @@ class Life:
         self.keeping = OutboxJournal(path, ME, 7, settings)
         self._epoch = self.keeping.writer.epoch
         self._number = self.keeping.writer.next_sequence
+        self.newest_subscription = 0
+        self.broker_problems: list[str] = []
         self.capture = Capture(
-            self.keeping, self._start, self._answer, self._tell, self.problems.append
+            self.keeping,
+            CaptureCallbacks(
+                self._start,
+                self._answer,
+                self._tell,
+                self.problems.append,
+                self.broker_problems.append,
+                lambda: self.newest_subscription,
+            ),
         )
         self.capture.on_connected(session_present)
 
@@ -141,27 +151,27 @@ def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
         await life.answered(2)
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard_since == {YOU: 3}
+        assert life.keeping.receivers.unheard_since == {YOU: 3}
         life.receive(publish(3))
         await life.answered(1)
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard_since == {YOU: 3}
+        assert life.keeping.receivers.unheard_since == {YOU: 3}
         life.capture.record_heard(YOU)
         assert life.heard == []
         await until(lambda: life.heard == [YOU], "heard")
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard_since == {YOU: 4}
+        assert life.keeping.receivers.unheard_since == {YOU: 4}
         life.capture.expire_node(YOU)
         life.receive(publish(4))
         await life.answered(1)
         life.crash()
         life = Life(tmp_path)
-        assert life.keeping.unheard_since == {YOU: 4}, "that was the first for a new receiver"
+        assert life.keeping.receivers.unheard_since == {YOU: 4}, "first for a new receiver"
         life.capture.expire_node(YOU)
         await life.capture.stop()
-        assert OutboxJournal(tmp_path, ME, 7, JournalSettings()).unheard_since == {}
+        assert OutboxJournal(tmp_path, ME, 7, JournalSettings()).receivers.unheard_since == {}
 
     run(work)
 
@@ -176,7 +186,7 @@ def test_a_rest_is_known_in_the_next_life(tmp_path):
 
     async def work() -> None:
         life = Life(tmp_path)
-        life.capture.newest_subscription = lambda: 2
+        life.newest_subscription = 2
         names = (b"one", b"two", b"three")
         life.receive(*(copy(n, name, 1, dup=False) for n, name in enumerate(names, 1)))
         await life.answered(3)
@@ -214,7 +224,7 @@ def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings)
 
     async def work() -> None:
         life = Life(tmp_path, settings=settings)
-        life.capture.newest_subscription = lambda: 2
+        life.newest_subscription = 2
         life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
         await life.answered(2)
         life.capture.receive_pubrel([2])
@@ -222,7 +232,7 @@ def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings)
         life.crash()
 
         life = Life(tmp_path, settings=settings)
-        life.capture.newest_subscription = lambda: 2
+        life.newest_subscription = 2
         life.capture.receive_pubrel([3])
         assert life.capture.captured_subscription(copy(4, b"two", 2, dup=False)) == 1, (
             "another copy was gone on"
@@ -242,7 +252,7 @@ def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings)
 def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.capture.newest_subscription = lambda: 2
+        life.newest_subscription = 2
         life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
         await life.answered(2)
         life.capture.receive_pubrel([2])
@@ -252,7 +262,7 @@ def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
         life.crash()
         life = Life(tmp_path)
         assert life.capture.captured_subscription(copy(4, b"two", 2)) == 1
-        assert [seen.packet_id for seen in life.keeping.recovered_candidates] == [1]
+        assert [seen.packet_id for seen in life.keeping.dedup.redelivery.candidates()] == [1]
         await life.capture.stop()
 
     run(work)
@@ -261,7 +271,7 @@ def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
 def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
-        life.capture.newest_subscription = lambda: 3
+        life.newest_subscription = 3
         life.receive(copy(1, b"one", 3, dup=False), copy(2, b"two", 3, dup=False))
         await life.answered(2)
         rest_of = life.capture.captured_subscription
@@ -510,8 +520,7 @@ def test_another_session_numbers_packets_anew(tmp_path):
         await until(lambda: not life.unsynced, "that it is another session")
         life.crash()
         life = Life(tmp_path)
-        told: list[str] = []
-        life.capture.report_broker_problem = told.append
+        told = life.broker_problems
         life.receive(publish(1))
         await life.answered(1)
         assert not told
@@ -528,14 +537,13 @@ def test_a_broker_that_goes_back_is_distrusted(tmp_path):
         await life.answered(150)
         life.crash()
         life = Life(tmp_path)
-        told: list[str] = []
-        life.capture.report_broker_problem = told.append
+        told = life.broker_problems
         life.receive(publish(149, dup=True))
         assert not told
         life.receive(publish(120, b"new"), publish(150, b"on", qos=2))
         await life.answered(3)
         assert life.started == [b"new", b"on"]
-        assert told[0].startswith("it has gone back")
+        assert told[0].startswith("the broker restored an older saved state")
         await life.capture.stop()
 
     run(work)
@@ -714,9 +722,9 @@ def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_pat
         is_forgotten.set()
         await life.rolled_over()
         await until(lambda: not life.unsynced, "the note")
-        assert life.keeping.last_assigned == {}
+        assert life.keeping.receivers.last_assigned == {}
         life.crash()
-        assert Life(tmp_path).keeping.last_assigned == {}
+        assert Life(tmp_path).keeping.receivers.last_assigned == {}
 
     run(work)
 

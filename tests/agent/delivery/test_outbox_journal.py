@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.journal.journals import spoil
 
+from hansa.agent.delivery.dedup.history import CaptureDedup, CaptureHistory
 from hansa.agent.delivery.dedup.redelivery import RedeliveryCandidate, content_digest
 from hansa.agent.delivery.outbox_journal import OutboxJournal
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
@@ -60,7 +61,7 @@ def test_it_goes_on_where_it_ended(tmp_path, settings):
     filled(tmp_path, 20, settings).writer.close()
     again = opened(tmp_path, settings)
     assert (again.writer.epoch, again.writer.next_sequence) == (7, 21)
-    assert again.last_assigned == {YOU: 20, OTHER: 19}
+    assert again.receivers.last_assigned == {YOU: 20, OTHER: 19}
     again.writer.close()
 
 
@@ -73,7 +74,7 @@ def test_what_the_broker_may_send_again_is_found_with_its_content(tmp_path):
     again = opened(tmp_path)
     found = {
         (each.packet_id, each.qos, each.sequence): each.digest
-        for each in again.recovered_candidates
+        for each in again.dedup.redelivery.candidates()
     }
     assert found == {
         (101, 1, 1): content_digest(PublishPacket("a", b"1", 1)),
@@ -115,13 +116,12 @@ def test_what_the_broker_may_send_again_is_carried_into_every_segment(tmp_path):
     made.append_publication(publication(1, qos=2), 101)
     made.writer.close()
     first = opened(tmp_path, SMALL)
-    first.redelivery_candidates = lambda: first.recovered_candidates
     for number in range(2, 20):
         first.append_publication(publication(number, before=number - 1), number)
     first.writer.close()
     last = opened(tmp_path, SMALL)
     assert (101, 2, 1) in [
-        (each.packet_id, each.qos, each.sequence) for each in last.recovered_candidates
+        (each.packet_id, each.qos, each.sequence) for each in last.dedup.redelivery.candidates()
     ]
     last.writer.close()
 
@@ -191,7 +191,7 @@ def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_new
     spoil(monkeypatch, newest, 0, 511)
     made = opened(tmp_path, settings)
     assert made.writer.epoch == 8
-    assert "set aside as damaged-7" in made.damage_text
+    assert "moved to damaged-7" in made.damage_text
     made.writer.close()
 
 
@@ -203,7 +203,11 @@ def test_of_a_journal_with_a_record_that_means_nothing_nothing_is_taken_for_know
         file.write(frame_record(CapturedRecord.KIND, b"nonsense"))
     again = opened(tmp_path)
     assert "means nothing" in again.damage_text
-    assert (again.last_assigned, again.recovered_candidates, again.previous_captures.last) == (
+    assert (
+        again.receivers.last_assigned,
+        again.dedup.redelivery.candidates(),
+        again.dedup.overlap.last_captured,
+    ) == (
         {},
         [],
         None,
@@ -258,10 +262,14 @@ def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_pat
     made.append_acknowledged({YOU: 4, OTHER: 7})
     renewed(made)
     assert (made.writer.epoch, made.writer.next_sequence) == (9, 3)
-    assert (made.last_assigned, made.acknowledged) == ({YOU: 2}, {})
+    assert (made.receivers.last_assigned, made.receivers.acknowledged) == ({YOU: 2}, {})
     made.writer.close()
     again = opened(tmp_path, settings)
-    assert (again.writer.epoch, again.last_assigned, again.recovered_candidates) == (
+    assert (
+        again.writer.epoch,
+        again.receivers.last_assigned,
+        again.dedup.redelivery.candidates(),
+    ) == (
         9,
         {YOU: 2},
         [],
@@ -278,7 +286,7 @@ def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_pat
 def test_a_new_epoch_owes_nothing_to_who_was_forgotten(tmp_path):
     made = filled(tmp_path, 4)
     made.expire_node(YOU)
-    assert renewed(made).last_assigned == {OTHER: 2}
+    assert renewed(made).receivers.last_assigned == {OTHER: 2}
     made.writer.close()
 
 
@@ -288,15 +296,15 @@ def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
     monkeypatch.setattr("hansa.agent.delivery.epoch_rollover.COPY_COMMIT_BYTES", 100)
     settings = JournalSettings(segment_bytes=300)
     made = filled(tmp_path, 40, settings)
-    repeatable = [RedeliveryCandidate(n, 1, b"digest", n) for n in (3, 39)]
-    made.redelivery_candidates = lambda: repeatable
+    candidates = {n: RedeliveryCandidate(n, 1, b"digest", n) for n in (3, 39)}
+    made.dedup = CaptureDedup(CaptureHistory(candidates))
     renewed(made).writer.close()
     again = opened(tmp_path, settings)
-    assert {(seen.packet_id, seen.sequence) for seen in again.recovered_candidates} == {
+    assert {(seen.packet_id, seen.sequence) for seen in again.dedup.redelivery.candidates()} == {
         (3, 3),
         (39, 39),
     }
-    assert again.last_assigned == {YOU: 40, OTHER: 39}
+    assert again.receivers.last_assigned == {YOU: 40, OTHER: 39}
     again.writer.close()
 
 
@@ -334,13 +342,13 @@ def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
         made.writer.commit()
     made.writer.close()
     again = opened(tmp_path, SMALL)
-    assert again.acknowledged == {YOU: 4}
+    assert again.receivers.acknowledged == {YOU: 4}
     again.writer.close()
 
 
 def test_who_was_forgotten_is_owed_nothing_in_later_lives(tmp_path):
     made = filled(tmp_path, 4)
-    owed = dict(made.last_assigned)
+    owed = dict(made.receivers.last_assigned)
     made.append_acknowledged({OTHER: 3})
     assert made.expire_node(OTHER)
     assert not made.expire_node(OTHER)
@@ -348,10 +356,10 @@ def test_who_was_forgotten_is_owed_nothing_in_later_lives(tmp_path):
     made.writer.close()
     for _ in range(2):
         again = opened(tmp_path)
-        assert again.last_assigned == {
+        assert again.receivers.last_assigned == {
             node: number for node, number in owed.items() if node != OTHER
         }
-        assert again.acknowledged == {}
+        assert again.receivers.acknowledged == {}
         again.writer.close()
 
 
@@ -362,7 +370,11 @@ def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
     file.write_bytes(file.read_bytes()[:-20])
     again = opened(tmp_path)
     assert "is damaged at offset" in again.damage_text
-    assert (again.writer.epoch, again.last_assigned, again.recovered_candidates) == (8, {}, [])
+    assert (
+        again.writer.epoch,
+        again.receivers.last_assigned,
+        again.dedup.redelivery.candidates(),
+    ) == (8, {}, [])
     again.writer.close()
 
 
@@ -388,7 +400,7 @@ def test_a_damaged_header_costs_no_publication(tmp_path):
         made.writer.close()
         made = opened(tmp_path)
         assert "its header is damaged" in made.damage_text
-        assert (made.writer.epoch, made.last_assigned[YOU]) == (7, 40)
+        assert (made.writer.epoch, made.receivers.last_assigned[YOU]) == (7, 40)
     made.writer.close()
 
 
@@ -400,7 +412,7 @@ def test_a_journal_that_is_opened_late_carries_what_may_come_again(tmp_path):
     made.writer.close()
     for _ in range(2):
         made = OutboxJournal(tmp_path, ME, 7, settings)
-        assert [seen.packet_id for seen in made.recovered_candidates] == [5]
+        assert [seen.packet_id for seen in made.dedup.redelivery.candidates()] == [5]
         made.writer.close()
 
 
@@ -411,13 +423,13 @@ def test_the_last_that_was_captured_is_known_in_a_new_segment_though_it_is_settl
     made.writer.close()
     for _ in range(2):
         made = OutboxJournal(tmp_path, ME, 7, JournalSettings(segment_seconds=1e-9))
-        last = made.previous_captures.last
+        last = made.dedup.overlap.last_captured
         assert last is not None and (
             last.packet_id,
             last.subscription,
             last.newest_subscription,
         ) == (5, 1, 2)
-        assert made.recovered_candidates == []
+        assert made.dedup.redelivery.candidates() == []
         made.writer.close()
 
 
@@ -432,7 +444,7 @@ def test_what_a_new_epoch_holds_of_former_sessions_does_not_come_again(tmp_path)
     made.adopt_epoch(renewal, made.build_rollover(renewal))
     made.append_session_started()
     made.writer.close()
-    assert OutboxJournal(tmp_path, ME, 9, JournalSettings()).recovered_candidates == []
+    assert OutboxJournal(tmp_path, ME, 9, JournalSettings()).dedup.redelivery.candidates() == []
 
 
 def test_an_empty_journal_gives_way_to_a_new_epoch(tmp_path):
@@ -476,7 +488,9 @@ def test_what_may_come_again_outlives_the_epochs_in_which_nothing_was_captured(t
     made.writer.close()
     for incarnation in (9, 10):
         made = OutboxJournal(tmp_path, ME, incarnation, JournalSettings())
-        assert [(seen.packet_id, seen.sequence) for seen in made.recovered_candidates] == [(5, -5)]
+        assert [(seen.packet_id, seen.sequence) for seen in made.dedup.redelivery.candidates()] == [
+            (5, -5)
+        ]
         made.writer.close()
 
 

@@ -24,7 +24,7 @@ from tests.agent.waiting import until
 from hansa.agent.broker.client import BrokerClient
 from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.agent.delivery import capture
-from hansa.agent.delivery.capture import Capture
+from hansa.agent.delivery.capture import Capture, CaptureCallbacks
 from hansa.agent.delivery.outbox_journal import OutboxJournal
 from hansa.journal.reader import JournalReader
 from hansa.journal.records import CapturedRecord
@@ -204,12 +204,14 @@ class Life:
         )
         self.capture = Capture(
             self.keeping,
-            self._start,
-            self.client.send_handshake_steps,
-            lambda news: None,
-            _no_problem,
+            CaptureCallbacks(
+                self._start,
+                self.client.send_handshake_steps,
+                lambda event: None,
+                _no_problem,
+                newest_subscription=lambda: self.client.newest_subscription,
+            ),
         )
-        self.capture.newest_subscription = lambda: self.client.newest_subscription
         self.client.subscribe(wanted)
 
     def _start(self, publish: PublishPacket) -> Publication:

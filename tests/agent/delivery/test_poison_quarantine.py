@@ -32,9 +32,8 @@ def test_it_is_set_aside_and_gets_another_chance(tmp_path, monkeypatch):
     monkeypatch.setattr(poison_quarantine, "QUARANTINE_S", 0.01)
 
     async def work() -> None:
-        alarms: list[str] = []
         life = Life(tmp_path)
-        life.injection.quarantine.set_alarm = alarms.append
+        alarms = life.quarantine_problems
         await two_at_a_broker_that_ends_at_the_first(life)
         assert (life.injection.counters[COUNTER], len(life.injection.quarantine)) == (1, 1)
         assert "a publication to 'a'" in alarms[-1]

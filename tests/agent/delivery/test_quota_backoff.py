@@ -17,8 +17,7 @@ def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_pa
 
     async def work() -> None:
         life = Life(tmp_path)
-        told: list[str] = []
-        life.injection.quota_backoff.set_alarm = told.append
+        told = life.quota_problems
         life.connect(receive_maximum=3)
         life.deliver(1, 2, qos=2)
         life.deliver(3, 4, 5, 6, qos=1)
@@ -98,9 +97,9 @@ def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
 
     async def work() -> None:
         life = Life(tmp_path)
-        told: list[str] = []
         life.connect()
-        life.injection.quota_backoff.set_alarm = told.append
+        told = life.quota_problems
+        told.clear()
         life.deliver(1, qos=1)
         await life.says(packet(1, qos=1))
         for _ in range(2):

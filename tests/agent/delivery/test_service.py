@@ -147,8 +147,8 @@ def test_retained_value_of_qos_0_waits_and_uncertain_topics_are_reported(tmp_pat
         gone = Publication(NodeId(9), 7, 1, 0, "value", b"", True, version=2)
         assert made.has_pending_retained
         assert made.hold_back([gone]) == []
-        made.injection.on_retained_uncertain(("value",))
-        made.injection.on_retained_uncertain(("value", "other"))
+        made._report_uncertain(("value",))  # noqa: SLF001
+        made._report_uncertain(("value", "other"))  # noqa: SLF001
         assert not any(isinstance(each, StoreUncertain) for each in scene.driver.told)
         await until(lambda: StoreUncertain(("value", "other")) in scene.driver.told, "told")
         await scene.close()

@@ -126,7 +126,7 @@ def test_a_journal_that_is_damaged_at_the_start_is_set_aside(trouble):
     flip(file, 5_000)
     trouble.start(ORIGIN)
     trouble.start(RECEIVER)
-    assert "what was owed may be lost" in trouble.alarm(ORIGIN, "journal damaged")
+    assert "pending publications may be lost" in trouble.alarm(ORIGIN, "journal damaged")
     assert list((trouble.states[ORIGIN] / "journal").glob("damaged-*"))
     trouble.wait_installed()
     trouble.publish(10)

@@ -1,10 +1,10 @@
-"""A journal of a new epoch in place of an old copy: built beside it, and put in place in one step.
+"""Builds the journal of a new epoch that replaces a restored copy.
 
-It holds what receivers have not acknowledged, in the old order, at new positions; and which packets
-the broker may send again. Until the rename the old journal is the journal, afterwards the new one:
-a crash leaves one or the other, whole.
+    copy (any number of commits) → durable → rename → delete the old journal
 
-    copy (any number of commits) → durable → rename → the old one goes
+The new journal holds the publications that receivers have not acknowledged, in the old order with
+new positions, and the redelivery candidates. Before the rename the old journal counts, after it the
+new one: a crash leaves one of them, whole.
 """
 
 import os
@@ -34,112 +34,121 @@ from hansa.journal.writer import JournalWriter
 from hansa.protocol.model import NodeId
 
 COPY_COMMIT_BYTES = 1 << 18
-"""Copied between two commits: what a renewal holds in memory, however much is owed."""
+"""Bytes between two commits: bounds the memory that a rollover needs."""
 
 TEMPORARY_SUFFIX = ".new"
-"""Ends the name of a journal that is not in place yet."""
+"""Suffix of the directory of an unfinished journal."""
 
 
 @dataclass(slots=True)
 class EpochRollover:
-    """What is to be copied, and what has become of it."""
+    """Plan of a rollover, and its result."""
 
     epoch: int
     previous_last_assigned: Mapping[NodeId, int]
     acknowledged: Mapping[NodeId, int]
-    """Per receiver, what it was owed last in the old journal, and up to where it has all of it."""
+    """By receiver, the last position in the old journal and the position up to which the receiver
+    has everything."""
     redeliverable: Mapping[int, RedeliverableRecord]
-    """By old position, what the broker may send again."""
+    """Redelivery candidates by old position."""
     last_assigned: dict[NodeId, int] = field(default_factory=dict)
-    """Per receiver, the last new position."""
+    """By receiver, the last position in the new journal."""
     new_sequences: dict[int, int] = field(default_factory=dict)
-    """New positions by old ones, of what the broker may send again."""
+    """New positions of copied redelivery candidates by old ones."""
     is_cancelled: bool = False
-    """Whether the agent stops meanwhile."""
+    """Set when the agent stops: ends the copy."""
 
     @property
     def first_pending(self) -> int:
-        """The first old position that somebody may not have."""
+        """First old position that some receiver has not acknowledged."""
         last = max(self.previous_last_assigned.values(), default=0)
-        has = (
+        acknowledged = (
             self.acknowledged.get(node, 0)
-            for node, owed in self.previous_last_assigned.items()
-            if owed > self.acknowledged.get(node, 0)
+            for node, assigned in self.previous_last_assigned.items()
+            if assigned > self.acknowledged.get(node, 0)
         )
-        return 1 + min(has, default=last)
+        return 1 + min(acknowledged, default=last)
+
+    def redeliverable_sequences(self) -> dict[int, int]:
+        """Return new positions of redelivery candidates by old ones. A candidate that was not
+        copied gets its negated packet id."""
+        return {
+            old: self.new_sequences.get(old, -record.packet_id)
+            for old, record in self.redeliverable.items()
+        }
 
     def build_journal(
         self, path: Path, node: NodeId, settings: JournalSettings, source: Iterable[CapturedRecord]
     ) -> None:
-        """Make the journal and put it in place; for a thread of its own. May be tried again."""
-        aside = path.with_name(path.name + TEMPORARY_SUFFIX)
+        """Build the journal and rename it to `path`, in the calling thread. Can be called again
+        after a failure."""
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             if not path.is_dir():
-                self._build_temporary(aside, node, settings, source)
+                self._build_temporary(temporary, node, settings, source)
                 pass_crash_point(DeliveryCrashPoint.ROLLOVER_DURABLE)
-                os.rename(aside, path)
+                os.rename(temporary, path)
             sync_directory(path.parent)
         except OSError as error:
-            raise JournalUnusable(f"cannot put {path} in place: {error.strerror}") from error
+            raise JournalUnusable(f"cannot create {path}: {error.strerror}") from error
         pass_crash_point(DeliveryCrashPoint.ROLLOVER_RENAMED)
 
     def _build_temporary(
-        self, aside: Path, node: NodeId, settings: JournalSettings, source: Iterable[CapturedRecord]
+        self, path: Path, node: NodeId, settings: JournalSettings, source: Iterable[CapturedRecord]
     ) -> None:
-        """Copy everything; leave nothing behind if the disk does not take it."""
-        shutil.rmtree(aside, ignore_errors=True)
+        """Copy everything; delete the copy if the disk is full."""
+        shutil.rmtree(path, ignore_errors=True)
         self.last_assigned.clear()
         self.new_sequences.clear()
         try:
-            with JournalWriter(aside, node, self.epoch, settings) as writer:
+            with JournalWriter(path, node, self.epoch, settings) as writer:
                 writer.carried_state = self._carried_state
                 self._copy_records(source, writer)
         except JournalUnusable:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
             raise
-        clone_detection.record_inodes(aside)
+        clone_detection.record_inodes(path)
 
     def _copy_records(self, source: Iterable[CapturedRecord], writer: JournalWriter) -> None:
         pass_crash_point(DeliveryCrashPoint.ROLLOVER_STARTED)
         for record in source:
             if self.is_cancelled:
-                raise JournalUnusable("the agent stops before its new epoch has begun")
+                raise JournalUnusable("the agent stopped during the epoch rollover")
             self._copy_record(record, writer)
             if writer.end - writer.durable >= COPY_COMMIT_BYTES:
                 writer.commit()
                 pass_crash_point(DeliveryCrashPoint.ROLLOVER_COPIED)
-        # What was copied may be of former sessions: only this may come again.
+        # Copied publications may be of former sessions: only the candidates can be redelivered.
         writer.append(SessionStartedRecord(time.time_ns()))
-        for position, unsettled in self.redeliverable.items():
-            number = self.new_sequences.get(position, -unsettled.packet_id)
-            writer.append(replace(unsettled, sequence=number))
+        for old, new in self.redeliverable_sequences().items():
+            writer.append(replace(self.redeliverable[old], sequence=new))
         writer.commit()
 
     def _copy_record(self, record: CapturedRecord, writer: JournalWriter) -> None:
         pending_receivers = [
             NodeId(node)
             for node, _ in record.previous
-            if NodeId(node) in self.previous_last_assigned  # else its lease has ended
+            if NodeId(node) in self.previous_last_assigned  # otherwise it has expired
             if record.sequence > self.acknowledged.get(NodeId(node), 0)
         ]
         if not pending_receivers:
             return
-        number = writer.next_sequence
+        sequence = writer.next_sequence
         previous = tuple((node, self.last_assigned.get(node, 0)) for node in pending_receivers)
-        writer.append(replace(record, sequence=number, previous=previous))
-        self.last_assigned.update(dict.fromkeys(pending_receivers, number))
+        writer.append(replace(record, sequence=sequence, previous=previous))
+        self.last_assigned.update(dict.fromkeys(pending_receivers, sequence))
         if record.sequence in self.redeliverable:
-            self.new_sequences[record.sequence] = number
+            self.new_sequences[record.sequence] = sequence
         else:
-            writer.append(CaptureCompletedRecord(number))
+            writer.append(CaptureCompletedRecord(sequence))
 
     def _carried_state(self) -> Iterator[JournalRecord]:
         yield LastAssignedRecord(tuple(self.last_assigned.items()))
-        for position, number in self.new_sequences.items():
-            yield replace(self.redeliverable[position], sequence=number)
+        for old, new in self.new_sequences.items():
+            yield replace(self.redeliverable[old], sequence=new)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Delete what a crash in the middle left: it is no journal yet."""
+    """Delete unfinished journals that a crash left."""
     for path in directory.glob(f"*{TEMPORARY_SUFFIX}"):
         shutil.rmtree(path, ignore_errors=True)

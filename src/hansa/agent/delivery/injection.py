@@ -1,25 +1,28 @@
-"""From the journal into the broker: each publication once, whatever crashes in between.
+"""Injection: QoS 1 and 2 publications of other nodes, from the inbox journal into the broker.
 
-    QoS 1   Bound durable → PUBLISH → PUBACK → Completed durable
-    QoS 2   Bound durable → PUBLISH → PUBREC → Accepted durable → PUBREL → PUBCOMP → Completed
+    QoS 1   InboxRecord durable → PUBLISH → PUBACK → InjectionCompletedRecord
+    QoS 2   InboxRecord durable → PUBLISH → PUBREC → InjectionAcceptedRecord durable
+            → PUBREL → PUBCOMP → InjectionCompletedRecord
 
-A publication's packet id follows from its place in the journal. So after a crash: what was accepted
-gets PUBREL, which can be said twice; what was not gets PUBLISH with the same id, which the broker
-recognises if it had come before. PUBLISH never follows PUBREL. What was bound is safe here, so its
-origin gets a receipt before the broker has it.
+The packet id follows from the inbox index, so it survives a crash. After a crash, accepted
+publications get PUBREL, which may be repeated; the others get PUBLISH with the same packet id,
+which the broker recognises if it has it. PUBLISH never follows PUBREL. The origin gets its
+acknowledgement once the InboxRecord is durable, before the broker has the publication.
 
-Retained publications to one topic keep their order whatever their QoS (`retained_order`).
+Retained publications to one topic keep their order at any QoS (`protocol/retained/write_order`).
 
-When the broker has lost the session, nobody knows what became of those under way: `no-loss` sends
-them again, `no-dup` does not; both count them. What is completed is made durable soon, although
-only such a loss needs it: or the last ones, however long ago, would count as under way.
+If the broker loses the session, publications in flight are uncertain: `no-loss` sends them again,
+`no-dup` does not, and both count them. Completions are committed soon, because without them a later
+session loss would count completed publications as in flight.
+
+If the journal cannot be written any more, injection stops, with an alarm.
 """
 
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
 from hansa.agent.delivery.group_commit import GroupCommit
@@ -47,51 +50,59 @@ from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained.write_order import RetainedOrder
 
 QUOTA_REASONS = (Reason.QUOTA_EXCEEDED, Reason.RECEIVE_MAXIMUM_EXCEEDED)
-"""Why a broker does not take a publication now. The latter is EMQX's, when it holds as many of
-QoS 2 as it can (`max_awaiting_rel`)."""
+"""Reasons for which a publication is sent again later. EMQX uses the second one when it has reached
+its limit of QoS 2 publications (`max_awaiting_rel`)."""
 
 
 class InjectionPort(Protocol):
-    """What injection asks of the broker's client."""
+    """What injection needs of the broker's client."""
 
     def inject(self, batch: Sequence[PublishPacket]) -> None:
-        """Publish these."""
+        """Publish at QoS 1 and 2."""
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        """Publish these at QoS 0."""
+        """Publish at QoS 0."""
 
     def send_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
-        """Write steps of handshakes."""
+        """Send PUBREL."""
 
     def is_local_topic(self, topic: str) -> bool:
-        """Whether publications to a topic never enter."""
+        """Whether publications to a topic are never injected."""
+
+
+class InjectionCallbacks(NamedTuple):
+    """What injection calls."""
+
+    on_inbox_committed: Callable[[InboxCommitted], None]
+    """Called when publications are durable in the inbox, so that their origin can be
+    acknowledged."""
+    set_inbox_alarm: Callable[[str], None]
+    set_quota_alarm: Callable[[str], None] = lambda text: None
+    set_quarantine_alarm: Callable[[str], None] = lambda text: None
+    on_delivered: Callable[[InboxRecord], None] = lambda record: None
+    """Called when the broker has a publication."""
+    on_dropped: Callable[[str, str, int], None] = lambda reason, topic, qos: None
+    """Called with reason, topic and QoS of a publication that the broker will never get."""
+    on_retained_uncertain: Callable[[Sequence[str]], None] = lambda topics: None
+    """Called with topics whose retained value at the broker may not be the newest one."""
 
 
 class Injection:
-    """Other nodes' publications on their way into the broker here."""
+    """Publications of other nodes on their way into one broker."""
 
     def __init__(
         self,
         inbox: InboxJournal,
         port: InjectionPort,
-        on_inbox_committed: Callable[[InboxCommitted], None],
-        set_alarm: Callable[[str], None],
         settings: DeliverySettings,
+        callbacks: InjectionCallbacks,
     ) -> None:
-        """`stored` is told what is safe here, `problem` what is wrong with the disk."""
         self.inbox = inbox
         self.counters: Counter[str] = Counter()
-        self.on_delivered: Callable[[InboxRecord], None] = lambda bound: None
-        """Told what the broker has."""
-        self.on_dropped: Callable[[str, str, int], None] = self._count_dropped
-        """Called with the reason, the topic and the QoS of what the broker will never have."""
-        self.on_retained_uncertain: Callable[[Sequence[str]], None] = lambda topics: None
-        """Told for which topics the broker may store another value than the newest."""
         self._settings = settings
         self._port = port
-        self._on_inbox_committed = on_inbox_committed
-        self._set_alarm = set_alarm
-        self._group_commit = GroupCommit(inbox.writer, self._on_durable, set_alarm)
+        self._callbacks = callbacks
+        self._group_commit = GroupCommit(inbox.writer, self._on_durable, callbacks.set_inbox_alarm)
         self._limits: BrokerLimits | None = None
         self._has_failed = False
         self._waiting_for_room: deque[Publication | Gap] = deque()
@@ -99,45 +110,47 @@ class Injection:
         self._ready: deque[InboxEntry] = deque(inbox.entries.values())
         self._in_flight: dict[int, InboxEntry] = {}
         self._to_release: deque[InboxEntry] = deque()
-        self.quota_backoff = QuotaBackoff(inbox, self._retry, self._await_durable)
-        self.quarantine = PoisonQuarantine(self._retry_quarantined)
+        self.quota_backoff = QuotaBackoff(
+            inbox, self._retry, self._await_durable, callbacks.set_quota_alarm
+        )
+        self.quarantine = PoisonQuarantine(self._retry_quarantined, callbacks.set_quarantine_alarm)
         self.retained_order = RetainedOrder[InboxEntry](port.publish)
         for entry in inbox.entries.values():
             if entry.record.retain:
                 self.retained_order.add(entry.record.topic, version=0)
         inbox.on_retained_done = self.retained_order.remove
         self._completed_offsets: deque[int] = deque()
-        """Offsets of completions of QoS 1 that are not durable; they still count as under way, so
-        that a crash makes no more duplicates than the window."""
+        """Offsets of QoS 1 completions that are not durable. They count as in flight, so that a
+        crash causes no more duplicates than `in_flight_max`."""
 
     @property
     def waiting_count(self) -> int:
-        """Publications for which there was no room; their origins have no receipt."""
+        """Publications and gaps that wait for room in the inbox; their origins are not
+        acknowledged."""
         return len(self._waiting_for_room)
 
     @property
     def _is_full(self) -> bool:
-        backlog = self.inbox
         return (
-            backlog.total_bytes > self._settings.inbox_bytes
-            or len(backlog.entries) >= PUBLISH_PACKET_IDS
+            self.inbox.total_bytes > self._settings.inbox_bytes
+            or len(self.inbox.entries) >= PUBLISH_PACKET_IDS
         )
 
     async def stop(self) -> None:
-        """Publish nothing more, and close the journal."""
+        """Publish nothing more and close the journal."""
         self.quota_backoff.reset()
         self.quarantine.stop()
         await self._group_commit.stop()
 
     def schedule_commit(self) -> None:
-        """Make durable what is noted."""
+        """Start a commit of everything appended so far."""
         self._group_commit.schedule()
 
     # ------------------------------------------------------------ from the node
 
     def add_publications(self, batch: Sequence[Publication | Gap]) -> None:
-        """Take publications over, or let them wait until there is room. What will never come waits
-        behind them: once it is noted, nothing before it is asked for again."""
+        """Add publications and gaps to the inbox, or queue them until there is room. A gap waits
+        for its turn, because the node requests nothing before a recorded gap again."""
         for each in batch:
             if isinstance(each, Publication) and each.retain:
                 self.retained_order.add(each.topic, each.version)
@@ -147,13 +160,12 @@ class Injection:
 
     @contextmanager
     def _stop_on_journal_error(self) -> Iterator[None]:
-        """Stop for good if the journal can no longer be written: only a new life knows what it
-        holds, and here nothing can be noted that the broker acknowledges."""
+        """Stop if the journal cannot be written any more: only recovery can tell what it holds."""
         try:
             yield
         except JournalUnusable as error:
             self._limits, self._has_failed = None, True
-            self._set_alarm(str(error))
+            self._callbacks.set_inbox_alarm(str(error))
 
     def _write_waiting(self) -> None:
         has_written = False
@@ -179,36 +191,36 @@ class Injection:
             pass_crash_point(DeliveryCrashPoint.INBOX_APPENDED)
             self._group_commit.schedule()
 
-    # ------------------------------------------------------------ what the disk has
+    # ------------------------------------------------------------ commits
 
     def _on_durable(self) -> None:
         durable = self.inbox.writer.durable
-        stored: dict[NodeId, InboxCommitted] = {}
+        committed: dict[NodeId, InboxCommitted] = {}
         while self._not_durable and self._not_durable[0][0] < durable:
-            _, entry, receipt = self._not_durable.popleft()
-            if receipt is not None:
-                stored[receipt.origin] = receipt
+            _, entry, event = self._not_durable.popleft()
+            if event is not None:
+                committed[event.origin] = event
             if entry is not None:
                 self._enqueue_in_order(entry)
-        if stored:
+        if committed:
             pass_crash_point(DeliveryCrashPoint.INBOX_DURABLE)
         while self._completed_offsets and self._completed_offsets[0] < durable:
             self._completed_offsets.popleft()
         with self._stop_on_journal_error():
             self._send_pubrels()
             self._publish_ready()
-        for receipt in stored.values():
-            self._on_inbox_committed(receipt)
+        for event in committed.values():
+            self._callbacks.on_inbox_committed(event)
 
     def _enqueue_in_order(self, entry: InboxEntry) -> None:
-        """Let one be published in its turn, which is not the last one if it had to wait."""
+        """Insert by index: an entry that had to wait is not the last one."""
         if not self._ready or self._ready[-1].record.index < entry.record.index:
             self._ready.append(entry)
         else:
             insort(self._ready, entry, key=lambda each: each.record.index)
 
     def _send_pubrels(self) -> None:
-        """Send PUBREL for what is durably accepted, in order."""
+        """Send PUBREL for durably accepted publications, in order."""
         durable = self.inbox.writer.durable
         steps: list[AnyHandshakePacket] = []
         while self._to_release and self._limits is not None:
@@ -224,21 +236,21 @@ class Injection:
             pass_crash_point(DeliveryCrashPoint.RELEASED)
 
     def _publish_ready(self) -> None:
-        """Publish what is ready, as far as the window lets it."""
+        """Publish ready entries while fewer than the allowed number are in flight."""
         if self._limits is None:
             return
-        window = self._in_flight_limit(self._limits)
+        in_flight_max = self._in_flight_limit(self._limits)
         if self.quota_backoff.in_flight_max is not None:
-            window = min(window, self.quota_backoff.in_flight_max)
+            in_flight_max = min(in_flight_max, self.quota_backoff.in_flight_max)
         batch: list[PublishPacket] = []
-        while self._ready and len(self._in_flight) + len(self._completed_offsets) < window:
+        while self._ready and len(self._in_flight) + len(self._completed_offsets) < in_flight_max:
             entry = self._ready[0]
             if entry.packet_id in self._in_flight:
                 break
             self._ready.popleft()
             if not entry.was_sent and message_expiry(entry.properties) == 0:
                 self._drop_entry(entry)
-                self.counters["dropped: expired"] += 1  # as its publisher wanted
+                self.counters["dropped: expired"] += 1  # as the publisher asked for
                 continue
             assert entry.accepted_offset is None and entry.offset < self.inbox.writer.durable
             if entry.record.retain and self._must_wait(entry, self._limits):
@@ -246,32 +258,29 @@ class Injection:
             self.quota_backoff.demote_older(entry.record)
             batch.append(self._make_publish(entry, self._limits))
             if batch[-1].qos:
-                entry.was_redelivered, entry.was_sent, entry.is_recovered = (
-                    batch[-1].dup,
-                    True,
-                    False,
-                )
+                entry.was_redelivered = batch[-1].dup
+                entry.was_sent, entry.is_recovered = True, False
                 self._in_flight[entry.packet_id] = entry
             else:
                 self.inbox.mark_completed(entry)
-                self.on_delivered(entry.record)
+                self._callbacks.on_delivered(entry.record)
         if batch:
             self.counters["injected"] += len(batch)
             self._port.inject(batch)
             pass_crash_point(DeliveryCrashPoint.PUBLISHED)
 
     def _make_publish(self, entry: InboxEntry, limits: BrokerLimits) -> PublishPacket:
-        bound, qos = entry.record, _effective_qos(entry, limits)
-        is_again = entry.was_sent and qos > 0
+        record, qos = entry.record, _effective_qos(entry, limits)
+        dup = entry.was_sent and qos > 0
         packet_id = entry.packet_id if qos else 0
         return PublishPacket(
-            bound.topic, bound.payload, qos, bound.retain, is_again, packet_id, (), entry.properties
+            record.topic, record.payload, qos, record.retain, dup, packet_id, (), entry.properties
         )
 
-    # ------------------------------------------------------------ what the broker says
+    # ------------------------------------------------------------ connection
 
     def on_connected(self, session_present: bool, limits: BrokerLimits) -> None:
-        """The broker is there: end what was begun, begin again what it may not have."""
+        """Start a connection: release accepted publications and publish the others again."""
         if self._has_failed:
             return
         self._limits = limits
@@ -285,7 +294,7 @@ class Injection:
                 self.quota_backoff.in_flight_max = 1
             known = [each for each in self._durable_entries() if each not in self.quarantine]
             self._to_release = deque(each for each in known if each.accepted_offset is not None)
-            # Mosquitto counts what it has of an earlier connection, and refuses what is too much.
+            # Mosquitto counts unreleased publications of earlier connections towards its limit.
             self._in_flight = {each.packet_id: each for each in self._to_release}
             for entry in self._to_release:
                 if entry.record.retain:
@@ -295,7 +304,7 @@ class Injection:
             self._publish_ready()
 
     def on_disconnected(self) -> None:
-        """What is under way will be resumed."""
+        """End a connection; the next one resumes the publications in flight."""
         self._limits = None
         unanswered = [each for each in self._in_flight.values() if each.accepted_offset is None]
         if unanswered and self.quarantine.on_disconnected(unanswered):
@@ -303,8 +312,8 @@ class Injection:
         self._in_flight.clear()
 
     def _quarantine_entry(self, entry: InboxEntry) -> None:
-        """Let the others pass. A value must not replace a newer one when it comes after all, not
-        even in another life."""
+        """Clear the retain flag of a quarantined publication: when it is sent later, in this
+        incarnation or the next, it must not replace a newer value."""
         self.counters["quarantined: broker closed the connection"] += 1
         self._report_retained_uncertain((entry,))
         if entry.record.retain:
@@ -315,15 +324,15 @@ class Injection:
     def _in_flight_limit(self, limits: BrokerLimits) -> int:
         return min(self._settings.in_flight_max, limits.receive_maximum)
 
-    def _handle_session_loss(self, window: int) -> None:
-        """The session is gone: what the broker had accepted has to be published anew or given up,
-        and so has what it may have seen. What a former life sent is unknown; it was no more than
-        the window, the oldest first."""
-        bound = self._durable_entries()
-        recovered = [each for each in bound if each.is_recovered and each.accepted_offset is None]
-        for entry in recovered[window:]:
+    def _handle_session_loss(self, in_flight_max: int) -> None:
+        """Send publications that the broker may have seen again, or complete them, by the session
+        loss policy. What a previous incarnation sent is unknown, but it was at most the oldest
+        `in_flight_max` entries."""
+        entries = self._durable_entries()
+        recovered = [each for each in entries if each.is_recovered and each.accepted_offset is None]
+        for entry in recovered[in_flight_max:]:
             entry.was_sent = entry.is_recovered = False
-        uncertain = [each for each in bound if each.was_sent]
+        uncertain = [each for each in entries if each.was_sent]
         self.counters["injections uncertain"] += len(uncertain)
         if not uncertain:
             return
@@ -334,18 +343,20 @@ class Injection:
         else:
             for entry in uncertain:
                 self.inbox.mark_redelivered(entry)
-            # Until that is durable the others wait behind them, or they would change their order.
-            waiting = [(each.offset, each, None) for each in bound if each not in self.quarantine]
+            # The others wait until that is durable, to keep the order.
+            waiting = [(each.offset, each, None) for each in entries if each not in self.quarantine]
             self._not_durable = deque([*waiting, *self._not_durable])
         self._group_commit.schedule()
 
     def _durable_entries(self) -> list[InboxEntry]:
-        """Return what is durably bound and not completed, in order."""
+        """Return the entries whose InboxRecord is durable, in order."""
         not_durable = {id(entry) for _, entry, _ in self._not_durable}
         return [each for each in self.inbox.entries.values() if id(each) not in not_durable]
 
+    # ------------------------------------------------------------ packets from the broker
+
     def on_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
-        """PUBACK, PUBREC or PUBCOMP came: a batch is of one kind."""
+        """Handle PUBACK, PUBREC or PUBCOMP; all packets of a batch are of one kind."""
         kind = type(batch[0])
         with self._stop_on_journal_error():
             for step in batch:
@@ -383,22 +394,22 @@ class Injection:
         self.quota_backoff.on_accepted(entry)
         if step.is_refused and type(step) is not PubCompPacket:
             reason = f"the broker refuses it ({describe_reason(step.reason)})"
-            self.on_dropped(reason, entry.record.topic, entry.record.qos)
+            self._callbacks.on_dropped(reason, entry.record.topic, entry.record.qos)
             self._report_retained_uncertain((entry,))
         else:
-            self.on_delivered(entry.record)
+            self._callbacks.on_delivered(entry.record)
         offset = self.inbox.mark_completed(entry)
         if type(step) is PubAckPacket:
             self._completed_offsets.append(offset)
 
     def _must_wait(self, entry: InboxEntry, limits: BrokerLimits) -> bool:
-        bound = entry.record
+        record = entry.record
         return self.retained_order.wait_or_send(
-            entry, bound.topic, bound.index, _effective_qos(entry, limits)
+            entry, record.topic, record.index, _effective_qos(entry, limits)
         )
 
     def _enqueue_followers(self, entry: InboxEntry) -> None:
-        """One is no longer in flight: line up those that had to wait for it."""
+        """Enqueue the retained publications that waited for this one."""
         if entry.record.retain:
             for follower in self.retained_order.on_completed(
                 entry.record.topic, entry.record.index
@@ -406,27 +417,25 @@ class Injection:
                 self._enqueue_in_order(follower)
 
     def _report_retained_uncertain(self, entries: Iterable[InboxEntry]) -> None:
-        """Have it checked what the broker stores instead of these, if they are retained."""
+        """Have the broker's values checked for the topics of retained entries."""
         topics = dict.fromkeys(each.record.topic for each in entries if each.record.retain)
         if topics:
-            self.on_retained_uncertain(tuple(topics))
+            self._callbacks.on_retained_uncertain(tuple(topics))
 
     def _await_durable(self, entry: InboxEntry) -> None:
-        """Publish what was written anew when that is durable."""
+        """Publish a rewritten entry when it is durable."""
         self._not_durable.append((entry.offset, entry, None))
         self._group_commit.schedule()
 
     def _retry(self, entry: InboxEntry) -> None:
-        """Give the broker what it had no room for."""
         self._enqueue_in_order(entry)
         with self._stop_on_journal_error():
             self._publish_ready()
 
     def _retry_quarantined(self, entry: InboxEntry) -> None:
-        """Try what was set aside."""
         if entry.offset < self.inbox.writer.durable:
             self._retry(entry)
-        else:  # it was written anew
+        else:  # it was rewritten
             self._await_durable(entry)
 
     def _drop_entry(self, entry: InboxEntry) -> None:
@@ -434,11 +443,8 @@ class Injection:
         self.quarantine.release(entry)
         self.inbox.mark_completed(entry)
 
-    def _count_dropped(self, reason: str, topic: str, qos: int) -> None:
-        self.counters[f"dropped: {reason}"] += 1
-
     def on_not_sent(self, batch: Sequence[PublishPacket], reason: str) -> None:
-        """These cannot be published at this broker, now or ever."""
+        """Drop publications that this broker can never take."""
         with self._stop_on_journal_error():
             for publish in batch:
                 entry = self._in_flight.pop(publish.packet_id, None)
@@ -446,8 +452,8 @@ class Injection:
                     self._enqueue_followers(entry)
                     self._report_retained_uncertain((entry,))
                     self._drop_entry(entry)
-                    self.on_dropped(reason, publish.topic, publish.qos)
-            self._group_commit.schedule()  # then those behind them get their turn
+                    self._callbacks.on_dropped(reason, publish.topic, publish.qos)
+            self._group_commit.schedule()  # the commit publishes the following entries
 
 
 def _effective_qos(entry: InboxEntry, limits: BrokerLimits) -> int:
@@ -455,14 +461,14 @@ def _effective_qos(entry: InboxEntry, limits: BrokerLimits) -> int:
 
 
 def _is_accepted(entry: InboxEntry, pubrec: PubRecPacket) -> bool:
-    """Whether the broker has a publication of QoS 2. EMQX refuses one that it had before, as its
-    packet id is taken."""
+    """Whether the broker has a QoS 2 publication. EMQX refuses one that it has already, because the
+    packet id is in use."""
     is_id_in_use = pubrec.reason == Reason.PACKET_IDENTIFIER_IN_USE
     return not pubrec.is_refused or (is_id_in_use and entry.was_redelivered)
 
 
 def _inbox_committed_event(publication: Publication) -> InboxCommitted | None:
-    """Return what its origin waits for; nobody waits for a retained value that was asked for."""
+    """Return the event for the origin's acknowledgement; a requested retained value has none."""
     if not publication.sequence:
         return None
     return InboxCommitted(publication.origin, publication.epoch, publication.sequence)

@@ -1,23 +1,18 @@
-"""The journal of what clients here published at QoS 1 and 2: what others are owed.
+"""The journal of publications that clients of this broker published at QoS 1 and 2.
 
-One directory per epoch, the greatest is the present one. After a restart it tells where the
-positions go on, what each receiver is owed, and which packets the broker may send again. A copy
-that was put back begins a new epoch.
+Each epoch has a directory; the greatest is the current one. After a restart the journal restores
+the next position, the receivers and their progress, and the redelivery candidates. A corrupt
+journal is renamed to `damaged-EPOCH` and a new epoch starts, with an alarm. If the journal is a
+restored copy (`is_cloned`), the caller has to start a new epoch: see `epoch_rollover`.
 """
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hansa.agent.delivery.dedup.reconnect_overlap import PreviousCaptures, ReconnectOverlapDedup
-from hansa.agent.delivery.dedup.redelivery import (
-    RECENT_MAX,
-    PacketIdOrder,
-    RedeliveryCandidate,
-    candidate_from_record,
-    content_digest,
-)
+from hansa.agent.delivery.dedup.history import CaptureDedup, CaptureHistory, DedupRecord
 from hansa.agent.delivery.epoch_rollover import EpochRollover, remove_unfinished
 from hansa.agent.storage import clone_detection
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
@@ -30,7 +25,6 @@ from hansa.journal.records import (
     LastAssignedRecord,
     ReceiverAckRecord,
     RecordedPublication,
-    RedeliverableRecord,
     SessionStartedRecord,
     UnheardRecord,
     seconds_since,
@@ -46,11 +40,57 @@ from hansa.protocol.model import NodeId, Publication
 NO_TOPICS = RecordedTopics()
 
 
+ReceiverRecord = LastAssignedRecord | ReceiverAckRecord | UnheardRecord
+
+
+@dataclass(slots=True)
+class OutboxReceivers:
+    """Progress of each receiver, as the journal records it."""
+
+    last_assigned: dict[NodeId, int] = field(default_factory=dict)
+    """Last position for each receiver. A node that is not listed has expired."""
+    acknowledged: dict[NodeId, int] = field(default_factory=dict)
+    """Position up to which the receiver has everything."""
+    unheard_since: dict[NodeId, int] = field(default_factory=dict)
+    """First position that the receiver cannot have: an incarnation started there and the receiver
+    has not reported its progress since."""
+
+    def apply(self, record: ReceiverRecord) -> None:
+        """Apply a record of the last segment."""
+        match record:
+            case ReceiverAckRecord(node, _, sequence):
+                self.acknowledged[NodeId(node)] = sequence
+            case UnheardRecord(node, sequence):
+                self.unheard_since[NodeId(node)] = sequence
+            case LastAssignedRecord(last_assigned):
+                self.last_assigned = {NodeId(node): last for node, last in last_assigned}
+                for known in (self.acknowledged, self.unheard_since):
+                    for node in known.keys() - self.last_assigned.keys():
+                        del known[node]
+
+    def carried_records(self) -> Iterator[ReceiverRecord]:
+        """Yield the records from which `apply` restores this state."""
+        yield self.last_assigned_record()
+        for node, sequence in self.acknowledged.items():
+            yield ReceiverAckRecord(node, 0, sequence)
+        for node, sequence in self.unheard_since.items():
+            yield UnheardRecord(node, sequence)
+
+    def last_assigned_record(self) -> LastAssignedRecord:
+        return LastAssignedRecord(tuple(self.last_assigned.items()))
+
+    def remove(self, node: NodeId) -> bool:
+        """Remove an expired node; return whether it was a receiver."""
+        self.acknowledged.pop(node, None)
+        self.unheard_since.pop(node, None)
+        return self.last_assigned.pop(node, None) is not None
+
+
 class OutboxJournal:
     """The journal of one node's own publications."""
 
     _continues_epoch = False
-    """Whether former lives captured something in this epoch."""
+    """Whether previous incarnations captured publications in this epoch."""
 
     def __init__(
         self,
@@ -60,36 +100,21 @@ class OutboxJournal:
         settings: JournalSettings,
         recorded_topics: RecordedTopics = NO_TOPICS,
     ) -> None:
-        """Open the journal of the greatest epoch, or make one. What is published to some topics is
-        recorded, for readers who take their time."""
+        """Open the journal of the greatest epoch, or create one with `new_epoch`. Publications to
+        `recorded_topics` are marked as recorded, and journals of ended epochs that may hold some
+        are kept until retention expires."""
         self._recorded_topics = recorded_topics
         self._directory = directory
         self._node = node
         self._settings = settings
-        self.last_assigned: dict[NodeId, int] = {}
-        self.acknowledged: dict[NodeId, int] = {}
-        """Per receiver, up to where it has all that it was owed, as far as the journal says."""
-        self.unheard_since: dict[NodeId, int] = {}
-        """Per receiver that has not said since what it has, the position with which a life began:
-        the first that it cannot have."""
-        self.redelivery_candidates: Callable[[], Iterable[RedeliveryCandidate]] = lambda: (
-            self.recovered_candidates
-        )
-        """Returns what the broker may send again."""
-        self.carried_redeliveries: Callable[[], Iterable[JournalRecord]] = (
-            self._default_carried_redeliveries
-        )
-        """Returns what new segments begin with for the next life to know that, and more."""
-        self.recovered_candidates: list[RedeliveryCandidate] = []
-        """What a former life left of that."""
-        self.previous_captures = PreviousCaptures()
-        self.packet_id_order = PacketIdOrder()
+        self.receivers = OutboxReceivers()
+        self.dedup = CaptureDedup(CaptureHistory())
         self.damage_text = ""
-        """What of this journal, or of a former one, is lost."""
+        """Corruption found in this journal or a previous one, for an alarm."""
         self.read_error = ""
-        """Why the journal could not be read when it was last tried."""
+        """Why the last `read_journal` failed."""
         self.is_stopping = False
-        """Whether the agent stops: the result of `recall` is not needed any more."""
+        """Whether the agent stops, so that the result of `read_journal` is not needed any more."""
         remove_unfinished(directory)
         epoch = max(_epochs(directory), default=new_epoch)
         try:
@@ -101,17 +126,15 @@ class OutboxJournal:
             self._move_damaged(epoch, error)
             self.writer = self._open_writer(max(new_epoch, epoch + 1))
         self.is_cloned = clone_detection.is_cloned(self._path_of(self.writer.epoch))
-        """Whether a copy of a journal was put back, and the original may have gone on."""
+        """Whether the journal is a restored copy, so that the original may have continued."""
         self.remove_ended_epochs()
 
     def _move_damaged(self, epoch: int, error: JournalDamaged) -> None:
-        """Keep a journal that cannot be used out of the way, and nothing of what it said."""
-        aside = self._directory / f"damaged-{epoch}"
-        self.damage_text = f"{error}; it is set aside as {aside.name}, what was owed may be lost"
-        for known in (self.last_assigned, self.acknowledged, self.unheard_since):
-            known.clear()
-        self.previous_captures, self.packet_id_order = PreviousCaptures(), PacketIdOrder()
-        self._path_of(epoch).rename(aside)
+        """Rename a corrupt journal and forget what was read from it."""
+        moved = self._directory / f"damaged-{epoch}"
+        self.damage_text = f"{error}; moved to {moved.name}, pending publications may be lost"
+        self.receivers, self.dedup = OutboxReceivers(), CaptureDedup(CaptureHistory())
+        self._path_of(epoch).rename(moved)
 
     def _path_of(self, epoch: int) -> Path:
         return self._directory / f"{epoch:020d}"
@@ -122,75 +145,34 @@ class OutboxJournal:
         return writer
 
     def remove_ended_epochs(self) -> None:
-        """Let the journals of epochs go that have ended: no node can ask for them any more."""
+        """Delete the journals of ended epochs: no node can request repair from them any more."""
         for epoch in _epochs(self._directory):
-            former = self._path_of(epoch)
-            if epoch < self.writer.epoch and not (
-                self._recorded_topics and self._is_within_retention(former)
-            ):
-                shutil.rmtree(former, ignore_errors=True)
+            path = self._path_of(epoch)
+            is_needed = self._recorded_topics and self._is_within_retention(path)
+            if epoch < self.writer.epoch and not is_needed:
+                shutil.rmtree(path, ignore_errors=True)
 
-    def _is_within_retention(self, former: Path) -> bool:
-        """Whether the journal of an epoch that has ended is still kept for who reads what was
-        recorded."""
-        ends = [path.stat().st_mtime for path in former.glob("*.log")]
+    def _is_within_retention(self, path: Path) -> bool:
+        """Whether the journal of an ended epoch is kept for readers of recorded publications."""
+        ends = [file.stat().st_mtime for file in path.glob("*.log")]
         age_s = time.time_ns() / 1e9 - max(ends, default=0.0)
         return age_s < self._settings.retention_seconds
 
     def _recover(self) -> None:
-        candidates: dict[
-            int, RedeliveryCandidate
-        ] = {}  # a packet id that is used again is no longer the former one's
-        packet_ids: dict[int, int] = {}
+        history = CaptureHistory()
         for record in self.writer.replay_last_segment():
-            match record:
-                case LastAssignedRecord() | ReceiverAckRecord() | UnheardRecord():
-                    self._recover_receivers(record)
-                case CapturedRecord(sequence=number, packet_id=packet_id):
-                    self.last_assigned.update({NodeId(node): number for node, _ in record.previous})
-                    candidates.pop(packet_id, None)
-                    candidates[packet_id] = candidate_from_record(record, content_digest(record))
-                    self.previous_captures.add(candidates[packet_id])
-                    self.packet_id_order.observe(packet_id)
-                    packet_ids[number] = packet_id
-                case RedeliverableRecord(number, packet_id):
-                    candidates[packet_id] = candidate_from_record(record, record.digest)
-                    self.previous_captures.add(candidates[packet_id])
-                    packet_ids[number] = packet_id
-                case SessionStartedRecord():
-                    candidates, packet_ids = {}, {}
-                    self.previous_captures, self.packet_id_order = (
-                        PreviousCaptures(),
-                        PacketIdOrder(),
-                    )
-                case CaptureCompletedRecord(number):
-                    packet_id = packet_ids.pop(number, 0)
-                    if packet_id in candidates and candidates[packet_id].sequence == number:
-                        self.previous_captures.mark_completed(candidates.pop(packet_id))
-                case _:
-                    pass
-        for packet_id in [each.packet_id for each in candidates.values() if each.qos == 1][
-            :-RECENT_MAX
-        ]:
-            del candidates[packet_id]
-        self.recovered_candidates = list(candidates.values())
-
-    def _recover_receivers(
-        self, record: LastAssignedRecord | ReceiverAckRecord | UnheardRecord
-    ) -> None:
-        match record:
-            case ReceiverAckRecord(node, _, number):
-                self.acknowledged[NodeId(node)] = number
-            case UnheardRecord(node, number):
-                self.unheard_since[NodeId(node)] = number
-            case LastAssignedRecord(last):
-                self.last_assigned = {NodeId(node): number for node, number in last}
-                for known in (self.acknowledged, self.unheard_since):
-                    for node in known.keys() - self.last_assigned.keys():
-                        del known[node]
+            if isinstance(record, ReceiverRecord):
+                self.receivers.apply(record)
+            elif isinstance(record, DedupRecord):
+                if isinstance(record, CapturedRecord):
+                    assigned = {NodeId(node): record.sequence for node, _ in record.previous}
+                    self.receivers.last_assigned.update(assigned)
+                history.apply(record)
+        self.dedup = CaptureDedup(history)
 
     def _start_incarnation(self, new_epoch: int) -> None:
-        """What this life captures, nobody has; before it is sent, its receiver has to be heard."""
+        """Mark all receivers as unheard: no receiver has anything that this incarnation captures,
+        and a receiver must report its progress before anything is sent to it."""
         epoch = self.writer.epoch
         self._continues_epoch = self.writer.next_sequence > 1
         is_new = epoch == new_epoch
@@ -200,63 +182,55 @@ class OutboxJournal:
             and not clone_detection.is_cloned(self._path_of(epoch))
         ):
             self._replace_empty_epoch(max(new_epoch, epoch + 1))
-        for node in self.last_assigned:
-            if not self.unheard_since.get(node):
+        for node in self.receivers.last_assigned:
+            if not self.receivers.unheard_since.get(node):
                 self._mark_unheard(node, self.writer.next_sequence)
 
     def _replace_empty_epoch(self, epoch: int) -> None:
-        """A snapshot from before the first capture shows nothing of the positions that were given
-        out since. A new epoch has its own, and costs nothing: from an empty one nothing is owed."""
-        empty, renewal = self.writer, self.plan_rollover(epoch)
-        self.adopt_epoch(renewal, self.build_rollover(renewal))
+        """Replace a journal without captured publications by a new epoch. It may be a snapshot from
+        before the first capture, and would assign the same positions again. Nothing has to be
+        copied."""
+        empty, rollover = self.writer, self.plan_rollover(epoch)
+        self.adopt_epoch(rollover, self.build_rollover(rollover))
         empty.close()
         if not self._has_recorded(empty.epoch):
             shutil.rmtree(self._path_of(empty.epoch), ignore_errors=True)
 
     def _has_recorded(self, epoch: int) -> bool:
-        """Return whether there may be recorded publications of QoS 0, which have no position."""
+        """Whether the journal may hold recorded QoS 0 publications, which have no position."""
         try:
             records = JournalReader(self._path_of(epoch)).read()
             return any(isinstance(record, RecordedPublication) for _, record in records)
         except JournalError:
             return True
 
-    def _mark_unheard(self, node: NodeId, number: int) -> None:
-        self.unheard_since[node] = number
-        self.writer.append(UnheardRecord(node, number))
+    def _mark_unheard(self, node: NodeId, sequence: int) -> None:
+        self.receivers.unheard_since[node] = sequence
+        self.writer.append(UnheardRecord(node, sequence))
 
     def mark_heard(self, node: NodeId) -> int:
-        """Write that a receiver has said what it has; return the offset."""
-        self.unheard_since.pop(node, None)
+        """Record that a receiver has reported its progress; return the offset."""
+        self.receivers.unheard_since.pop(node, None)
         return self.writer.append(UnheardRecord(node, 0))
 
-    def _default_carried_redeliveries(self) -> Iterator[JournalRecord]:
-        return ReconnectOverlapDedup(self.previous_captures).carried_records(
-            self.recovered_candidates
-        )
-
     def _carried_state(self) -> Iterator[JournalRecord]:
-        yield LastAssignedRecord(tuple(self.last_assigned.items()))
-        for node, number in self.acknowledged.items():
-            yield ReceiverAckRecord(node, 0, number)
-        for node, number in self.unheard_since.items():
-            yield UnheardRecord(node, number)
-        yield from self.carried_redeliveries()
+        yield from self.receivers.carried_records()
+        yield from self.dedup.carried_records()
 
     def append_carried_redeliveries(self) -> None:
-        """Write, where a new epoch began, what else the next life has to know."""
-        for record in self.carried_redeliveries():
+        """Write the de-duplication state into the journal of a new epoch."""
+        for record in self.dedup.carried_records():
             self.writer.append(record)
 
     def append_publication(
         self, publication: Publication, packet_id: int, subscriptions: tuple[int, int] = (0, 0)
     ) -> int:
-        """Write a publication; return its offset. It must not leave before that is durable. `by`
-        names the subscription that brought it, and the newest one."""
+        """Append a publication and return its offset; it must not be sent before it is durable.
+        `subscriptions` are the identifiers of the subscription that matched and of the newest."""
         assert all(before < publication.sequence for _, before in publication.previous)
         if self._continues_epoch:
             for receiver, _ in publication.previous:
-                if receiver not in self.last_assigned:
+                if receiver not in self.receivers.last_assigned:
                     self._mark_unheard(receiver, publication.sequence)
         record = CapturedRecord(
             publication.sequence,
@@ -274,47 +248,51 @@ class OutboxJournal:
         )
         offset = self.writer.append(record)
         for receiver, _ in publication.previous:
-            self.last_assigned[receiver] = publication.sequence
+            self.receivers.last_assigned[receiver] = publication.sequence
         return offset
 
     def append_session_started(self) -> None:
-        """Write that nothing of before comes again."""
+        """Record a new broker session: earlier publications are not redelivered any more."""
         self.writer.append(SessionStartedRecord(time.time_ns()))
 
     def append_completed(self, sequence: int) -> int:
-        """Write that the broker will not send a publication again; return the offset."""
+        """Record that the broker will not redeliver a publication; return the offset."""
         return self.writer.append(CaptureCompletedRecord(sequence))
 
     def append_acknowledged(self, acknowledged: Mapping[NodeId, int]) -> bool:
-        """Write up to where receivers have what they were owed; return whether that is news."""
+        """Record the progress of receivers; return whether any has advanced."""
+        known = self.receivers.acknowledged
         advanced = {
-            node: number
-            for node, number in acknowledged.items()
-            if number > self.acknowledged.get(node, 0)
+            node: sequence
+            for node, sequence in acknowledged.items()
+            if sequence > known.get(node, 0)
         }
-        for node, number in advanced.items():
-            self.writer.append(ReceiverAckRecord(node, 0, number))
-        self.acknowledged.update(advanced)
+        for node, upto in advanced.items():
+            self.writer.append(ReceiverAckRecord(node, 0, upto))
+        known.update(advanced)
         return bool(advanced)
 
     def expire_node(self, node: NodeId) -> bool:
-        """Write that a node is owed nothing any more; return whether it was owed something."""
-        self.acknowledged.pop(node, None)
-        self.unheard_since.pop(node, None)
-        if self.last_assigned.pop(node, None) is None:
+        """Record that a node is not a receiver any more; return whether it was one."""
+        if not self.receivers.remove(node):
             return False
-        self.writer.append(LastAssignedRecord(tuple(self.last_assigned.items())))
+        self.writer.append(self.receivers.last_assigned_record())
         return True
 
     def plan_rollover(self, epoch: int) -> EpochRollover:
-        """Return what a new epoch begins with: this journal was an old copy."""
+        """Return the plan of a new epoch, which replaces this journal."""
         assert epoch > self.writer.epoch
-        repeatable = {seen.sequence: seen.to_record() for seen in self.redelivery_candidates()}
-        return EpochRollover(epoch, dict(self.last_assigned), dict(self.acknowledged), repeatable)
+        candidates = self.dedup.redelivery.candidates()
+        return EpochRollover(
+            epoch,
+            dict(self.receivers.last_assigned),
+            dict(self.receivers.acknowledged),
+            {each.sequence: each.to_record() for each in candidates},
+        )
 
     def build_rollover(self, rollover: EpochRollover) -> JournalWriter:
-        """Make the journal of a new epoch, and return its writer; for a thread of its own. Nothing
-        may be captured until it is adopted."""
+        """Build the journal of a new epoch in the calling thread and return its writer. Nothing may
+        be captured before `adopt_epoch`."""
         self.writer.commit()
         records = self._captured_records(rollover.first_pending, self.writer.next_sequence - 1)
         readable_records = (record for record in records if record is not None)
@@ -324,22 +302,20 @@ class OutboxJournal:
         return self._open_writer(rollover.epoch)
 
     def adopt_epoch(self, rollover: EpochRollover, writer: JournalWriter) -> None:
-        """Go on with the journal of a new epoch."""
+        """Continue with the journal of a new epoch."""
         self.writer = writer
-        self.last_assigned = dict(rollover.last_assigned)
-        self.acknowledged.clear()
-        self.unheard_since.clear()
+        self.receivers = OutboxReceivers(dict(rollover.last_assigned))
         self._continues_epoch = False
         self.is_cloned = False
 
     def read_journal(self, command: ReadJournal) -> JournalRead:
-        """Read what a node is owed; for a thread of its own."""
+        """Read pending publications of a receiver, in the calling thread."""
         try:
             result = select_for_repair(command, self._pending_for(command))
             self.read_error = ""
         except (JournalError, OSError) as error:
             self.read_error = str(error)
-            # Nothing is lost by it: the node will ask again.
+            # Nothing is lost: the node requests them again.
             result = JournalRead(command.receiver, command.epoch, command.after, command.after, ())
         return result
 
@@ -353,7 +329,7 @@ class OutboxJournal:
                 yield self._make_publication(record, command.epoch)
 
     def _captured_records(self, first: int, last: int) -> Iterator[CapturedRecord | None]:
-        """Yield the captured publications that can still be read, None where some cannot."""
+        """Yield captured publications, and None where some are trimmed or corrupt."""
         writer = self.writer
         reader = JournalReader(self._path_of(writer.epoch), writer.durable)
         source = self._open_source(reader, first, last)
@@ -366,10 +342,10 @@ class OutboxJournal:
                         yield record
             except JournalTrimmed:
                 yield None
-                left = reader.headers()
-                if not left:
+                headers = reader.headers()
+                if not headers:
                     return
-                source = reader.captured_records(left[0].next_sequence, last)
+                source = reader.captured_records(headers[0].next_sequence, last)
             except JournalDamaged as damaged:
                 self.damage_text = str(damaged)
                 yield None
@@ -384,7 +360,7 @@ class OutboxJournal:
     ) -> Iterator[tuple[int, JournalRecord]]:
         try:
             reader.headers()
-        except JournalDamaged as damaged:  # records can be found without, if more slowly
+        except JournalDamaged as damaged:  # a sequential read works without the header
             self.damage_text = str(damaged)
             return reader.read()
         return reader.captured_records(first, last)

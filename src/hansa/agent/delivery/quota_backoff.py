@@ -1,7 +1,9 @@
-"""A broker that has no room for what it is given: what is tried again, when, and how much at once.
+"""Back-off for publications that the broker refuses with "quota exceeded".
 
-It says so of a publication, not for how long, nor whether others would fit. So that one rests, each
-time for twice as long, and the others go on: one at a time first, and more with each that fits.
+The broker says neither how long nor whether other publications would fit. The refused publication
+is retried after a pause that doubles up to BACKOFF_MAX_S. The number in flight drops to 1 and
+doubles with each accepted publication. A retained value that waits must not replace a newer one: if
+a newer value is sent meanwhile, the older one loses its retain flag.
 """
 
 import asyncio
@@ -12,25 +14,26 @@ from hansa.journal.records import InboxRecord
 
 BACKOFF_MIN_S = 1.0
 BACKOFF_MAX_S = 64.0
-"""Seconds for which a publication rests, at first and at last."""
+"""Seconds until a refused publication is retried: first and longest pause."""
 
-QUOTA_EXCEEDED_TEXT = "it has no room for some publications (quota exceeded), which are tried again"
+QUOTA_EXCEEDED_TEXT = "the broker refuses publications (quota exceeded); they are retried"
 
 
 class QuotaBackoff:
-    """What one broker had no room for since it was connected."""
+    """Refused publications of the current connection."""
 
     def __init__(
         self,
         inbox: InboxJournal,
         retry: Callable[[InboxEntry], None],
         on_rewritten: Callable[[InboxEntry], None],
+        set_alarm: Callable[[str], None],
     ) -> None:
-        """`retry` is given what has rested, `rewritten` what was written anew."""
-        self.set_alarm: Callable[[str], None] = lambda text: None
-        """Told that the broker has no room, and an empty text when it has."""
+        """`retry` gets entries whose pause has ended, `on_rewritten` entries that lost their retain
+        flag."""
         self.in_flight_max: int | None = None
-        """How many may be under way because of that; None if there is no bound."""
+        """Limit of publications in flight; None while no publication is refused."""
+        self._set_alarm = set_alarm
         self._inbox = inbox
         self._retry = retry
         self._on_rewritten = on_rewritten
@@ -38,20 +41,20 @@ class QuotaBackoff:
         self._retry_timers: dict[InboxEntry, asyncio.TimerHandle] = {}
 
     def on_quota_exceeded(self, entry: InboxEntry, in_flight: Iterable[InboxEntry]) -> None:
-        """There was no room for one; `under_way` are those that the broker may have."""
+        """Schedule a retry; `in_flight` are the other publications that the broker may have."""
         entry.was_sent = entry.was_redelivered
-        pause_s = self._delays[entry] = min(
+        delay_s = self._delays[entry] = min(
             2 * self._delays.get(entry, BACKOFF_MIN_S / 2), BACKOFF_MAX_S
         )
         loop = asyncio.get_running_loop()
-        self._retry_timers[entry] = loop.call_later(pause_s, self._retry_now, entry)
+        self._retry_timers[entry] = loop.call_later(delay_s, self._retry_now, entry)
         for other in in_flight:
             self.demote_older(other.record)
         self.in_flight_max = 1
-        self.set_alarm(QUOTA_EXCEEDED_TEXT)
+        self._set_alarm(QUOTA_EXCEEDED_TEXT)
 
     def demote_older(self, newer: InboxRecord) -> None:
-        """The broker gets this: if it stores it, a value that rests must not replace it later."""
+        """Clear the retain flag of waiting values that are older than one that is sent now."""
         if not (newer.retain and self._retry_timers):
             return
         for entry, timer in list(self._retry_timers.items()):
@@ -63,24 +66,23 @@ class QuotaBackoff:
                 self._on_rewritten(entry)
 
     def on_accepted(self, entry: InboxEntry) -> None:
-        """There was room for one."""
         if self.in_flight_max is not None:
             self.in_flight_max = min(2 * self.in_flight_max, PUBLISH_PACKET_IDS)
         self.remove(entry)
 
     def remove(self, entry: InboxEntry) -> None:
-        """One is not tried again."""
+        """Forget an entry that is not retried."""
         if self._delays.pop(entry, None) is not None and not self._delays:
             self.reset()
 
     def reset(self) -> None:
-        """Begin anew, without any bound."""
+        """Forget all entries and remove the limit."""
         for timer in self._retry_timers.values():
             timer.cancel()
         self._retry_timers.clear()
         self._delays.clear()
         self.in_flight_max = None
-        self.set_alarm("")
+        self._set_alarm("")
 
     def _retry_now(self, entry: InboxEntry) -> None:
         del self._retry_timers[entry]

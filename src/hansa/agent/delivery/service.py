@@ -1,19 +1,23 @@
-"""Guaranteed delivery at one agent, put together: what the node orders and the broker brings goes
-to capture, injection, the journals and the file of acquaintances."""
+"""Guaranteed delivery of one agent: connects the node, the broker's client, both journals and the
+stores.
+
+The node's commands go to the journals and stores, the broker's packets to capture and injection,
+and durable results back to the node. Losses and faults become alarms and counters.
+"""
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
-from hansa.agent.delivery.capture import Capture
+from hansa.agent.delivery.capture import Capture, CaptureCallbacks
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
 from hansa.agent.delivery.inbox_journal import InboxJournal, gap_status
-from hansa.agent.delivery.injection import Injection, InjectionPort
+from hansa.agent.delivery.injection import Injection, InjectionCallbacks, InjectionPort
 from hansa.agent.delivery.outbox_journal import OutboxJournal
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.agent.error_text import quote_text
@@ -30,14 +34,16 @@ from hansa.agent.storage.state_directory import (
 )
 from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.journal.crash import pass_crash_point
+from hansa.journal.records import InboxRecord
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.packets import AnyHandshakePacket, PublishPacket, PubRelPacket
-from hansa.protocol import effects
 from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import (
     DeliveryAbandoned,
     Effect,
     EpochRolloverRequired,
+    Gap,
+    Ignored,
     NodeReachable,
     PersistHeard,
     PersistPeer,
@@ -59,53 +65,53 @@ from hansa.protocol.node import Node
 log = logging.getLogger("hansa.agent")
 
 JOURNAL_READERS_MAX = 2
-"""Threads that read the journal at a time: the rest of the pool is for commits."""
+"""Threads that may read the journal at a time, so that commits find a free thread."""
 
 ACK_RECORD_INTERVAL_S = 0.2
-"""Seconds between two notes of what others have."""
+"""Seconds between two records of the receivers' progress."""
 
 CLONE_CHECK_S = 5.0
-"""Seconds from the first meeting with another node until an agent whose journal is a copy begins a
-new epoch: if the original runs, this one hears of it by then, and stops before it sends a thing."""
+"""Seconds from the first contact with another node until an agent with a copied journal starts a
+new epoch. If the original runs, this agent detects the id conflict by then and stops before it
+sends anything."""
 
 CLONE_CHECK_ALONE_S = 30.0
-"""The same from the start, if there is nobody to meet."""
+"""The same from the start, without contact to another node."""
 
 LOSS_POLL_MIN_S = 0.01
-"""Seconds until it is first looked whether the loss of a session is durable, then twice as long
-each time; while the disk is full, as often as that is tried."""
+"""Seconds until the first check whether a session loss is durable; doubles up to RETRY_S."""
 
 ALARM_NODES_MAX = 3
-"""Nodes that an alarm names; of more it says how many."""
+"""Nodes that an alarm names; it counts the others."""
 
 
 class DeliveryNodePort(Protocol):
-    """What guaranteed delivery asks of the loop around the node."""
+    """What delivery needs of the driver."""
 
     @property
-    def node(self) -> Node:
-        """The node itself."""
+    def node(self) -> Node: ...
 
     def feed(self, *events: Event) -> None:
         """Hand events to the node."""
 
     def capture_guaranteed(self, publication: PublishPacket) -> Publication | None:
-        """Give a publication of QoS 1 or 2 its position, None if nobody is owed it."""
+        """Give a QoS 1 or 2 publication its position; None if no node is interested."""
 
 
 class DeliveryBrokerPort(InjectionPort, Protocol):
-    """What guaranteed delivery asks of the broker's client."""
+    """What delivery needs of the broker's client."""
 
     @property
     def newest_subscription(self) -> int:
-        """The last identifier of a subscription of the agent's that can have brought something."""
+        """The newest subscription identifier that may have matched a publication."""
 
     def discard_delayed(self, topics: Iterable[str]) -> None:
-        """Newer values of these topics have come at QoS 1 or 2."""
+        """Discard delayed retained values of these topics: newer ones arrived at QoS 1 or 2."""
 
 
 class DeliveryService:
-    """Everything that is behind QoS 1 and 2."""
+    """Capture, injection, journals and stores of one agent. `attach` completes the construction:
+    the node needs `restored_state` first."""
 
     def __init__(
         self,
@@ -115,7 +121,8 @@ class DeliveryService:
         alarms: Alarms,
         recorded_topics: RecordedTopics,
     ) -> None:
-        """Open the journals of this agent; publications to some topics are kept in any case."""
+        """Open the journals; publications to `recorded_topics` are recorded without receivers,
+        too."""
         self._state = state
         self._identity = identity
         self._settings = settings
@@ -141,13 +148,13 @@ class DeliveryService:
         self.connect_marker = ConnectMarker(
             state.path / CONNECT_MARKER_FILE, alarms.setter("connect marker")
         )
-        self._before_rollover: list[Publication | effects.Gap] = []
-        """What came before a new epoch began; the node sends no more than it may hold."""
+        self._before_rollover: list[Publication | Gap] = []
+        """Publications that wait for a new epoch; the node bounds them."""
         self._loss_tasks: set[asyncio.Task[None]] = set()
         self._first_sequence = self._outbox.writer.first_sequence
         self._peers = load_peers(state)
         self._uncertain_topics: dict[str, None] = {}
-        """Topics that are reported to the node in the next round of the loop."""
+        """Topics that the next round of the event loop reports to the node."""
         self._read_tasks: set[asyncio.Task[None]] = set()
         self._read_slots = asyncio.Semaphore(JOURNAL_READERS_MAX)
         self._is_stopping = False
@@ -158,41 +165,53 @@ class DeliveryService:
             self.counters[f"truncated bytes in {name}"] += count
 
     def restored_state(self) -> RestoredState:
-        """Return what the node starts with."""
-        keeping, writer = self._outbox, self._outbox.writer
+        """Return the state that the node starts with."""
+        receivers, writer = self._outbox.receivers, self._outbox.writer
         return RestoredState(
             writer.epoch,
             writer.next_sequence,
-            last_assigned=dict(keeping.last_assigned),
-            acknowledged=dict(keeping.acknowledged),
-            unheard_since=dict(keeping.unheard_since),
+            last_assigned=dict(receivers.last_assigned),
+            acknowledged=dict(receivers.acknowledged),
+            unheard_since=dict(receivers.unheard_since),
             accepted=dict(self._inbox.accepted),
         )
 
-    def attach(self, driver: DeliveryNodePort, broker: DeliveryBrokerPort) -> None:
-        """Meet the node and the broker's client; the node learns what was known."""
+    def attach(
+        self,
+        driver: DeliveryNodePort,
+        broker: DeliveryBrokerPort,
+        on_delivered: Callable[[InboxRecord], None] = lambda record: None,
+    ) -> None:
+        """Connect the node and the broker's client, and restore the known peers. `on_delivered` is
+        called for each publication that the broker has."""
         self._driver, self._client = driver, broker
+        setter = self._alarms.setter
         self.capture = Capture(
             self._outbox,
-            assign_position=driver.capture_guaranteed,
-            send_steps=broker.send_handshake_steps,
-            feed=self._on_outbox_event,
-            set_alarm=self._alarms.setter("journal"),
-            on_commit=self._report_trimmed,
+            CaptureCallbacks(
+                assign_position=driver.capture_guaranteed,
+                send_steps=broker.send_handshake_steps,
+                feed=self._on_outbox_event,
+                set_journal_alarm=setter("journal"),
+                set_rollback_alarm=setter("broker state rolled back"),
+                newest_subscription=lambda: broker.newest_subscription,
+                on_commit=self._report_trimmed,
+            ),
         )
-        self.capture.newest_subscription = lambda: broker.newest_subscription
-        self.capture.report_broker_problem = self._alarms.setter("broker state rolled back")
         self.injection = Injection(
             self._inbox,
             broker,
-            on_inbox_committed=driver.feed,
-            set_alarm=self._alarms.setter("inbox"),
-            settings=self._settings,
+            self._settings,
+            InjectionCallbacks(
+                on_inbox_committed=driver.feed,
+                set_inbox_alarm=setter("inbox"),
+                set_quota_alarm=setter("broker quota"),
+                set_quarantine_alarm=setter("message quarantined"),
+                on_delivered=on_delivered,
+                on_dropped=self.report_dropped,
+                on_retained_uncertain=self._report_uncertain,
+            ),
         )
-        self.injection.quota_backoff.set_alarm = self._alarms.setter("broker quota")
-        self.injection.quarantine.set_alarm = self._alarms.setter("message quarantined")
-        self.injection.on_dropped = self.report_dropped
-        self.injection.on_retained_uncertain = self._report_uncertain
         self._peer_store = PeerStore(
             self._peers,
             write=self._state.save_peers,
@@ -211,7 +230,7 @@ class DeliveryService:
         driver.feed(self._lease_store.peers_restored(chain.from_iterable(self._peers.values())))
 
     async def stop(self) -> None:
-        """Write what is left, and let the files go."""
+        """Write pending records and close the files."""
         self._is_stopping = self._outbox.is_stopping = True
         for task in (*self._read_tasks, *self._loss_tasks, self._ack_task):
             task.cancel()
@@ -221,12 +240,12 @@ class DeliveryService:
         await self.capture.stop()
         await self.injection.stop()
 
-    # ------------------------------------------------------------ what the node orders
+    # ------------------------------------------------------------ the node's commands
 
     def perform(
         self, command: ReadJournal | PersistPeer | PersistHeard | EpochRolloverRequired
     ) -> None:
-        """Do what the node wants of the disk."""
+        """Execute a command that concerns the disk."""
         match command:
             case ReadJournal():
                 if not self._is_stopping:
@@ -249,9 +268,9 @@ class DeliveryService:
         self._alarms.set("journal restored from copy", text)
 
     def on_notification(self, notification: Effect) -> None:
-        """Note what the node tells of guaranteed delivery."""
+        """Turn a notification of the node into alarms and counters."""
         match notification:
-            case effects.Gap(origin, _, first, last, reason):
+            case Gap(origin, _, first, last, reason):
                 self.counters["gaps"] += 1
                 who = self._label_node(origin)
                 text = f"of what {who} published, positions {first} to {last} are lost: {reason}"
@@ -266,7 +285,7 @@ class DeliveryService:
                 self._lease_store.on_node_reachable(node)
                 if self._outbox.is_cloned:
                     self._schedule_rollover(self._identity.incarnation, CLONE_CHECK_S)
-            case effects.Ignored(reason) if reason == TOO_LARGE:
+            case Ignored(reason) if reason == TOO_LARGE:
                 self._alarms.add_dropped(reason, "", 0)
             case Repaired(_, count):
                 self.counters["repaired"] += count
@@ -274,27 +293,25 @@ class DeliveryService:
                 pass
 
     def _label_node(self, node: NodeId) -> str:
-        """Return the id of a node, and its name if that is known."""
         name = node_name(self._driver.node, node)
         return f"{node:016x} ({quote_text(name)})" if name else f"{node:016x}"
 
     @property
     def delivery_mark(self) -> int:
-        """What stands for all that was delivered so far: the place of the next one, at most."""
+        """Upper bound of the next inbox index: `has_passed` compares it later."""
         waiting = self.injection.waiting_count + len(self._before_rollover)
         return self._inbox.index_after(waiting)
 
     def has_passed(self, mark: int) -> bool:
-        """Whether all that was delivered before a mark has reached the broker, or is set aside."""
-        entries, aside = self._inbox.entries, self.injection.quarantine
-        under_way = (index for index, each in entries.items() if each not in aside)
-        oldest = next(under_way, self._inbox.next_index)
+        """Whether everything delivered before a mark has reached the broker or is quarantined."""
+        entries, quarantine = self._inbox.entries, self.injection.quarantine
+        pending = (index for index, each in entries.items() if each not in quarantine)
+        oldest = next(pending, self._inbox.next_index)
         return oldest >= min(mark, self.delivery_mark)
 
-    def deliver(self, batch: Sequence[Publication | effects.Gap]) -> None:
-        """Give publications of QoS 1 and 2 to the broker, surely, and keep in mind which of them
-        will never come. A copy takes nothing before it is clear that its original is gone, which is
-        owed all of it."""
+    def deliver(self, batch: Sequence[Publication | Gap]) -> None:
+        """Inject publications of QoS 1 and 2, and record gaps. With a copied journal they wait for
+        the new epoch: if the original runs, it is the receiver."""
         self._client.discard_delayed(
             p.topic for p in batch if isinstance(p, Publication) and p.retain
         )
@@ -304,7 +321,8 @@ class DeliveryService:
             self.injection.add_publications(batch)
 
     def _report_uncertain(self, topics: Sequence[str]) -> None:
-        """Report them in the next round of the loop: the node's orders may reach injection."""
+        """Report in the next round of the event loop, because the node's commands call
+        injection."""
         if not self._uncertain_topics:
             asyncio.get_running_loop().call_soon(self._feed_uncertain)
         self._uncertain_topics.update(dict.fromkeys(topics))
@@ -320,7 +338,7 @@ class DeliveryService:
                 result = await asyncio.to_thread(self._outbox.read_journal, command)
             self._alarms.set("journal damaged", self._outbox.damage_text)
             self._alarms.set("journal unreadable", self._outbox.read_error)
-        finally:  # whatever happens: without an answer the node would never read for it again
+        finally:  # without a result the node would never read for this receiver again
             if not self._is_stopping:
                 self._driver.feed(result)
 
@@ -334,13 +352,13 @@ class DeliveryService:
         self._driver.feed(event)
 
     async def _record_acknowledged(self) -> None:
-        """Write down now and then what others have: less is copied should a new epoch begin."""
+        """Record the progress of receivers regularly, so that an epoch rollover copies less."""
         while True:
             await asyncio.sleep(ACK_RECORD_INTERVAL_S)
             self.capture.record_acknowledged(self._driver.node.delivery.acknowledged)
 
     def _report_trimmed(self) -> None:
-        """Retention may have dropped something: some of it may not have been delivered."""
+        """After a commit: report pending publications that retention deleted."""
         first = self._outbox.writer.first_sequence
         if first <= self._first_sequence:
             return
@@ -358,12 +376,12 @@ class DeliveryService:
             self._alarms.set("undelivered publications trimmed", text)
         self._first_sequence = first
 
-    # ------------------------------------------------------------ what the broker's client tells
+    # ------------------------------------------------------------ events of the broker's client
 
     def on_connected(
         self, session_present: bool, session_expected: bool, limits: BrokerLimits
     ) -> None:
-        """The broker is there, and perhaps has forgotten the agent's session."""
+        """Start a connection; report a lost or uncertain session."""
         is_uncertain = session_present and self.connect_marker.is_uncertain
         self.counters["broker sessions uncertain"] += is_uncertain
         self._alarms.set("broker session uncertain", SESSION_UNCERTAIN if is_uncertain else "")
@@ -380,23 +398,22 @@ class DeliveryService:
             pass_crash_point(DeliveryCrashPoint.SESSION_LOST)
             self.connect_marker.on_session_lost()
             for former in self._loss_tasks:
-                former.cancel()  # what it waits for is durable before what this one waits for
+                former.cancel()  # the new task waits for later records
             _start_task(self._await_loss_durable(), self._loss_tasks)
 
     async def _await_loss_durable(self) -> None:
-        """Until it is durable that the session is lost, a crash would leave that in doubt."""
+        """Keep the connect marker until the session loss is durable in both journals."""
         ends = [(writer, writer.end) for writer in (self._outbox.writer, self._inbox.writer)]
         self.capture.schedule_commit()
         self.injection.schedule_commit()
-        pause_s = LOSS_POLL_MIN_S
+        delay_s = LOSS_POLL_MIN_S
         while any(writer.durable < end for writer, end in ends):
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_S)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_S)
         pass_crash_point(DeliveryCrashPoint.SESSION_LOSS_DURABLE)
         self.connect_marker.on_loss_durable()
 
     def on_disconnected(self) -> None:
-        """The broker is gone."""
         self.capture.on_disconnected()
         self.injection.on_disconnected()
 
@@ -408,39 +425,40 @@ class DeliveryService:
     def hold_back(
         self, publications: Sequence[PlainMessage | Publication]
     ) -> Sequence[PlainMessage | Publication]:
-        """Keep retained publications of QoS 0 that must not be stored before these."""
+        """Hold back QoS 0 publications to topics with pending retained publications; return the
+        others."""
         return self.injection.retained_order.hold_back(publications)
 
     def captured_subscription(self, publish: PublishPacket) -> int:
-        """Return which subscription brought a copy, which was captured before, of what comes first
-        on this connection; 0 if none did."""
+        """If the first publication of this connection is a copy of a captured one, return the
+        identifier of the subscription whose copy was captured, otherwise 0."""
         return self.capture.captured_subscription(publish)
 
     def on_publications(self, batch: Sequence[tuple[PublishPacket, bool]]) -> None:
-        """Publications of QoS 1 and 2 came; of each, whether it is to be taken."""
+        """Capture publications of QoS 1 and 2; the flag of each says whether it is the selected
+        copy."""
         self.capture.receive_publications(batch)
 
     def on_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
-        """Steps of handshakes came, of one kind."""
+        """Handle handshake packets of one kind."""
         if isinstance(batch[0], PubRelPacket):
             self.capture.receive_pubrel(step.packet_id for step in batch)
         else:
             self.injection.on_handshake_steps(batch)
 
     def report_dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
-        """A publication that may be of QoS 1 or 2 will never be passed on; its topic and QoS are
-        for the alarm, if they are known."""
+        """Count a publication that will not be delivered; topic and QoS, if known, go to the
+        alarm."""
         self.counters[f"dropped: {reason}"] += 1
         self._alarms.add_dropped(reason, topic, qos)
 
     def on_not_sent(self, batch: Sequence[PublishPacket], reason: str) -> None:
-        """These cannot be published at this broker."""
         self.injection.on_not_sent(batch, reason)
 
-    # ------------------------------------------------------------ inspection
+    # ------------------------------------------------------------ status
 
     def status(self) -> dict[str, object]:
-        """Return where everything stands."""
+        """Return the `delivery` section of `/status`."""
         delivery = self._driver.node.delivery
         epoch, position = delivery.next_position
         writer = self._outbox.writer
@@ -458,7 +476,6 @@ class DeliveryService:
         }
 
     def all_counters(self) -> Counter[str]:
-        """Return all counters."""
         return self.counters + self.capture.counters + self.injection.counters
 
 

@@ -12,6 +12,7 @@ from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.settings import TelemetrySettings
 from hansa.agent.telemetry.writer import TelemetryWriter
 from hansa.errors import JournalUnusable
+from hansa.journal.records import InboxRecord
 from hansa.mqtt.packets import PublishPacket
 from hansa.protocol.events import Event
 from hansa.protocol.model import Identity
@@ -60,8 +61,6 @@ class TelemetryService:
 
     def attach(self, client: BrokerPort, delivery: DeliveryService) -> None:
         """Keep what clients publish to the topics; from now on the node orders through this."""
-        if self._writer:
-            delivery.injection.on_delivered = self._writer.sampler.on_injected
         if self._recorded_topics:
             incarnation = self._identity.incarnation
             recorder = MessageRecorder(
@@ -70,6 +69,11 @@ class TelemetryService:
             self._recorder = self._driver.broker = recorder
             self._driver.recorded_topics = self._recorded_topics
             recorder.attach(client)
+
+    def on_injected(self, record: InboxRecord) -> None:
+        """Sample a QoS 1 or 2 publication that the broker acknowledged."""
+        if self._writer:
+            self._writer.sampler.on_injected(record)
 
     def start(self) -> None:
         """Write from now on."""

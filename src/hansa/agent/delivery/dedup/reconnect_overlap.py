@@ -1,21 +1,10 @@
-"""Which copy that comes first on a connection is a rest: its publication is captured already.
+"""Recognises overlap copies that arrive after a reconnect: another copy of the publication was
+captured on an earlier connection. `agent/broker/overlap_dedup` recognises copies on one connection.
 
-Where filters overlap, the broker sends one *copy* of a publication for each, under packet ids of
-their own, and one of them is captured. A *rest* is another copy of it that comes on a later
-connection; captured, too, it would be there twice. On one connection copies follow each other, and
-`brokers.copies` tells them; here is what that cannot know.
-
-On a new connection the broker first *resumes* what was under way: handshakes of QoS 2 (PUBREL), and
-copies that it had sent before (DUP), in order. So only the first copy that comes can be a rest, of
-a publication whose captured copy the broker knows to be answered, or that is the last captured one.
-If the broker has gone on with something that was captured later, it has no rest of what was before.
-
-    PUBLISH 7 "x" of filter 1         is captured; PUBREC 7
-    PUBLISH 8 "x" of filter 2         is on its way when the connection ends
-    (another connection, or life)
-    PUBREL 7                          resumed
-    PUBLISH 8 "x" of filter 2, DUP    a rest of 7: PUBREC 8, and nothing else
-    PUBLISH 9 "x" of filter 1         news that says the same
+Only the first publication of a connection can be such a copy, because the broker resumes in order.
+The captured publication must be the last captured one, or one whose acknowledgement the broker has.
+If the broker completed a handshake of a later publication, all copies of earlier ones have arrived.
+A worked trace is in `dedup`.
 """
 
 from collections import OrderedDict
@@ -28,21 +17,16 @@ from hansa.mqtt.packets import PublishPacket
 
 
 class PreviousCaptures:
-    """What the journal tells of the life before."""
+    """Publications that previous incarnations captured, as restored from the journal."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.captured: OrderedDict[bytes, RedeliveryCandidate] = OrderedDict()
-        """The last that it captured, by content, back to the last that is settled: the broker had
-        got all answers before that one's."""
-
+        """By content, from the last completed one on: the broker has all earlier
+        acknowledgements."""
         self.last: RedeliveryCandidate | None = None
-        """The very last of them."""
         self.last_completed: RedeliveryCandidate | None = None
-        """The last that is settled."""
 
     def add(self, candidate: RedeliveryCandidate) -> None:
-        """Take the next that it captured."""
         self.last = candidate
         self.captured[candidate.digest] = candidate
         self.captured.move_to_end(candidate.digest)
@@ -50,7 +34,6 @@ class PreviousCaptures:
             self.captured.popitem(last=False)
 
     def mark_completed(self, candidate: RedeliveryCandidate) -> None:
-        """The broker has gone on with one of them."""
         candidate.is_acknowledged = True
         self.last_completed = candidate
         while self.captured and next(iter(self.captured.values())).sequence < candidate.sequence:
@@ -58,99 +41,94 @@ class PreviousCaptures:
 
 
 class ReconnectOverlapDedup:
-    """What was captured last, in this life or else in the former one, and what was resumed."""
+    """The last captured publications, and the handshakes that the broker resumed."""
 
     def __init__(self, previous: PreviousCaptures) -> None:
-        """Begin with what the journal tells."""
         self._previous = previous
-        """Counts until this life captures something."""
+        """Used until this incarnation captures a publication."""
         self._last_captured: RedeliveryCandidate | None = None
-        """The last that this life has captured."""
         self._last_before_connection: RedeliveryCandidate | None = None
-        """The one that was the last when this connection began."""
+        """`_last_captured` when this connection started."""
         self._last_completed = previous.last_completed
         self._duplicates: OrderedDict[int, int] = OrderedDict()
-        """Copies that were not kept because others were: content by packet id."""
+        """Content hash by packet id of copies that were not captured."""
         self._resumed_handshakes: set[int] = set()
-        """Handshakes with which the broker went on before it sent anything; maybe on more than one
-        connection, if it sent nothing on those between."""
+        """Packet ids whose handshakes the broker resumed before its first publication; kept over
+        connections on which it sent no publication."""
         self._has_received = False
-        """Whether something has come on this connection, so that nothing more is resumed."""
+        """Whether a publication has arrived on this connection, which ends the resumption."""
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def on_connected(self, session_present: bool) -> None:
-        """A connection begins; without the session of before there are no rests."""
+        """Start a connection. Without a session there are no copies of earlier publications."""
         if self._has_received or not session_present:
             self._resumed_handshakes.clear()
         self._has_received = False
         if not session_present:
-            self._previous, self._last_captured, self._last_completed = (
-                PreviousCaptures(),
-                None,
-                None,
-            )
+            self._previous = PreviousCaptures()
+            self._last_captured = self._last_completed = None
             self._duplicates.clear()
         self._last_before_connection = self._last_captured
 
     def on_publication(self) -> None:
-        """A publication has come."""
+        """Note that a publication has arrived."""
         self._has_received = True
 
     def on_handshakes_resumed(self, packet_ids: Iterable[int]) -> None:
-        """The broker goes on with these handshakes, maybe from before this connection."""
+        """Note PUBREL for these packet ids, possibly from before this connection."""
         if not self._has_received:
             self._resumed_handshakes.update(packet_ids)
 
     def on_captured(self, candidate: RedeliveryCandidate) -> None:
-        """It is captured."""
+        """Note a captured publication."""
         self._last_captured = candidate
         if self._previous.last is not None:
             self._previous = PreviousCaptures()
 
     def on_completed(self, candidate: RedeliveryCandidate) -> None:
-        """The broker has gone on with its handshake."""
+        """Note that the broker completed the handshake of a captured publication."""
         self._last_completed = candidate
 
     def on_duplicate(self, publish: PublishPacket) -> None:
-        """It is not kept, because another copy of it was."""
+        """Note a copy that is not captured, because another copy was."""
         self._duplicates[publish.packet_id] = content_hash(publish)
         self._duplicates.move_to_end(publish.packet_id)
         if len(self._duplicates) > RECENT_MAX:
             self._duplicates.popitem(last=False)
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ decision
 
     def captured_subscription(self, publish: PublishPacket) -> int:
-        """Return which subscription brought a copy, which was captured before, of what comes first
-        on this connection; 0 if none did. What a former life captured is captured again at QoS 1:
-        rather twice than never."""
+        """If the first publication of this connection is an overlap copy, return the identifier of
+        the subscription whose copy was captured, otherwise 0. Publications that a previous
+        incarnation captured at QoS 1 are captured again: a duplicate is allowed, a loss is not."""
         content, captured = content_digest(publish), self._last_before_connection
         if captured is None and publish.qos == 2:
             captured = self._previous.captured.get(content)
         if captured is None or captured.digest != content:
             return 0
         identifiers = publish.subscription_ids
-        is_of_another_filter = captured.subscription not in identifiers
-        was_there_then = max(identifiers, default=0) <= captured.newest_subscription
+        is_other_filter = captured.subscription not in identifiers
+        existed_at_capture = max(identifiers, default=0) <= captured.newest_subscription
         is_overlap_copy = (
-            is_of_another_filter and was_there_then and self._can_follow(publish, captured)
+            is_other_filter and existed_at_capture and self._can_follow(publish, captured)
         )
         return captured.subscription if is_overlap_copy else 0
 
     def _can_follow(self, publish: PublishPacket, captured: RedeliveryCandidate) -> bool:
-        """Whether what the broker sends first can come next after what was captured."""
+        """Whether the broker can send `publish` right after the captured publication."""
         is_last = captured is (self._last_before_connection or self._previous.last)
         if captured.packet_id in self._resumed_handshakes:
-            return True  # it goes on right there
-        if publish.dup:  # it had been sent before, and the broker got no answer to it
+            return True  # the broker resumed exactly there
+        if publish.dup:  # the broker sent it before and got no acknowledgement
             return is_last or captured.is_acknowledged
-        # It had not been sent yet, for want of room beside handshakes.
+        # The broker had not sent it yet, because its in-flight window was full.
         return is_last and self._has_resumed_duplicate(publish)
 
     def _has_resumed_duplicate(self, publish: PublishPacket) -> bool:
-        """Whether the broker went on with another copy of it, which was not kept."""
-        if self._last_before_connection is None:  # then it is one that the journal does not know
+        """Whether the broker resumed the handshake of a copy of it that was not captured."""
+        if self._last_before_connection is None:  # the journal does not record such copies
             return not self._resumed_handshakes <= {
                 each.packet_id for each in self._previous.captured.values()
             }
@@ -159,30 +137,36 @@ class ReconnectOverlapDedup:
         )
         return content_hash(publish) in others
 
-    # ------------------------------------------------------------ for the next life
+    # ------------------------------------------------------------ journal
+
+    @property
+    def last_captured(self) -> RedeliveryCandidate | None:
+        """The last captured publication, of this incarnation or a previous one."""
+        return self._last_captured or self._previous.last
 
     def carried_records(
         self, candidates: Sequence[RedeliveryCandidate]
     ) -> Iterator[RedeliverableRecord | CaptureCompletedRecord]:
-        """Yield what a segment begins with, for the next life: what may come again, the last that
-        was captured and the last that is settled. In the order of capture: the last that it reads
-        is the last for it."""
-        last, settled = self._last_captured or self._previous.last, self._last_completed
+        """Yield the records that a new segment carries: the last completed publication, the
+        redelivery candidates and the last captured publication, in the order of capture, because
+        recovery takes the last record for the last publication."""
+        last, completed = self.last_captured, self._last_completed
         if last is None:
             return
         if (
-            settled is not None
-            and settled is not last
-            and last.received_index - settled.received_index < RECENT_MAX
+            completed is not None
+            and completed is not last
+            and last.received_index - completed.received_index < RECENT_MAX
         ):
-            yield from (settled.to_record(), CaptureCompletedRecord(settled.sequence))
-        for seen in candidates:
-            yield seen.to_record()
+            yield from (completed.to_record(), CaptureCompletedRecord(completed.sequence))
+        for candidate in candidates:
+            yield candidate.to_record()
         if not candidates or candidates[-1] is not last:
             yield from (last.to_record(), CaptureCompletedRecord(last.sequence))
 
     def reassign_sequences(self, new_sequences: Mapping[int, int]) -> None:
-        """Positions are about to change; what is not among them has lost its own."""
-        for seen in (self._last_captured or self._previous.last, self._last_completed):
-            if seen is not None and seen.sequence not in new_sequences:
-                seen.sequence = -seen.packet_id
+        """Prepare for an epoch rollover: publications that are not copied into the new epoch get
+        the negated packet id as their sequence number."""
+        for candidate in (self.last_captured, self._last_completed):
+            if candidate is not None and candidate.sequence not in new_sequences:
+                candidate.sequence = -candidate.packet_id

@@ -1,16 +1,8 @@
-"""What the broker may send again, because it did not get our answer.
+"""Recognises redeliveries: publications that the broker sends again under the same packet id,
+because it did not get our acknowledgement. They are acknowledged and not captured again.
 
-A *repeat* is a publication that was captured and comes once more, under its packet id, on a later
-connection: it is answered and not captured. What was acknowledged is remembered for a while, too,
-as the answer may have got lost. Brokers use packet ids again, so there is more to it than the id:
-the content, what the broker says (DUP), and how it numbers what it sends.
-
-    PUBLISH 7 "x"        is captured; PUBACK 7, which gets lost
-    (another connection)
-    PUBLISH 7 "x" DUP    a repeat: PUBACK 7, and nothing else
-    PUBLISH 7 "y" DUP    not it: the id was used again
-
-Other copies of what was captured, which overlapping filters bring, are the business of `rests`.
+Acknowledged publications stay candidates for a while, as the acknowledgement may have been lost. A
+candidate matches by packet id, content, DUP flag and the order of packet ids; see `dedup`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,24 +15,25 @@ from hansa.mqtt.properties import without_expiry
 from hansa.mqtt.types import PACKET_IDS_MAX
 
 RECENT_MAX = 8_192
-"""Publications, and copies, that are remembered although they were acknowledged: the broker may not
-have got that. More than can be under way; far less than it takes to use a packet id again."""
+"""Acknowledged publications, and overlap copies, that are remembered in case the acknowledgement
+was lost: more than can be in flight, and far fewer than all packet ids."""
 
 ALREADY_DURABLE = -1
-"""The offset of what need not be waited for."""
+"""Journal offset of a record that was durable before this incarnation or epoch."""
 
 PACKET_ID_HALF_RANGE = PACKET_IDS_MAX // 2
-"""A broker that counts packet ids upwards cannot have come around to one by then."""
+"""A broker with ascending packet ids cannot reuse one within this many publications."""
 
 RISES_MIN = 100
-"""Packet ids in order until a broker is trusted to count them upwards."""
+"""Ascending packet ids before a step back counts as a broker rollback."""
 
 SETBACKS_MAX = 2
-"""Packet ids out of order until it is not trusted any more: one that gives out free ids anew."""
+"""Steps back after which the broker is known to reuse free packet ids at once."""
 
 
 def content_digest(publish: PublishPacket | CapturedRecord) -> bytes:
-    """Return 16 bytes that tell publications apart; one that waited at the broker is the same."""
+    """Return a digest of topic, payload, QoS, retain flag and properties without the expiry, which
+    shrinks while a publication waits at the broker."""
     state = blake2b(publish.payload, digest_size=16)
     topic = publish.topic.encode()
     state.update(b"%d,%d,%d," % (publish.qos, publish.retain, len(topic)))
@@ -57,22 +50,21 @@ class RedeliveryCandidate:
     qos: int
     digest: bytes
     sequence: int
-    """Its position. If that is of an epoch that has ended, its packet id, negative: it has to have
-    a number of its own by which it is settled."""
+    """Sequence number in the journal; the negated packet id if it belongs to an ended epoch, so
+    that `CaptureCompletedRecord` can still refer to it."""
     offset: int = ALREADY_DURABLE
-    """Where it is in the journal."""
+    """Offset of its record in the journal."""
     last_connection: int = 0
-    """On which connection it came last; 0 for one of a former life."""
+    """Number of the connection on which it last arrived; 0 for a previous incarnation."""
     received_index: int = 0
-    """How many came before it in this life."""
+    """Count of received publications when it last arrived; 0 for a previous incarnation."""
     is_acknowledged: bool = False
     subscription: int = 0
-    """The identifier of the filter that brought it; 0 if that is unknown."""
+    """Identifier of the subscription that matched; 0 if unknown."""
     newest_subscription: int = 0
-    """The last identifier that had been given then."""
+    """Newest subscription identifier assigned when it arrived."""
 
     def to_record(self) -> RedeliverableRecord:
-        """Return what the journal says of it."""
         return RedeliverableRecord(
             self.sequence,
             self.packet_id,
@@ -86,31 +78,30 @@ class RedeliveryCandidate:
 def candidate_from_record(
     record: CapturedRecord | RedeliverableRecord, content: bytes
 ) -> RedeliveryCandidate:
-    """Return what the journal says of one that a former life captured."""
-    sequence, packet_id, qos = record.sequence, record.packet_id, record.qos
+    """Return the candidate that a record of a previous incarnation describes."""
     return RedeliveryCandidate(
-        packet_id,
-        qos,
+        record.packet_id,
+        record.qos,
         content,
-        sequence,
+        record.sequence,
         subscription=record.subscription,
         newest_subscription=record.newest_subscription,
     )
 
 
 class PacketIdOrder:
-    """How a broker numbers what it sends for the first time: upwards, all ids around, or whichever
-    is free. Of the latter kind nothing can be known by its id for long."""
+    """Whether a broker assigns packet ids in ascending order or reuses free ones at once. In the
+    second case a packet id says little about which publication it belongs to."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._last = 0
         self._rises = 0
         self._setbacks = 0
 
     def observe(self, packet_id: int) -> bool:
-        """Take the next one; return whether the broker, against its habit, has gone back."""
-        if packet_id == self._last + 1:  # as nearly always
+        """Note the packet id of a new publication. Return whether the order of an otherwise
+        ascending broker stepped back, which means that the broker restored an older state."""
+        if packet_id == self._last + 1:  # fast path
             self._last = packet_id
             self._rises += 1
             return False
@@ -124,66 +115,61 @@ class PacketIdOrder:
 
     @property
     def is_ascending(self) -> bool:
-        """Whether an id comes again only when all others were used."""
+        """Whether the broker reuses a packet id only after all others."""
         return self._setbacks <= SETBACKS_MAX
 
     def reset(self) -> None:
-        """Another session begins."""
+        """Start a new session."""
         self._last = 0
 
 
 class RedeliveryFilter:
-    """The memory of one life, with what the journal tells of the former one."""
+    """Candidates for redelivery: those of this incarnation and those recovered from the journal."""
 
     def __init__(
         self, recovered: Iterable[RedeliveryCandidate], packet_id_order: PacketIdOrder
     ) -> None:
-        """`found` is what a former life left to come again, `ids` how it saw packets numbered."""
-        self._candidates = {seen.packet_id: seen for seen in recovered}
+        self._candidates = {candidate.packet_id: candidate for candidate in recovered}
         """In the order of capture."""
         self._packet_id_order = packet_id_order
         self._connection = 0
         self._received_count = 0
         self._pruned_at = 0
         self._has_new_publication = False
-        """Whether something has come on this connection for the first time, or nothing can come
-        again: repeats come before it."""
+        """Whether redeliveries have ended on this connection: a new publication has arrived, or the
+        broker had no session."""
         self.is_broker_state_older = False
-        """Whether this connection's first new packet shows that the broker goes on from an earlier
-        state."""
+        """Whether the first new packet id of this connection shows that the broker restored an
+        older state."""
 
     def candidates(self) -> list[RedeliveryCandidate]:
-        """Return the publications that may come again, as far as can be known, in the order of
-        capture."""
-        oldest, recent = (
-            self._received_count - PACKET_ID_HALF_RANGE,
-            self._received_count - RECENT_MAX,
-        )
+        """Return the publications that the broker may redeliver, in the order of capture."""
+        oldest = self._received_count - PACKET_ID_HALF_RANGE
+        recent = self._received_count - RECENT_MAX
         return [
-            seen
-            for seen in self._candidates.values()
-            if seen.qos > 1 or seen.received_index > (recent if seen.is_acknowledged else oldest)
+            candidate
+            for candidate in self._candidates.values()
+            if candidate.qos > 1
+            or candidate.received_index > (recent if candidate.is_acknowledged else oldest)
         ]
 
     def on_connected(self, session_present: bool) -> None:
-        """A connection begins; without the session of before nothing comes again."""
+        """Start a connection. Without a session the broker redelivers nothing."""
         self._connection += 1
         self._has_new_publication = not session_present
         if session_present:
-            self._candidates = {seen.packet_id: seen for seen in self.candidates()}
+            self._candidates = {candidate.packet_id: candidate for candidate in self.candidates()}
         else:
             self._candidates.clear()
             self._packet_id_order.reset()
 
     def match_redelivery(self, publish: PublishPacket) -> RedeliveryCandidate | None:
-        """Count what comes; return what was captured before, if this is it again."""
+        """Count a publication and return the candidate that it redelivers, None if it is new."""
         self._received_count += 1
         candidate = self._candidates.get(publish.packet_id)
         if candidate is not None and self._is_redelivery(publish, candidate):
-            candidate.last_connection, candidate.received_index = (
-                self._connection,
-                self._received_count,
-            )
+            candidate.last_connection = self._connection
+            candidate.received_index = self._received_count
             candidate.is_acknowledged = False
             return candidate
         if not publish.dup:
@@ -191,16 +177,15 @@ class RedeliveryFilter:
         return None
 
     def _is_redelivery(self, publish: PublishPacket, candidate: RedeliveryCandidate) -> bool:
-        """Whether what comes is what was captured under its packet id."""
         if candidate.last_connection == self._connection:
-            return False  # on one connection nothing comes twice: the id is used again
+            return False  # brokers redeliver only after a reconnect: the packet id was reused
         if publish.qos == 1:
-            # Where free ids are used again at once, DUP may be another one's of the same content,
-            # and nothing would tell: rather twice than never.
+            # If the broker reuses free packet ids at once, this may be another publication with
+            # equal content. A duplicate is allowed at QoS 1, a loss is not.
             is_possible = publish.dup and self._packet_id_order.is_ascending
         else:
-            # An id of QoS 2 is in use until its handshake is over, so the broker need not say DUP;
-            # but what follows something new was not under way before.
+            # A QoS 2 packet id is not reused before its handshake ends, so DUP is not required; but
+            # redeliveries precede new publications.
             is_possible = publish.dup or not self._has_new_publication
         return (
             is_possible
@@ -209,15 +194,16 @@ class RedeliveryFilter:
         )
 
     def _on_new_publication(self, packet_id: int) -> None:
-        has_gone_back = self._packet_id_order.observe(packet_id)
+        is_rollback = self._packet_id_order.observe(packet_id)
         if not self._has_new_publication:
-            self._has_new_publication, self.is_broker_state_older = True, has_gone_back
+            self._has_new_publication, self.is_broker_state_older = True, is_rollback
 
     def add_captured(
         self, publish: PublishPacket, sequence: int, offset: int, subscriptions: tuple[int, int]
     ) -> RedeliveryCandidate:
-        """It is captured; `by` names the subscription that brought it, and the newest one."""
-        seen = RedeliveryCandidate(
+        """Add a captured publication; `subscriptions` are the identifiers of the subscription that
+        matched and of the newest one."""
+        candidate = RedeliveryCandidate(
             publish.packet_id,
             publish.qos,
             content_digest(publish),
@@ -229,24 +215,26 @@ class RedeliveryFilter:
             *subscriptions,
         )
         self._candidates.pop(publish.packet_id, None)
-        self._candidates[publish.packet_id] = seen
+        self._candidates[publish.packet_id] = candidate
         if self._received_count - self._pruned_at >= RECENT_MAX:
             self._pruned_at = self._received_count
             self._candidates = {each.packet_id: each for each in self.candidates()}
-        return seen
+        return candidate
 
     def on_pubrel(self, packet_id: int) -> RedeliveryCandidate | None:
-        """The broker goes on with a handshake of QoS 2: what it belongs to does not come again."""
+        """Remove and return the candidate that PUBREL belongs to: it is not redelivered any
+        more."""
         return self._candidates.pop(packet_id, None)
 
     def reassign_sequences(self, new_sequences: Mapping[int, int]) -> list[int]:
-        """Positions have changed, and all is durable; return those of what is not known here."""
+        """Replace sequence numbers after an epoch rollover, which made all candidates durable.
+        Return the new numbers that belong to no candidate."""
         known = {
-            seen.sequence: seen
-            for seen in self._candidates.values()
-            if seen.sequence in new_sequences
+            candidate.sequence: candidate
+            for candidate in self._candidates.values()
+            if candidate.sequence in new_sequences
         }
-        self._candidates = {seen.packet_id: seen for seen in known.values()}
-        for position, seen in known.items():
-            seen.sequence, seen.offset = new_sequences[position], ALREADY_DURABLE
-        return [number for position, number in new_sequences.items() if position not in known]
+        self._candidates = {candidate.packet_id: candidate for candidate in known.values()}
+        for old, candidate in known.items():
+            candidate.sequence, candidate.offset = new_sequences[old], ALREADY_DURABLE
+        return [new for old, new in new_sequences.items() if old not in known]
