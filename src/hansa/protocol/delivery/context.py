@@ -1,4 +1,4 @@
-"""What guaranteed delivery reads of the rest of its node."""
+"""What guaranteed delivery reads from other parts of its node."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from hansa.protocol.model import NodeId
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext:
-    """Questions that other parts of the node answer."""
+    """Queries that other parts of the node answer."""
 
     wants: Callable[[str], bool]
-    """Whether a client here wants a topic for itself, not as one of a share."""
+    """Whether a local client has a matching filter that is not a shared subscription."""
     receivers: Callable[[str], tuple[NodeId, ...]]
-    """Which other nodes want a topic."""
+    """The other nodes interested in a topic."""
     nodes: Mapping[NodeId, NodeRecord]
-    """The records that are here."""
+    """The records of all known nodes."""
     clock: WallClock
     was_announced: Callable[[str], bool]
-    """Whether this node may have asked others for a topic."""
+    """Whether a filter of this node may have matched a topic."""
     may_acknowledge: Callable[[], bool]
     """Whether receipts may be sent now: not while another node has this node's id (rule 2.7)."""

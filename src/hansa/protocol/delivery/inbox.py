@@ -1,11 +1,12 @@
-"""What other nodes owe this one: publications of QoS 1 and 2, each exactly once and in order.
+"""Publications of QoS 1 and 2 from other nodes: each accepted exactly once and in order.
 
-An origin's publications have positions, and each names what this node was owed before it. So there
-is one number to know per origin: everything owed up to there was taken. What follows it without a
-hole is delivered, wanted still or not; what comes early is held; what was taken before is a
-duplicate, for ever. A hole is asked for at the origin, whatever way the copies went.
+Publications of an origin have positions, and each names the previous one for this node. So one
+number per origin suffices: everything up to it was accepted. A publication that follows it without
+a gap is delivered, even if its subscriber has left; a later one is buffered; an earlier one is a
+duplicate. Gaps are requested from the origin, independent of the path of the copies.
 
-What is delivered counts when the shell has it on disk; then the origin gets a receipt.
+A delivered publication counts when the shell has it on disk; then the origin gets a receipt.
+Buffers are bounded (`out_of_order_max`, `uncommitted_max`); what does not fit is requested again.
 """
 
 from collections import deque
@@ -23,19 +24,19 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, Unicast
 
 PUBLICATION_OVERHEAD_BYTES = 512
-"""About what a publication takes in memory beside what it carries."""
+"""Approximate memory of a publication besides its contents."""
 
 ALREADY_ACKNOWLEDGED = "already acknowledged by a lost state, not sent again"
 
 
 def memory_bytes(publication: Publication) -> int:
-    """Return about how much memory a publication takes."""
+    """Return approximately how much memory a publication takes."""
     carried = len(publication.topic) + len(publication.properties) + len(publication.payload)
     return PUBLICATION_OVERHEAD_BYTES + carried
 
 
 class OriginStream:
-    """What one origin owes this node."""
+    """Publications of one origin for this node."""
 
     __slots__ = (
         "request_at",
@@ -56,22 +57,22 @@ class OriginStream:
         retry_interval: float,
         uncommitted: deque[tuple[int, int, int]],
     ) -> None:
-        """Start where the disk ends; what was delivered and is not there yet may be of an epoch
-        before."""
+        """Start at the position on disk. `uncommitted` are deliveries that are not on disk yet,
+        also of earlier epochs."""
         self.epoch = epoch
         self.accepted = accepted
         self.newest_known = accepted
-        """What is known to be owed; above `taken` while something is missing."""
+        """The newest known position for this node; above `accepted` while something is missing."""
         self.out_of_order: dict[int, tuple[int, Publication]] = {}
-        self.out_of_order_heap: list[int] = []  # a heap of the numbers that are held
-        self.uncommitted = uncommitted  # epochs, numbers, and their bytes
+        self.out_of_order_heap: list[int] = []  # a heap of the buffered sequence numbers
+        self.uncommitted = uncommitted  # epochs, sequence numbers and bytes
         self.request_at: float | None = None
         self.receipt_at: float | None = None
         self.retry_interval = retry_interval
 
     @property
     def committed(self) -> int:
-        """All that was owed up to here is on disk."""
+        """Everything up to this position is on disk."""
         if not self.uncommitted:
             return self.accepted
         epoch, number, _ = self.uncommitted[0]
@@ -89,8 +90,8 @@ class Inbox:
         resolve_retain_flag: Callable[[Publication], Publication],
         context: DeliveryContext,
     ) -> None:
-        """Start with what the disk holds: per origin the epoch and the position taken. `judge`
-        decides what is still to be retained."""
+        """`accepted`: per origin, the epoch and position on disk. `resolve_retain_flag` decides
+        which publications are still to be retained."""
         self._node = node
         self._settings = settings
         self._resolve_retain_flag = resolve_retain_flag
@@ -100,21 +101,19 @@ class Inbox:
             for origin, (epoch, seq) in accepted.items()
         }
         self._expired_origins: dict[NodeId, None] = dict.fromkeys(self.streams)
-        self._scheduled: dict[NodeId, None] = {}  # streams with something due
+        self._scheduled: dict[NodeId, None] = {}  # streams with a deadline
         self.out_of_order_bytes = 0
         self.uncommitted_bytes = 0
         self._uncommitted: dict[NodeId, deque[tuple[int, int, int]]] = {}
-        self._waiting_for_room: dict[
-            NodeId, None
-        ] = {}  # streams that would go on if there were room
+        self._waiting_for_room: dict[NodeId, None] = {}  # streams that wait for room
 
     # ------------------------------------------------------------ publications
 
     def receive_copy(self, publication: Publication, now: float) -> list[Effect]:
-        """A copy arrived; deliver what is next, hold what is early."""
+        """A copy arrived; deliver it if it is next, buffer it if it is later."""
         previous = self._previous(publication)
         if previous is None:
-            return []  # not owed to this node: it passes through
+            return []  # not for this node: it is only forwarded
         origin, number, effects = publication.origin, publication.sequence, []
         stream = self.streams.get(origin)
         if stream is None or stream.epoch != publication.epoch:
@@ -142,15 +141,16 @@ class Inbox:
         return None
 
     def receive_repair(self, frame: RepairResponse, now: float) -> list[Effect]:
-        """An origin answers with what it owes next, or with the news that it is gone."""
+        """An origin answers with the next publications, or reports that they are lost."""
         try:
             stream, publications = self._decode_repair(frame)
         except InvalidFrame as error:
             return [Ignored(str(error))]
         effects: list[Effect] = []
         before = stream.accepted
-        # A former life had it on disk, so it is there, unless that disk is gone. What such a life
-        # only took may be in the question that this answers, and was lost with it.
+        # An earlier incarnation had it on disk, so it is there, unless that disk is gone.
+        # Publications that it had only accepted may be in the request that this answers, and were
+        # lost with it.
         if stream.accepted < frame.acknowledged:
             stream.accepted = frame.acknowledged
             effects.append(Ignored(ALREADY_ACKNOWLEDGED))
@@ -171,7 +171,7 @@ class Inbox:
     def _accept_repair(
         self, stream: OriginStream, frame: RepairResponse, publications: list[Publication]
     ) -> list[Effect]:
-        """Deliver what an answer brings, as far as there is room."""
+        """Deliver the publications of a response, as far as there is room."""
         repaired: list[Effect] = []
         if stream.accepted < frame.lost_upto:
             return repaired
@@ -185,8 +185,7 @@ class Inbox:
         return repaired
 
     def _decode_repair(self, frame: RepairResponse) -> tuple[OriginStream, list[Publication]]:
-        """Return what a frame of an answer brings, and where it belongs; raise InvalidFrame if that
-        is of no use here."""
+        """Return the publications of a response; raise InvalidFrame if it makes no sense here."""
         stream = self.streams.get(frame.source)
         if stream is None or frame.epoch != stream.epoch:
             raise InvalidFrame("repair that nobody asked for")
@@ -198,7 +197,7 @@ class Inbox:
         return stream, decode_repair(frame)
 
     def mark_committed(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
-        """What was delivered up to here is on disk, and so is all of the epochs before."""
+        """Deliveries up to this position are on disk, and so are all of earlier epochs."""
         undelivered = self._uncommitted.get(origin)
         while undelivered and undelivered[0][:2] <= (epoch, seq):
             self.uncommitted_bytes -= undelivered.popleft()[2]
@@ -210,7 +209,7 @@ class Inbox:
         return self._resume_waiting(now)
 
     def _resume_waiting(self, now: float) -> list[Effect]:
-        """There is room again: let those have it that waited, the longest first."""
+        """There is room again: resume waiting streams, the longest-waiting first."""
         effects: list[Effect] = []
         for origin in list(self._waiting_for_room):
             if self.uncommitted_bytes >= self._settings.uncommitted_bytes_max:
@@ -222,7 +221,7 @@ class Inbox:
         return effects
 
     def receive_pending_notice(self, notice: PendingNotice, now: float) -> list[Effect]:
-        """An origin says what it owes; tell it what is here, and ask for what is not."""
+        """An origin reports its newest position; send a receipt, and request what is missing."""
         if notice.epoch > self._context.clock.limit_ms:
             return [Ignored(EPOCH_AHEAD)]
         if notice.seq > self._context.clock.numbers_max(notice.epoch):
@@ -234,20 +233,22 @@ class Inbox:
         if stream.epoch == notice.epoch:
             stream.newest_known = max(stream.newest_known, notice.seq)
             self._schedule_request(notice.source, stream, now)
-        # Even if that epoch has ended: then its journal is an old copy, and it has to learn it.
+        # Also if that epoch has ended: then the origin's journal is an old copy, and the receipt
+        # reports it.
         self._schedule_receipt(notice.source, stream, now)
         return effects
 
     def _open_stream(self, origin: NodeId, epoch: int) -> list[Effect]:
-        """Make sure that there is a stream; a newer epoch ends the one before it."""
+        """Make sure that there is a stream; a newer epoch ends the one before."""
         stream = self.streams.get(origin)
         if stream is not None and epoch <= stream.epoch:
             return [Ignored("publication of an ended epoch")] if epoch < stream.epoch else []
-        if origin not in self._context.nodes:  # if this overtook its record, it comes again
+        if origin not in self._context.nodes:  # if this overtook its record, it will be sent again
             return [Ignored("publication of an unknown node")]
         if epoch > self._context.clock.limit_ms:
             return [Ignored(EPOCH_AHEAD)]
-        # What is held of an epoch that ends was not acknowledged: it comes again in the new one.
+        # Buffered publications of an ended epoch were not acknowledged, so they come again in the
+        # new one.
         effects = self._abandon_missing(origin, "new epoch")
         if stream is None and len(self.streams) >= self._settings.nodes_max:
             if not self._expired_origins:
@@ -289,7 +290,7 @@ class Inbox:
             self.out_of_order_bytes += size
 
     def _deliver_buffered(self, stream: OriginStream) -> list[Effect]:
-        """Deliver what was held for what has come now."""
+        """Deliver buffered publications that are next now."""
         effects: list[Effect] = []
         while stream.out_of_order_heap and self._has_room(stream):
             number = stream.out_of_order_heap[0]
@@ -306,8 +307,8 @@ class Inbox:
     def _skip_lost(
         self, origin: NodeId, stream: OriginStream, upto: int, reason: str
     ) -> list[Effect]:
-        """What is missing up to a position will not come any more; what is held of it is delivered,
-        as far as there is room."""
+        """Missing publications up to a position will never come: report the gap; deliver buffered
+        ones as far as there is room."""
         effects = self._deliver_buffered(stream)
         while stream.accepted < upto:
             first = stream.out_of_order_heap[0] if stream.out_of_order_heap else upto + 1
@@ -319,11 +320,12 @@ class Inbox:
             effects += self._deliver_buffered(stream)
         return effects
 
-    # ------------------------------------------------------------ asking and telling
+    # ------------------------------------------------------------ receipts and requests
 
     def expire_node(self, origin: NodeId) -> list[Effect]:
-        """An origin's lease has ended. What was taken of it is a duplicate even so, should it come
-        back; only if there are too many origins, the one that was forgotten first has to go."""
+        """An origin's lease has ended. Its position is kept, so that its publications stay
+        duplicates if it comes back. Only if there are too many origins, the first one whose lease
+        ended is dropped."""
         stream = self.streams.get(origin)
         if stream is None:
             return []
@@ -332,7 +334,7 @@ class Inbox:
         return effects + self._abandon_missing(origin, "end of lease")
 
     def on_node_reachable(self, origin: NodeId, now: float) -> None:
-        """An origin came into reach: ask at once for what is missing."""
+        """An origin became reachable: request missing publications at once."""
         self._expired_origins.pop(origin, None)
         stream = self.streams.get(origin)
         if stream is not None and stream.accepted < stream.newest_known:
@@ -341,7 +343,7 @@ class Inbox:
             self._scheduled[origin] = None
 
     def handle_timer(self, now: float) -> list[Unicast]:
-        """Send the receipts that are due, with a question where something is missing."""
+        """Send the receipts that are due, with a request where something is missing."""
         letters: list[Unicast] = []
         if not self._context.may_acknowledge():
             return letters
@@ -364,7 +366,7 @@ class Inbox:
         return letters
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due."""
+        """When `handle_timer` is due."""
         due: float | None = None
         for origin in self._scheduled if self._context.may_acknowledge() else ():
             stream = self.streams[origin]
@@ -376,7 +378,7 @@ class Inbox:
     def _schedule_request(
         self, origin: NodeId, stream: OriginStream, now: float, delay: float | None = None
     ) -> None:
-        """A hole may be mere disorder for a moment; then it is asked for, if there is room."""
+        """A gap may be reordering for a moment; after that it is requested, if there is room."""
         missing = stream.accepted < stream.newest_known
         if not missing or not self._has_room(stream):
             stream.request_at = None
@@ -404,7 +406,7 @@ class Inbox:
         return effects
 
     def _abandon_missing(self, origin: NodeId, reason: str) -> list[Effect]:
-        """What is missing will not come any more."""
+        """Report missing publications as a gap."""
         stream = self.streams.get(origin)
         if stream is None:
             return []

@@ -1,16 +1,16 @@
-"""What this node owes others: publications of QoS 1 and 2 that its own clients made.
+"""Publications of QoS 1 and 2 by local clients: their positions, receivers and acknowledgements.
 
-Each has a position in the journal, dense over all topics, and names its *receivers*: the nodes that
-wanted its topic when it was published, in reach or not. Beside each receiver stands `previous`, the
-position of what it was owed before; so a receiver sees every hole, whatever filters and groups come
-and go meanwhile. Nothing leaves before it is safe in the journal.
+Each publication has a position in the journal, dense over all topics, and names its *receivers*:
+the nodes interested in its topic at that time, reachable or not. With each receiver stands
+`previous`, the position of the previous publication for it; so a receiver detects every gap,
+whatever filters and groups come and go. Nothing leaves before it is durable in the journal.
 
-A receiver that stays silent is reminded. One that misses something gets it from the journal. What
-all have is settled, and the journal may forget it.
+A silent receiver is reminded. A receiver that misses something gets it from the journal. The
+journal may delete what all receivers have acknowledged.
 
-A life that goes on with the journal of a former one first hears of each receiver what it has. If
-that is more than was ever sent to it, the journal is an old copy, and the positions that it gives
-out were used before. Until then nothing leaves for that receiver; it gets it from the journal.
+After a restart, a node waits until each receiver has reported its position. If that is beyond what
+was ever sent to it, the journal is an old copy and its positions were used before: a new epoch is
+required. Until then nothing leaves for that receiver; it gets it from the journal.
 """
 
 from collections import deque
@@ -38,14 +38,14 @@ from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, U
 RETRY_FACTOR_MAX = 8
 
 TRANSFER_BYTES_PER_S_MIN = 1 << 20
-"""How fast a way is at least: what is large is given that much longer until it counts as missed."""
+"""Assumed minimum speed of a path: a large publication counts as missed that much later."""
 
 ROLLOVER_PAUSE_S = 60.0
-"""Seconds after a new epoch in which no other begins: each costs a copy of all that is owed."""
+"""Seconds after a new epoch in which no other begins: each copies all pending publications."""
 
 
 class Outbox:
-    """Positions of what starts here, and who has it."""
+    """Positions of local publications, and the progress of their receivers."""
 
     def __init__(
         self,
@@ -55,7 +55,6 @@ class Outbox:
         epoch: int = 1,
         next_seq: int = 1,
     ) -> None:
-        """Go on where the journal ends."""
         self._node = node
         self._settings = settings
         self._clock = clock
@@ -63,10 +62,10 @@ class Outbox:
         self._next_seq = next_seq
         self._committed = next_seq - 1
         self._continues_epoch = next_seq > 1
-        """Whether former lives captured something in this epoch."""
+        """Whether earlier incarnations captured something in this epoch."""
         self._uncommitted: deque[Publication] = deque()
         self.receivers: dict[NodeId, ReceiverProgress] = {}
-        self._reminders: dict[NodeId, None] = {}  # those with a time to be reminded
+        self._reminders: dict[NodeId, None] = {}  # receivers with a reminder scheduled
         self._awaits_rollover = False
         self._rollover_allowed_at = 0.0
 
@@ -76,67 +75,70 @@ class Outbox:
         acknowledged: Mapping[NodeId, int],
         unheard_since: Mapping[NodeId, int],
     ) -> None:
-        """Take up what the journal says of each receiver: the newest position that it is owed, up
-        to where it has all, and since which position it was not heard of."""
-        patience = self._settings.repair_retry_interval
+        """Restore the receivers from the journal: the newest position of each, the position it has
+        acknowledged, and since which position it has not reported."""
+        retry_interval = self._settings.repair_retry_interval
         for node, newest in last_assigned.items():
             since = unheard_since.get(node, self._next_seq if self._continues_epoch else 0)
             self.receivers[node] = ReceiverProgress(
-                newest, patience, acknowledged.get(node, 0), since
+                newest, retry_interval, acknowledged.get(node, 0), since
             )
 
     @property
     def next_position(self) -> tuple[int, int]:
-        """The epoch and the number that the journal's next publication will have."""
+        """Epoch and sequence number of the next publication in the journal."""
         return self._epoch, self._next_seq
 
     @property
     def acknowledged_by_all(self) -> int:
-        """All receivers have everything up to this position of the present epoch."""
-        unpaid = (
-            d.acknowledged for d in self.receivers.values() if d.acknowledged < d.last_assigned
+        """All receivers have acknowledged everything up to this position of the present epoch."""
+        pending = (
+            each.acknowledged
+            for each in self.receivers.values()
+            if each.acknowledged < each.last_assigned
         )
-        return min(unpaid, default=self._committed)
+        return min(pending, default=self._committed)
 
     @property
     def acknowledged(self) -> dict[NodeId, int]:
-        """Up to where each receiver has said that it has all it was owed."""
+        """Per receiver, the position up to which it has acknowledged everything."""
         return {
-            node: debt.acknowledged for node, debt in self.receivers.items() if debt.acknowledged
+            node: progress.acknowledged
+            for node, progress in self.receivers.items()
+            if progress.acknowledged
         }
 
     @property
     def pending(self) -> dict[NodeId, int]:
         """Per receiver, how many committed positions lie behind its acknowledgement."""
         return {
-            node: debt.last_committed - debt.acknowledged for node, debt in self.receivers.items()
+            node: progress.last_committed - progress.acknowledged
+            for node, progress in self.receivers.items()
         }
 
     def first_pending_before(self, position: int) -> dict[NodeId, int]:
-        """Return who may not have all that it was owed before a position, and from which on."""
+        """Return the receivers that may miss something before a position, with the first such
+        position."""
         return {
-            node: debt.first_pending
-            for node, debt in self.receivers.items()
-            if debt.acknowledged < debt.last_assigned and debt.first_pending < position
+            node: progress.first_pending
+            for node, progress in self.receivers.items()
+            if progress.acknowledged < progress.last_assigned and progress.first_pending < position
         }
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ sending
 
     def assign_position(
         self, event: LocalPublication, receivers: Iterable[NodeId], version: int = 0
     ) -> Publication:
-        """Give a publication its position, and note whom it is owed to."""
+        """Give a publication its position, and add it to its receivers."""
         seq = self._next_seq
         self._next_seq += 1
         previous: list[tuple[NodeId, int]] = []
         for receiver in receivers:
-            debt = self.receivers.get(receiver)
-            if debt is None:
-                debt = self.receivers[receiver] = self._new_receiver(seq)
-            previous.append((receiver, debt.last_assigned))
-            if debt.acknowledged == debt.last_assigned:
-                debt.first_pending = seq
-            debt.last_assigned = seq
+            progress = self.receivers.get(receiver)
+            if progress is None:
+                progress = self.receivers[receiver] = self._new_receiver(seq)
+            previous.append((receiver, progress.assign(seq)))
         publication = Publication(
             origin=self._node,
             epoch=self._epoch,
@@ -153,7 +155,8 @@ class Outbox:
         return publication
 
     def mark_committed(self, epoch: int, seq: int, now: float) -> list[Publication]:
-        """The journal is safe up to here; return what may leave now."""
+        """The journal is durable up to this position; return the publications that may leave
+        now."""
         ready: list[Publication] = []
         while self._uncommitted and (self._uncommitted[0].epoch, self._uncommitted[0].sequence) <= (
             epoch,
@@ -162,135 +165,132 @@ class Outbox:
             publication = self._uncommitted.popleft()
             unheard: list[NodeId] = []
             for place, (receiver, _) in enumerate(publication.previous):
-                if (debt := self.receivers.get(receiver)) is None:
+                if (progress := self.receivers.get(receiver)) is None:
                     continue
-                debt.last_committed = publication.sequence
-                if debt.unheard_since or place >= RECEIVERS_MAX:  # it gets it from the journal
+                progress.last_committed = publication.sequence
+                if progress.unheard_since or place >= RECEIVERS_MAX:  # it gets it from the journal
                     unheard.append(receiver)
                     self._schedule_reminder(receiver, now)
                     continue
-                due = now + len(publication.payload) / TRANSFER_BYTES_PER_S_MIN
-                if due >= debt.transfer_until:
-                    debt.transfer_until, debt.transfer_upto = due, publication.sequence
+                progress.start_transfer(
+                    publication.sequence,
+                    now + len(publication.payload) / TRANSFER_BYTES_PER_S_MIN,
+                )
                 self._schedule_reminder(receiver, now + self._settings.repair_retry_interval)
             ready.append(_without_receivers(publication, unheard) if unheard else publication)
         if epoch == self._epoch:
             self._committed = max(self._committed, seq)
         return ready
 
-    # ------------------------------------------------------------ who has it
+    # ------------------------------------------------------------ receipts and repair
 
     def receive_receipt(
         self, receipt: Receipt, incarnation: int, now: float
     ) -> list[Effect | Unicast]:
-        """A receiver says what it has, and maybe asks for more."""
-        debt = self.receivers.get(receipt.source)
-        if debt is None:
+        """A receiver reports its position, and may request more."""
+        progress = self.receivers.get(receipt.source)
+        if progress is None:
             return [Ignored("receipt from a node with nothing pending")]
         if self._awaits_rollover:
             return []  # it will be reminded
         if (receipt.epoch, receipt.seq) >= self.next_position:
             return [self._require_rollover(receipt, incarnation, now)]
         if receipt.epoch != self._epoch:
-            return [self._make_pending_notice(receipt.source, debt)]
-        if debt.unheard_since:
-            if receipt.seq >= debt.unheard_since:
+            return [self._make_pending_notice(receipt.source, progress)]
+        if progress.unheard_since:
+            if receipt.seq >= progress.unheard_since:
                 return [self._require_rollover(receipt, incarnation, now)]
-            is_first, debt.last_receipt = debt.last_receipt is None, receipt
+            is_first, progress.last_receipt = progress.last_receipt is None, receipt
             return [PersistHeard(receipt.source)] if is_first else []
-        if receipt.seq > debt.last_committed:
+        if receipt.seq > progress.last_committed:
             return [Ignored("receipt for what was not sent")]
-        return self._apply_receipt(receipt, debt, now)
+        return self._apply_receipt(receipt, progress, now)
 
     def mark_heard(self, node: NodeId, now: float) -> list[Effect | Unicast]:
-        """It is safe that a receiver has said what it has: go on with that."""
-        debt = self.receivers.get(node)
-        if debt is None or debt.last_receipt is None:
+        """The report of a receiver is durable: continue with its receipt."""
+        progress = self.receivers.get(node)
+        if progress is None or progress.last_receipt is None:
             return []
-        receipt, debt.last_receipt, debt.unheard_since = debt.last_receipt, None, 0
-        debt.retry_interval = self._settings.repair_retry_interval
-        answer = self._apply_receipt(receipt, debt, now)
-        if answer or debt.acknowledged >= debt.last_committed:
+        receipt, progress.last_receipt, progress.unheard_since = progress.last_receipt, None, 0
+        progress.retry_interval = self._settings.repair_retry_interval
+        answer = self._apply_receipt(receipt, progress, now)
+        if answer or progress.acknowledged >= progress.last_committed:
             return answer
-        return [self._make_pending_notice(node, debt)]
+        return [self._make_pending_notice(node, progress)]
 
     def _apply_receipt(
-        self, receipt: Receipt, debt: ReceiverProgress, now: float
+        self, receipt: Receipt, progress: ReceiverProgress, now: float
     ) -> list[Effect | Unicast]:
-        if receipt.seq > debt.acknowledged:
-            debt.acknowledged = receipt.seq
-            debt.first_pending = receipt.seq + 1
-            debt.retry_interval = self._settings.repair_retry_interval
-            if receipt.seq >= debt.transfer_upto:
-                debt.transfer_until = 0.0
+        if progress.acknowledge(receipt.seq):
+            progress.retry_interval = self._settings.repair_retry_interval
         self._cancel_reminder(receipt.source)
-        if debt.acknowledged < debt.last_committed:
-            self._schedule_reminder(receipt.source, now + debt.retry_interval)
-        return self._read_for_repair(receipt, debt, now)
+        if progress.acknowledged < progress.last_committed:
+            self._schedule_reminder(receipt.source, now + progress.retry_interval)
+        return self._read_for_repair(receipt, progress, now)
 
     def _read_for_repair(
-        self, receipt: Receipt, debt: ReceiverProgress, now: float
+        self, receipt: Receipt, progress: ReceiverProgress, now: float
     ) -> list[Effect | Unicast]:
-        """Read what a receiver asks for, unless that was done just now."""
+        """Read what a receiver requests, unless that was sent just now."""
         if (
             not receipt.bytes_requested
-            or debt.is_reading_journal
-            or debt.last_committed <= receipt.received_upto
+            or progress.is_reading_journal
+            or progress.last_committed <= receipt.received_upto
         ):
             return []
-        if receipt.received_upto < debt.repaired_upto and now < debt.repair_until:
+        if receipt.received_upto < progress.repaired_upto and now < progress.repair_until:
             return []
-        debt.is_reading_journal = True
-        # A receiver that has lost its memory does not get again what it had acknowledged.
-        after = max(receipt.received_upto, debt.acknowledged)
+        progress.is_reading_journal = True
+        # A receiver that lost its state does not get again what it had acknowledged.
+        after = max(receipt.received_upto, progress.acknowledged)
         most = self._settings.repair_bytes * self._settings.repair_frames
         bytes_max = min(receipt.bytes_requested, most)
-        return [ReadJournal(receipt.source, self._epoch, after, debt.last_committed, bytes_max)]
+        return [ReadJournal(receipt.source, self._epoch, after, progress.last_committed, bytes_max)]
 
-    def make_repair_responses(self, recalled: JournalRead, now: float) -> list[RepairResponse]:
-        """What was read from the journal goes to the one that asked."""
-        debt = self.receivers.get(recalled.receiver)
-        if debt is not None:
-            debt.is_reading_journal = False
-        if debt is None or recalled.epoch != self._epoch:
+    def make_repair_responses(self, read: JournalRead, now: float) -> list[RepairResponse]:
+        """Return the publications read from the journal as frames for the receiver."""
+        progress = self.receivers.get(read.receiver)
+        if progress is not None:
+            progress.is_reading_journal = False
+        if progress is None or read.epoch != self._epoch:
             return []
-        after, upto, found = recalled.after, recalled.upto, recalled.publications
+        after, upto, found = read.after, read.upto, read.publications
         blocks = self._pack_blocks(found)
-        # The last position asked for is owed, so it is lost if it was not found; and what the
-        # first one found has before it is lost if that is not what the receiver has.
-        before = dict(found[0].previous).get(recalled.receiver, after) if found else upto
+        # The last requested position was assigned to the receiver, so it is lost if it was not
+        # found. The position before the first one found is lost unless the receiver has it.
+        before = dict(found[0].previous).get(read.receiver, after) if found else upto
         lost = before if before > after else 0
-        letters: list[RepairResponse] = []
+        responses: list[RepairResponse] = []
         end = 0
         for block in blocks:
             end += len(block)
             last = upto if end == len(found) else found[end - 1].sequence
-            letters.append(
+            responses.append(
                 RepairResponse(
-                    recalled.receiver,
+                    read.receiver,
                     self._node,
-                    recalled.epoch,
+                    read.epoch,
                     after,
                     last,
                     lost,
                     tuple(block),
                     more=True,
-                    acknowledged=debt.acknowledged,
+                    acknowledged=progress.acknowledged,
                 )
             )
             after, lost = last, 0
-        letters[-1] = replace(letters[-1], more=False)
+        responses[-1] = replace(responses[-1], more=False)
         size = sum(len(item.payload) for item in found[:end])
         usual = self._settings.repair_bytes * self._settings.repair_frames
-        debt.repaired_upto, debt.repair_until = (
+        progress.repaired_upto, progress.repair_until = (
             after,
             now + max(0, size - usual) / TRANSFER_BYTES_PER_S_MIN,
         )
-        return letters
+        return responses
 
     def _pack_blocks(self, found: Iterable[Publication]) -> list[list[bytes]]:
-        """Return what goes into each frame, of as many as the settings allow: at least one, else as
-        much as they say."""
+        """Return the encoded publications of each frame: at most `repair_frames` frames of
+        `repair_bytes`, each with at least one publication."""
         blocks: list[list[bytes]] = [[]]
         room = self._settings.repair_bytes
         for publication in found:
@@ -305,68 +305,73 @@ class Outbox:
         return blocks
 
     def on_node_reachable(self, node: NodeId, now: float) -> None:
-        """A node came into reach: remind it at once, it may have missed much. And who has not
-        answered in this life may know more than a journal that is an old copy."""
-        debt = self.receivers.get(node)
-        if debt is not None and (debt.acknowledged < debt.last_committed or debt.unheard_since):
-            debt.retry_interval = self._settings.repair_retry_interval
-            debt.transfer_until = debt.repair_until = 0.0  # what was on its way may be lost
+        """A node became reachable: remind it at once, it may have missed much. A receiver that has
+        not reported in this incarnation may know that the journal is an old copy."""
+        progress = self.receivers.get(node)
+        if progress is not None and (
+            progress.acknowledged < progress.last_committed or progress.unheard_since
+        ):
+            progress.retry_interval = self._settings.repair_retry_interval
+            progress.forget_transfers()
             self._cancel_reminder(node)
             self._schedule_reminder(node, now)
 
     def expire_node(self, node: NodeId) -> list[Effect]:
-        """A node's lease has ended: it is owed nothing any more."""
+        """A node's lease has ended: delete its pending publications."""
         self._cancel_reminder(node)
-        debt = self.receivers.pop(node, None)
-        if debt is None or debt.acknowledged >= debt.last_assigned:
+        progress = self.receivers.pop(node, None)
+        if progress is None or progress.acknowledged >= progress.last_assigned:
             return []
-        return [DeliveryAbandoned(node, self._epoch, debt.acknowledged + 1, debt.last_assigned)]
+        return [
+            DeliveryAbandoned(node, self._epoch, progress.acknowledged + 1, progress.last_assigned)
+        ]
 
     def handle_timer(self, now: float) -> list[Unicast]:
-        """Remind those that have been silent for long, less and less often."""
-        letters: list[Unicast] = []
+        """Remind silent receivers, at growing intervals."""
+        responses: list[Unicast] = []
         for node in list(self._reminders):
-            debt = self.receivers[node]
-            assert debt.remind_at is not None
-            if debt.remind_at <= now < debt.transfer_until:
-                debt.remind_at = debt.transfer_until
-            elif debt.remind_at <= now:
-                letters.append(self._make_pending_notice(node, debt))
+            progress = self.receivers[node]
+            assert progress.remind_at is not None
+            if progress.remind_at <= now < progress.transfer_until:
+                progress.remind_at = progress.transfer_until
+            elif progress.remind_at <= now:
+                responses.append(self._make_pending_notice(node, progress))
                 longest = RETRY_FACTOR_MAX * self._settings.repair_retry_interval
-                debt.retry_interval = min(2 * debt.retry_interval, longest)
-                debt.remind_at = now + debt.retry_interval
-        return letters
+                progress.retry_interval = min(2 * progress.retry_interval, longest)
+                progress.remind_at = now + progress.retry_interval
+        return responses
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due."""
+        """When `handle_timer` is due."""
         if not self._reminders:
             return None
         return min(self.receivers[node].remind_at or 0.0 for node in self._reminders)
 
-    def _make_pending_notice(self, node: NodeId, debt: ReceiverProgress) -> PendingNotice:
-        """Name what it is owed; to who was not heard yet, only what it may have."""
+    def _make_pending_notice(self, node: NodeId, progress: ReceiverProgress) -> PendingNotice:
+        """Report the newest position; to a receiver that has not reported, only positions it may
+        have."""
         safe = (
-            min(debt.last_committed, debt.unheard_since - 1)
-            if debt.unheard_since
-            else debt.last_committed
+            min(progress.last_committed, progress.unheard_since - 1)
+            if progress.unheard_since
+            else progress.last_committed
         )
         return PendingNotice(node, self._node, self._epoch, safe)
 
     def _schedule_reminder(self, node: NodeId, due: float) -> None:
-        debt = self.receivers.get(node)
-        if debt is not None and debt.remind_at is None:
-            debt.remind_at = due
+        progress = self.receivers.get(node)
+        if progress is not None and progress.remind_at is None:
+            progress.remind_at = due
             self._reminders[node] = None
 
     def _cancel_reminder(self, node: NodeId) -> None:
-        debt = self.receivers.get(node)
-        if debt is not None:
-            debt.remind_at = None
+        progress = self.receivers.get(node)
+        if progress is not None:
+            progress.remind_at = None
             self._reminders.pop(node, None)
 
     def _require_rollover(self, receipt: Receipt, incarnation: int, now: float) -> Effect:
-        """The journal is an old copy of itself: no position may be used twice. Nothing leaves, and
-        nobody is answered, until a journal of a new epoch is in its place."""
+        """The journal is an old copy: no position may be used twice. Nothing leaves and no receipt
+        is answered until a journal of a new epoch has replaced it."""
         epoch = max(receipt.epoch + 1, incarnation)
         if epoch > self._clock.limit_ms:
             return Ignored(EPOCH_AHEAD)
@@ -378,29 +383,29 @@ class Outbox:
             self._cancel_reminder(node)
         return EpochRolloverRequired(epoch)
 
-    def start_epoch(self, reopened: EpochStarted, now: float) -> None:
-        """The new journal is there: it begins with what was not acknowledged in the old one."""
+    def start_epoch(self, event: EpochStarted, now: float) -> None:
+        """The new journal begins with the publications that were not acknowledged in the old
+        one."""
         self._awaits_rollover = False
         self._rollover_allowed_at = now + ROLLOVER_PAUSE_S
-        self._epoch, self._next_seq = reopened.epoch, reopened.next_seq
+        self._epoch, self._next_seq = event.epoch, event.next_seq
         self._committed = self._next_seq - 1
-        self._continues_epoch = False  # nobody can have anything of this epoch
+        self._continues_epoch = False  # no receiver can have anything of this epoch
         self._uncommitted.clear()
-        owed = dict(reopened.last_assigned)
+        last_assigned = dict(event.last_assigned)
         for node in self.receivers:
             self._cancel_reminder(node)
             self.receivers[node] = ReceiverProgress(
-                owed.get(node, 0), self._settings.repair_retry_interval
+                last_assigned.get(node, 0), self._settings.repair_retry_interval
             )
             self._schedule_reminder(node, now)
 
     def _new_receiver(self, first: int) -> ReceiverProgress:
-        """Owe something to who was owed nothing before."""
         since = first if self._continues_epoch else 0
         return ReceiverProgress(0, self._settings.repair_retry_interval, unheard_since=since)
 
 
 def _without_receivers(publication: Publication, some: list[NodeId]) -> Publication:
-    """Return what goes to the other receivers."""
+    """Return the publication for the other receivers."""
     previous = tuple(entry for entry in publication.previous if entry[0] not in some)
     return replace(publication, previous=previous)

@@ -1,10 +1,11 @@
-"""What a node owes to one receiver, and what it knows of who has what."""
+"""Progress of one receiver: positions assigned to it, committed, acknowledged and being
+repaired."""
 
 from hansa.protocol.wire.frames import Receipt
 
 
 class ReceiverProgress:
-    """What is owed to one receiver."""
+    """State of one receiver in the outbox."""
 
     __slots__ = (
         "acknowledged",
@@ -29,24 +30,50 @@ class ReceiverProgress:
         acknowledged: int = 0,
         unheard_since: int = 0,
     ) -> None:
-        """Owe everything up to a position, but for what was acknowledged."""
         self.unheard_since = unheard_since
-        """The first position that it cannot have; 0 if it has said what it has."""
+        """The first position that it cannot have; 0 once it has reported its position."""
         self.last_receipt: Receipt | None = None
-        """By which it said so, until that is safe."""
+        """The report, until it is durable."""
         self.first_pending = acknowledged + 1
-        """Before this one it has all that it was owed."""
+        """It has everything before this position."""
         self.last_assigned = last_assigned
         self.last_committed = last_assigned
-        """The newest of them that is safe in the journal."""
+        """The newest position that is durable in the journal."""
         self.acknowledged = acknowledged
         self.retry_interval = retry_interval
         self.remind_at: float | None = None
         self.transfer_until = 0.0
-        """Until then a large publication may be on its way …"""
+        """Until then a large publication may be in flight …"""
         self.transfer_upto = 0
         """… with this position."""
         self.is_reading_journal = False
         self.repaired_upto = 0
         self.repair_until = 0.0
-        """Until then a large answer, up to that position, may be on its way."""
+        """Until then a large repair response, up to that position, may be in flight."""
+
+    def assign(self, seq: int) -> int:
+        """Assign a new position; return the previous one."""
+        previous = self.last_assigned
+        if self.acknowledged == previous:
+            self.first_pending = seq
+        self.last_assigned = seq
+        return previous
+
+    def start_transfer(self, seq: int, until: float) -> None:
+        """A publication was sent; it should arrive by `until`."""
+        if until >= self.transfer_until:
+            self.transfer_until, self.transfer_upto = until, seq
+
+    def acknowledge(self, seq: int) -> bool:
+        """Note an acknowledged position; return whether it is progress."""
+        if seq <= self.acknowledged:
+            return False
+        self.acknowledged = seq
+        self.first_pending = seq + 1
+        if seq >= self.transfer_upto:
+            self.transfer_until = 0.0
+        return True
+
+    def forget_transfers(self) -> None:
+        """Frames in flight may be lost: remind and repair without waiting for them."""
+        self.transfer_until = self.repair_until = 0.0

@@ -1,5 +1,4 @@
-"""What answers to a receiver hold: as much of the journal as their frames have room for, and
-nothing but what was asked for."""
+"""Contents of repair responses: as much of the journal as fits, and only what was requested."""
 
 from collections.abc import Iterable
 
@@ -11,13 +10,13 @@ from hansa.protocol.wire.codec import decode_publication
 from hansa.protocol.wire.frames import RepairResponse
 
 OVERHEAD_BYTES = 64
-"""What a publication takes in an answer beside what it carries, or a little more: without it a
-journal of empty ones would be read to its end for the first thousands of them."""
+"""Upper estimate of a publication's bytes in a response besides its contents. Without it, a journal
+of empty publications would be read to its end."""
 
 
 def select_for_repair(command: ReadJournal, pending: Iterable[Publication | None]) -> JournalRead:
-    """Take from the journal what is owed to who asked, in order; None stands where some cannot be
-    read. What is lost behind the last one is for the next answer to say."""
+    """Select the receiver's publications from the journal, in order; None stands for unreadable
+    ones. Losses after the last one are reported by the next response."""
     found: list[Publication] = []
     room = command.bytes_max
     for item in pending:
@@ -38,7 +37,7 @@ def _size(item: Publication) -> int:
 
 
 def decode_repair(frame: RepairResponse) -> list[Publication]:
-    """Return what a frame of an answer brings; raise InvalidFrame if it cannot be one."""
+    """Return the publications of a response; raise InvalidFrame if they are invalid."""
     try:
         publications = [decode_publication(data) for data in frame.publications]
     except InvalidFrame:

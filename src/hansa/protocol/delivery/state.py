@@ -1,8 +1,8 @@
-"""Guaranteed delivery at one node: what it owes others, what others owe it, and their letters.
+"""Guaranteed delivery at one node: outbox, inbox and retained values.
 
-The two ends of every publication of QoS 1 and 2 make sure together that nothing is missing; nodes
-in between pass it on and forget (decision 0009). `outbox` and `inbox` never meet: this module only
-hands each its letters.
+Origin and receivers of a QoS 1 or 2 publication ensure together that nothing is missing; relays
+keep no state (decision 0009). `outbox` and `inbox` are independent: this module passes each its
+frames and events.
 """
 
 from collections.abc import Mapping
@@ -35,26 +35,26 @@ from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, U
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """What a node's disk remembers of its former lives; of other nodes, see `events.Restored`."""
+    """A node's state from disk; for the records of other nodes see `events.PeersRestored`."""
 
     epoch: int = 1
     next_seq: int = 1
-    """Where its journal goes on."""
+    """The next sequence number of its journal."""
     last_assigned: Mapping[NodeId, int] = field(default_factory=dict)
-    """Per receiver, the newest position in the journal that it is owed."""
+    """Per receiver, the newest position assigned to it."""
     accepted: Mapping[NodeId, tuple[int, int]] = field(default_factory=dict)
-    """Per origin, the epoch and the position up to which all that it owed is on disk here."""
+    """Per origin, the epoch and the position up to which everything is on disk here."""
     acknowledged: Mapping[NodeId, int] = field(default_factory=dict)
-    """Per receiver, up to where it has said that it has all that it was owed; may be late."""
+    """Per receiver, the position up to which it has acknowledged everything; may be outdated."""
     unheard_since: Mapping[NodeId, int] = field(default_factory=dict)
-    """Per receiver that has not said what it has since then, the first position that it cannot
-    have: a life began with it, and sent it nothing."""
+    """Per receiver that has not reported its position, the first one that it cannot have: an
+    incarnation began there and sent it nothing."""
     retained: Mapping[str, RetainedEntry] = field(default_factory=dict)
-    """Per topic, which retained value the broker was to hold."""
+    """Per topic, the retained value that the broker should hold."""
 
 
 class DeliveryState:
-    """Both ends, as one node has them."""
+    """Outbox, inbox and retained values of one node."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class DeliveryState:
         restored: RestoredState,
         context: DeliveryContext,
     ) -> None:
-        """Go on where the disk ends."""
         self._node = node
         self.clock = context.clock
         self.retained = RetainedState(
@@ -95,7 +94,8 @@ class DeliveryState:
         | StoreUncertain,
         now: float,
     ) -> tuple[list[Publication], list[Effect | Unicast]]:
-        """The disk has done its work; return what may leave now, and what follows."""
+        """Apply an event of the disk or broker; return publications that may leave now, and
+        effects."""
         if isinstance(event, JournalCommitted):
             return self.outbox.mark_committed(event.epoch, event.seq, now), []
         if isinstance(event, JournalRead):
@@ -119,7 +119,7 @@ class DeliveryState:
     def receive_unicast(
         self, frame: Unicast, incarnation: int, now: float
     ) -> list[Effect | Unicast]:
-        """A letter arrived; one for another node goes on."""
+        """Handle a unicast frame for this node; forward others."""
         if frame.destination != self._node:
             if frame.hops >= HOPS_MAX:
                 return [Ignored("unicast past the hop limit")]
@@ -135,7 +135,7 @@ class DeliveryState:
                 return self.retained.receive_unicast(frame)
 
     def on_node_reachable(self, node: NodeId, now: float) -> None:
-        """A node came into reach."""
+        """A node became reachable."""
         self.outbox.on_node_reachable(node, now)
         self.inbox.on_node_reachable(node, now)
         self.retained.schedule_digest(node)
@@ -145,7 +145,7 @@ class DeliveryState:
         return [*self.outbox.expire_node(node), *self.inbox.expire_node(node)]
 
     def handle_timer(self, now: float) -> list[Effect | Unicast]:
-        """Return the letters that are due, and what retained values need."""
+        """Return frames and effects that are due."""
         return [
             *self.outbox.handle_timer(now),
             *self.inbox.handle_timer(now),
@@ -153,10 +153,10 @@ class DeliveryState:
         ]
 
     def sizes(self) -> dict[str, int]:
-        """Return how much there is of what has a bound."""
+        """Return the current size of everything that has a bound."""
         streams = self.inbox.streams.values()
         held = undelivered = 0
-        for stream in streams:  # plainly: checkers ask after every input
+        for stream in streams:  # plain loops: checkers call this after every input
             held = max(held, len(stream.out_of_order))
             undelivered = max(undelivered, len(stream.uncommitted))
         return {
@@ -170,7 +170,7 @@ class DeliveryState:
         }
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due."""
+        """When `handle_timer` is due."""
         return earliest(
             self.outbox.next_deadline(), self.inbox.next_deadline(), self.retained.next_deadline()
         )

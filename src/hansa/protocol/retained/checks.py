@@ -1,13 +1,13 @@
-"""Which topics were written lately, and which of them are to be compared with the broker next.
+"""Which topics were written recently, and which of them are compared with the broker next.
 
-A node believes that its broker stores what was last delivered or captured. To find a wrong belief
-soon, it reads a bounded sample of the topics that were written lately back from the broker: every
-CHECK_S seconds at most SAMPLE_MAX topics with SAMPLE_BYTES_MAX bytes, those that were written
-longest ago first, and each once per write. While nothing is written, nothing is read.
+A node assumes that its broker stores the last delivered or captured value. To detect a wrong
+assumption soon, it reads a bounded sample of the recently written topics back from the broker:
+every CHECK_S seconds at most SAMPLE_MAX topics with SAMPLE_BYTES_MAX bytes, the oldest writes
+first, each write once. Without writes, nothing is read.
 
-A broker that was restarted may have gone back to an older state, and an agent that was restarted
-does not know which of its last writes arrived. So whenever the agent has connected to its broker,
-all values of other nodes are compared, in bounded steps.
+A restarted broker may have restored an older state, and a restarted agent does not know which of
+its last writes arrived. So after each connection of the agent to its broker, all values of other
+nodes are compared, in bounded steps.
 """
 
 import math
@@ -19,8 +19,8 @@ CHECK_S = 10.0
 """Seconds between two samples."""
 
 FORMER_S = 2 * CHECK_S
-"""For how long after a write the broker may store a value that was replaced. Later, such a value is
-one that a client has written again, unseen."""
+"""For how long after a write the broker may store a replaced value. Later, such a value is one that
+a client has written again, unseen."""
 
 SAMPLE_MAX = 200
 """Topics in one sample."""
@@ -29,7 +29,7 @@ SAMPLE_BYTES_MAX = 1 << 20
 """Payload bytes that a sample reads, or one value that is larger."""
 
 FORMER_MAX = 8
-"""Values of one topic that are remembered after they were replaced."""
+"""Replaced values of one topic that are remembered."""
 
 STEP_MAX = 1_000
 """Topics in one step of a full comparison."""
@@ -41,7 +41,7 @@ FULL_S = 10.0
 """Seconds from the end of a full comparison until the next may begin."""
 
 RECENT = 10
-"""After so many times the settling time a value has reached the broker, whatever disks do."""
+"""After this many settling times a value has reached the broker, however slow the disks are."""
 
 
 @dataclass(slots=True)
@@ -52,21 +52,21 @@ class Change:
     qos: int
     size: int
     former: tuple[bytes, ...]
-    """Digests of the values that were replaced lately, oldest first. If the broker stores one of
-    them, an older write has overtaken a newer one."""
+    """Digests of recently replaced values, oldest first. If the broker stores one of them, an older
+    write has overtaken a newer one."""
     checked_at: float = math.inf
     """When it was put into a sample."""
 
 
 class Checks:
-    """The writes of one node's topics that are recent or not yet checked."""
+    """Recent or unchecked writes of one node's topics."""
 
     def __init__(self, settle_s: float) -> None:
         """A write has reached the broker after `settle_s`."""
         self._settle_s = settle_s
-        self._changes: dict[str, Change] = {}  # the oldest first
+        self._changes: dict[str, Change] = {}  # oldest first
         self.due = math.inf
-        """When the next sample is to be taken."""
+        """When the next sample is due."""
 
     def note(self, topic: str, now: float, qos: int, size: int, replaced: bytes | None) -> None:
         """A topic was written; `replaced` is the digest of its value before, None if unknown."""
@@ -82,17 +82,17 @@ class Checks:
         return self._changes[topic].qos
 
     def is_former(self, topic: str, digest: bytes, now: float) -> bool:
-        """Return whether a value was replaced lately."""
+        """Whether a value was replaced recently."""
         change = self._changes.get(topic)
         return change is not None and digest in change.former and now < change.at + FORMER_S
 
     def is_settled(self, topic: str, now: float, times: float = 1) -> bool:
-        """Return whether the last write was at least so many settling times ago."""
+        """Whether the last write was at least so many settling times ago."""
         change = self._changes.get(topic)
         return change is None or now >= change.at + times * self._settle_s
 
     def recent(self, now: float) -> list[str]:
-        """Return the topics that were written or checked lately, or are not checked yet."""
+        """Return the topics that were written or checked recently, or are not checked yet."""
         return [topic for topic, change in self._changes.items() if self._is_current(change, now)]
 
     def _is_current(self, change: Change, now: float) -> bool:
@@ -100,7 +100,7 @@ class Checks:
         return now < change.at + keep_s or now < change.checked_at + keep_s
 
     def sample(self, now: float) -> list[str]:
-        """Return the topics to be compared now, if it is time for that."""
+        """Return the topics to compare now, if a sample is due."""
         if now < self.due:
             return []
         found: list[str] = []
@@ -119,7 +119,7 @@ class Checks:
         return found
 
     def tidy(self, now: float, known: Container[str]) -> None:
-        """Forget writes that are neither recent nor to be checked."""
+        """Forget writes that are neither recent nor unchecked."""
         self._changes = {
             topic: change
             for topic, change in self._changes.items()
@@ -129,7 +129,7 @@ class Checks:
 
 
 class FullComparison:
-    """The topics that are still to be compared because the agent has connected to its broker."""
+    """Topics that are still to be compared because the agent has connected to its broker."""
 
     def __init__(self, settle_s: float) -> None:
         """A write has reached the broker after `settle_s`."""
@@ -137,17 +137,17 @@ class FullComparison:
         self._topics: dict[str, None] = {}  # in this order
         self._ended_at = -math.inf
         self.due = math.inf
-        """When the next step is to be taken."""
+        """When the next step is due."""
 
     def begin(self, topics: Iterable[str], now: float) -> None:
-        """Compare all of these. Those that already wait keep their place: connections that are
-        interrupted again and again cannot keep any topic from its turn."""
+        """Compare all of these. Waiting topics keep their place: repeated interruptions cannot keep
+        a topic from its turn."""
         self._topics.update(dict.fromkeys(topics))
         if self._topics and self.due == math.inf:
             self.due = max(now + self._settle_s, self._ended_at + FULL_S)
 
     def step(self, now: float) -> list[str]:
-        """Return the topics to be compared now, if it is time for that."""
+        """Return the topics to compare now, if a step is due."""
         if now < self.due:
             return []
         found = list(islice(self._topics, STEP_MAX))

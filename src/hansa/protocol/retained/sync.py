@@ -1,7 +1,7 @@
-"""What an owner of retained values tells the nodes that want them: digests, and which there are.
+"""Anti-entropy of retained values: an owner sends digests and versions to interested nodes.
 
-A node may own very many. They are gone through in slices, so that links are served in between: who
-waits for the answer waits a little longer, and nobody takes the node for dead meanwhile.
+A node may own very many values. They are processed in slices, so that links are served in between
+and neighbours do not take the node for dead.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,23 +20,23 @@ from hansa.protocol.wire.frames import (
 )
 
 SLICE_TOPICS = 2_000
-"""Topics that are looked at in one go."""
+"""Topics processed at a time."""
 
 VERSIONS_PER_FRAME_MAX = 1_000
-"""Topics in one listing."""
+"""Topics in one `RetainedVersions` frame."""
 
 DIGEST_REPEATS_S = (5.0, 30.0, 120.0)
-"""When a node is told once more what there is: nobody misses a letter that was lost."""
+"""Seconds after which digests are sent again: a lost frame would not be noticed."""
 
 _Slice = tuple[list[tuple[str, RetainedEntry]], bool]
 """Some topics with their values, and whether they are the last."""
 
 _Step = tuple[list[Unicast], bool]
-"""What to send after a slice, and whether it was the last."""
+"""Frames to send after a slice, and whether it was the last."""
 
 
 def version_frames(to: NodeId, owner: NodeId, entries: list[tuple[str, int]]) -> list[Unicast]:
-    """Return the letters that tell a node these versions of an owner's values."""
+    """Return the frames with these versions of an owner's values."""
     return [
         RetainedVersions(to, owner, tuple(entries[at : at + VERSIONS_PER_FRAME_MAX]))
         for at in range(0, len(entries), VERSIONS_PER_FRAME_MAX)
@@ -46,7 +46,7 @@ def version_frames(to: NodeId, owner: NodeId, entries: list[tuple[str, int]]) ->
 def value_frames(
     to: NodeId, owner: NodeId, publications: list[Publication], bytes_max: int
 ) -> list[Unicast]:
-    """Return letters with these values, each with as many as fit, but at least one."""
+    """Return frames with these values, each with as many as fit, but at least one."""
     letters: list[Unicast] = []
     batch: list[bytes] = []
     room = bytes_max
@@ -60,7 +60,7 @@ def value_frames(
 
 
 class RetainedSync:
-    """Answers one question after the other."""
+    """Processes one request after the other."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RetainedSync:
         values: Mapping[str, RetainedEntry],
         receivers: Callable[[str], tuple[NodeId, ...]],
     ) -> None:
-        """Tell of these values, which change all the time; `receivers` want a topic."""
+        """`values` are live; `receivers` returns the nodes interested in a topic."""
         self._node = node
         self._entries = values
         self._receivers = receivers
@@ -80,7 +80,7 @@ class RetainedSync:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something left to tell."""
+        """Whether there is something left to send."""
         return bool(
             self._current_job
             or self._requested_buckets
@@ -90,32 +90,33 @@ class RetainedSync:
 
     @property
     def next_due(self) -> float:
-        """When there is something to tell once more."""
+        """When a repeated digest is due."""
         return self._digest_repeats.next_due
 
     def schedule_digest(self, node: NodeId, now: float) -> None:
-        """Tell a node, in its turn, a digest of what is owned here and wanted there; and again."""
+        """Send a node the digests of the values that are owned here and of its interest; and again
+        later."""
         self._digest_receivers[node] = None
         for after in DIGEST_REPEATS_S:
             self._digest_repeats.schedule((node, after), now + after)
 
     def schedule_digest_later(self, node: NodeId, now: float) -> None:
-        """Tell a node a digest some time after it was told what is new."""
+        """Send a node digests some time after it was sent a new value."""
         key = (node, DIGEST_REPEATS_S[0])
         if key not in self._digest_repeats:
             self._digest_repeats.schedule(key, now + DIGEST_REPEATS_S[0])
 
     def schedule_correction(self, former: NodeId, owner: NodeId, topic: str, version: int) -> None:
-        """Tell a former owner that another node's value is newer: it will ask for it, and its
-        broker hold the same as all."""
+        """Inform a former owner that another node's value is newer: it will request it, so that its
+        broker gets the same value."""
         self._corrections.setdefault((former, owner), []).append((topic, version))
 
     def schedule_versions(self, node: NodeId, buckets: tuple[int, ...]) -> None:
-        """Tell a node, in its turn, which versions there are in some buckets."""
+        """Send a node the versions in some buckets."""
         self._requested_buckets.setdefault(node, set()).update(buckets)
 
     def process_next_slice(self, now: float) -> list[Unicast]:
-        """Look at the next slice; return what is to be sent."""
+        """Process the next slice; return the frames to send."""
         for node, _ in self._digest_repeats.pop_due(now):
             self._digest_receivers[node] = None
         corrections, self._corrections = self._corrections, {}
@@ -166,7 +167,7 @@ class RetainedSync:
         )
 
     def _slices(self) -> Iterator[_Slice]:
-        """Yield what this node owned when it was asked, and whether that is the end of it."""
+        """Yield the values that this node owned at the start, and whether they are the last."""
         owned = iter([item for item in self._entries.items() if item[1].owner == self._node])
         slice_ = list(islice(owned, SLICE_TOPICS))
         while following := list(islice(owned, SLICE_TOPICS)):

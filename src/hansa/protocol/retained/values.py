@@ -1,21 +1,21 @@
-"""Which value every topic holds: brokers that want a topic come to hold the same retained value.
+"""Retained values: all brokers with interest in a topic end up with the same value.
 
-A retained publication carries a *version*, from a clock that follows both time and whatever
-versions it has seen, so that the later of two is greater; of equal ones the greater node decides.
-A node knows the versions that its broker holds, of topics that others want here or that its own
-clients want: it lets the broker keep only what is newer. A deletion is a value like any other, and
-is remembered for the lease, so that what was deleted stays deleted.
+A retained publication carries a *version* from a hybrid logical clock, so the later of two has the
+greater version; the greater node id breaks ties. A node knows the versions of topics that other
+nodes or its own clients are interested in, and lets its broker store only newer values. A deletion
+is a value as well, and is remembered for the lease, so that deleted values do not come back.
 
-The *owner* of a value is the node whose client published it. It tells whoever wants the topic, and
-comes into reach or newly wants it, a digest of what it owns (`Holdings`); where that differs, the
-other asks which versions there are (`Ask`, `Listing`), and for what it lacks (`Ask`, `Values`).
+The *owner* of a value is the node whose client published it. It sends digests of its values
+(`RetainedDigests`) to interested nodes that become reachable or newly interested. Where these
+differ, the other node requests the versions (`RetainedRequest`, `RetainedVersions`) and then the
+values it lacks (`RetainedRequest`, `RetainedValuesFrame`).
 
-What a broker really holds is read by the shell (`Survey`): when others begin to want a filter here,
-for what was stored before; when a client and another node wrote one topic at the same moment, for
-which of them the broker took last; and before a value is cleared that nobody here wants any more.
-Besides, the node checks whether its broker stores what the node believes (`retained_checks`): all
-topics whose handshakes were disturbed or whose QoS changed, a sample of those written lately, and
-all values of other nodes whenever the shell has connected to the broker.
+The shell reads the values that the broker actually holds (`ListRetained`): when other nodes become
+interested in a filter, for earlier values; when a client and another node wrote one topic
+concurrently, for the final value; and before a value without local interest is cleared. The node
+also verifies that its broker stores the expected values (`checks`): topics with disturbed
+handshakes or a changed QoS, a sample of recently written ones, and all values of other nodes after
+each connection of the shell to the broker.
 """
 
 import math
@@ -53,13 +53,13 @@ from hansa.protocol.wire.frames import (
 )
 
 OLDEST_VERSION = 1
-"""The version of what was stored before anybody asked: older than any live publication."""
+"""The version of values stored before any listing: older than any live publication."""
 
 TOPICS_PER_REQUEST_MAX = 100
-"""Topics that are asked for at a time."""
+"""Topics in one request."""
 
 REPAIRS_MAX = 3
-"""How often a broker is given a value again that it does not store, until the next new one."""
+"""How often a value that the broker does not store is published again, until it changes."""
 
 RetainedOutput = list[Effect | Unicast]
 
@@ -76,8 +76,8 @@ class RetainedState:
         known: Mapping[str, RetainedEntry],
         clock: WallClock,
     ) -> None:
-        """Start with what the disk remembers; `wants` says whether a client here wants a topic,
-        `receivers` which other nodes do."""
+        """`known` is the state from disk; `has_plain_subscriber` says whether a local client is
+        interested in a topic, `receivers` which other nodes are."""
         self._node = node
         self._settings = settings
         self._has_plain_subscriber = has_plain_subscriber
@@ -85,24 +85,22 @@ class RetainedState:
         self.entries = dict(known)
         greatest = max((value.version for value in known.values()), default=0)
         self._clock = HybridClock(greatest, clock)
-        self._is_new = True  # nothing was handled yet
+        self._is_new = True  # no input was handled yet
         self._checks = Checks(settings.retained_check_delay)
-        self._checks_due: DeadlineTable[str] = (
-            DeadlineTable()
-        )  # when to look at what the broker holds
+        self._checks_due: DeadlineTable[str] = DeadlineTable()  # when to list the broker's values
         self._full = FullComparison(settings.retained_check_delay)
         self._concurrent_writes = {
             topic: False for topic, value in known.items() if value.owner != node
         }
-        """Topics of which the broker may store another value than the newest that was delivered,
-        because writes were lost or reordered; whether one of the writes was of a client here. What
-        an earlier run has written is among them until it was compared once."""
+        """Topics whose value at the broker may not be the newest delivered one, because writes were
+        lost or reordered; with whether a local client wrote one of them. Writes of an earlier run
+        are included until they were compared once."""
         self._repairs: dict[str, tuple[int, int]] = {}
-        """Versions that the broker did not store, and how often it was given each again."""
+        """Versions that the broker did not store, and how often each was published again."""
         self._sync = RetainedSync(node, self.entries, receivers)
         self._unconfirmed: DeadlineTable[str] = (
             DeadlineTable()
-        )  # when to tell all that copies may be lost
+        )  # when to announce versions whose copies may be lost
         self._implausible_count = 0
         self._leftover_check_at = math.inf
         self._persist_at = math.inf
@@ -110,7 +108,8 @@ class RetainedState:
     # ------------------------------------------------------------ versions
 
     def begin(self, now: float) -> None:
-        """An input is handled; at the first one, plan to look at what a former life left."""
+        """An input is handled; at the first one, schedule a check of values left by an earlier
+        incarnation."""
         self._clock.clock.tell(now)
         if self._is_new:
             self._is_new = False
@@ -126,7 +125,7 @@ class RetainedState:
         return known is None or (value.version, value.owner) > (known.version, known.owner)
 
     def _set_entry(self, topic: str, value: RetainedEntry, qos: int = 0, size: int = 0) -> bool:
-        """Note a value; say whether there was room."""
+        """Store a value; return whether there was room."""
         self._clock.observe(value.version)
         before = self.entries.get(topic)
         if before is None and len(self.entries) >= self._settings.retained_max:
@@ -150,7 +149,7 @@ class RetainedState:
     # ------------------------------------------------------------ live publications
 
     def assign_version(self, event: LocalPublication) -> int:
-        """A client here published a retained message: return its version."""
+        """A local client published a retained message: return its version."""
         known = self.entries.get(event.topic)
         if known is not None and not self._is_stable(event.topic, RECENT):
             if known.owner != self._node or self._checks.qos(event.topic) != event.qos:
@@ -164,14 +163,15 @@ class RetainedState:
         return version
 
     def resolve_retain_flag(self, publication: Publication) -> Publication:
-        """Somebody else's arrives, to be delivered here: it is kept only if it is the newest."""
+        """A retained publication of another node will be delivered: keep its retain flag only if it
+        is the newest value."""
         if not publication.retain:
             return publication
         value = RetainedEntry(
             publication.version, publication.origin, payload_digest(publication.payload)
         )
         if self.entries.get(publication.topic) == value:
-            return publication  # of a former life, that did not get to deliver it
+            return publication  # stored by an earlier incarnation that did not deliver it
         is_sound = self._clock.is_plausible(value.version)
         self._implausible_count += not is_sound
         is_wanted = is_sound and self._has_plain_subscriber(
@@ -183,8 +183,8 @@ class RetainedState:
         return publication
 
     def _replace_entry(self, publication: Publication, value: RetainedEntry) -> None:
-        """Another node's value is delivered. If its QoS is not that of the one before, a shell that
-        does not keep the order of such writes may store them in another one."""
+        """Another node's value is delivered. If its QoS differs from the previous one, a shell that
+        does not keep the order of such writes may store them in another order."""
         topic, qos = publication.topic, publication.qos
         known = self.entries.get(topic)
         if known is not None and known.owner not in (self._node, value.owner):
@@ -197,28 +197,28 @@ class RetainedState:
     def _schedule_check(self, topic: str) -> None:
         self._checks_due.schedule(topic, self._now + self._settings.retained_check_delay)
 
-    # ------------------------------------------------------------ what is wanted, and by whom
+    # ------------------------------------------------------------ interest
 
     def on_filters_granted(self, filters: Iterable[str]) -> list[Effect]:
-        """Others want these filters from now on: see what the broker holds."""
+        """Other nodes are interested in these filters now: list the broker's values."""
         found = tuple(filters)
         return [ListRetained(found)] if found else []
 
     def schedule_digest(self, node: NodeId) -> None:
-        """A node came into reach, or its interest into force: tell it what there is."""
+        """A node became reachable, or its interest came into force: send it digests."""
         if any(value.owner == self._node for value in self.entries.values()):
             self._sync.schedule_digest(node, self._now)
 
     def on_remote_interest_removed(self, filters: list[str]) -> None:
-        """Others want less of this node, which sees no more of it. What it knew counts when they
-        come back, or old values would return; where that is too much, it is forgotten."""
+        """Other nodes lost interest, so this node sees no further writes. Known versions are kept,
+        or old values would return when the interest does; beyond the bound they are forgotten."""
         is_much = len(self.entries) > self._settings.retained_max // 2
         for topic in self._topics_matching(filters) if is_much else ():
             if self.entries[topic].owner == self._node and not self._receivers(topic):
                 self._remove_entry(topic)
 
     def on_local_interest_removed(self, filters: list[str]) -> None:
-        """Clients here want less: what was only kept for them has to go."""
+        """Local clients lost interest: clear values that were stored only for them."""
         self._schedule_leftover_checks(self._topics_matching(filters))
 
     def _schedule_leftover_checks(self, topics: Iterable[str]) -> None:
@@ -226,7 +226,7 @@ class RetainedState:
             self._schedule_check(topic)
 
     def _is_leftover(self, topic: str) -> bool:
-        """Whether a value is another node's, and nobody here wants it."""
+        """Whether a value is another node's and has no local interest."""
         return self.entries[topic].owner != self._node and not self._has_plain_subscriber(topic)
 
     def _topics_matching(self, filters: Iterable[str]) -> list[str]:
@@ -243,7 +243,7 @@ class RetainedState:
             found.update(dict.fromkeys(topic for topic in self.entries if trie.match(topic)))
         return list(found)
 
-    # ------------------------------------------------------------ what the broker holds
+    # ------------------------------------------------------------ values at the broker
 
     def distrust(self, topics: Iterable[str]) -> None:
         """The shell does not know whether the broker stores the newest values of these topics."""
@@ -253,9 +253,9 @@ class RetainedState:
                 self._schedule_check(topic)
 
     def reconnected(self) -> None:
-        """The shell has connected to the broker: writes may be lost, and the broker may have gone
-        back to an older state. Check what was written a moment ago, and then, step by step, all
-        values of other nodes. The broker decides about values of its own clients."""
+        """The shell has connected to the broker: writes may be lost, and the broker may have
+        restored an older state. Check the latest writes, and then, in steps, all values of other
+        nodes. For values of local clients the broker is authoritative."""
         self.distrust(self._checks.recent(self._now))
         others = [topic for topic, value in self.entries.items() if value.owner != self._node]
         for topic in others:
@@ -263,7 +263,7 @@ class RetainedState:
         self._full.begin(others, self._now)
 
     def on_retained_listed(self, event: RetainedListed) -> RetainedOutput:
-        """The shell has read what the broker holds for some filters."""
+        """The shell has listed the broker's values for some filters."""
         times = 1 + event.age / self._settings.retained_check_delay
         if times > RECENT:  # what has changed since is forgotten
             return [ListRetained(event.filters)]
@@ -280,7 +280,7 @@ class RetainedState:
         return self._together(effects)
 
     def _together(self, outcome: RetainedOutput) -> RetainedOutput:
-        """Put questions for single topics together: their owner answers each by one reading."""
+        """Combine requests for single topics to the same owner."""
         asked: dict[NodeId, list[tuple[str, int]]] = {}
         others: RetainedOutput = []
         for each in outcome:
@@ -291,7 +291,7 @@ class RetainedState:
         return [*others, *(ask for to, topics in asked.items() for ask in self._asks(to, topics))]
 
     def _reconcile(self, topic: str, found: bytes) -> RetainedOutput:
-        """Make what is known of a topic what the broker holds."""
+        """Make the known value of a topic agree with the broker's."""
         value, by_client = self.entries.get(topic), self._concurrent_writes.pop(topic, None)
         if value is None:
             has_room = self._set_entry(topic, RetainedEntry(OLDEST_VERSION, self._node, found))
@@ -300,18 +300,19 @@ class RetainedState:
             self._repairs.pop(topic, None)
             return [*self._clear_at_broker(topic)] if self._is_leftover(topic) else []
         is_own = value.owner == self._node
-        if by_client:  # before another node's came
+        if by_client:  # before another node's arrived
             self._set_entry(topic, RetainedEntry(self._clock.next_version(), self._node, found))
         elif found and (is_own or not (by_client is False or self._is_stale(topic, found))):
-            # Written unseen: after what was known, and before all that others have published since.
+            # Written unseen: later than the known value, and earlier than what other nodes have
+            # published since.
             self._set_entry(topic, RetainedEntry(value.version + 1, self._node, found))
         elif is_own or not self._has_plain_subscriber(
             topic
-        ):  # the broker has lost it: that is no deletion
+        ):  # the broker has lost it: that is not a deletion
             self._remove_entry(topic)
         elif by_client is None and not found and value.digest:
-            # Nothing disturbed the write, so the broker stored it: a client here has deleted it, or
-            # it has expired. To store it again would undo what the client did.
+            # Nothing disturbed the write, so the broker stored it: a local client has deleted it,
+            # or it has expired. Storing it again would undo the client's deletion.
             return [Ignored("retained value that is missing at the broker")]
         else:
             return self._repair(topic, value, found)
@@ -322,8 +323,8 @@ class RetainedState:
         return self._checks.is_former(topic, found, self._now) or not self.entries[topic].version
 
     def _repair(self, topic: str, value: RetainedEntry, found: bytes) -> RetainedOutput:
-        """The broker does not hold another node's value, but an older one or none: set it right,
-        a few times at most: it may have expired, or the broker may refuse it."""
+        """The broker holds an older value of another node, or none: publish it again, a few times
+        at most, because it may have expired, or the broker may refuse it."""
         version, count = self._repairs.get(topic, (value.version, 0))
         count = count + 1 if version == value.version else 1
         if count > REPAIRS_MAX:
@@ -335,7 +336,7 @@ class RetainedState:
             self._set_entry(topic, value, qos=1)
             gone = Publication(value.owner, 0, 0, 1, topic, b"", True, version=value.version)
             return [PublishRetained(gone)]
-        if found:  # until the owner answers, this is what is here, and older than anything
+        if found:  # until the owner answers, this is the value here, and older than any other
             self._set_entry(topic, RetainedEntry(0, value.owner, found))
         else:
             self._remove_entry(topic)
@@ -349,12 +350,11 @@ class RetainedState:
         gone = Publication(value.owner, 0, 0, 0, topic, b"", retain=True, version=value.version)
         return [PublishRetained(gone)]
 
-    # ------------------------------------------------------------ letters
+    # ------------------------------------------------------------ unicast frames
 
     def receive_unicast(
         self, frame: RetainedDigests | RetainedRequest | RetainedVersions | RetainedValuesFrame
     ) -> RetainedOutput:
-        """A letter arrived."""
         match frame:
             case RetainedDigests(_, node, digests):
                 ours = bucket_digests(self._owned_by(node))
@@ -377,8 +377,7 @@ class RetainedState:
         return self._sync.process_next_slice(self._now)
 
     def _list_unconfirmed(self) -> list[Unicast]:
-        """Tell who wants them the versions of values whose copies may have been lost; so many at a
-        time."""
+        """Send interested nodes the versions of values whose copies may be lost, some at a time."""
         entries: dict[NodeId, list[tuple[str, int]]] = {}
         for topic in self._unconfirmed.pop_due(self._now, SLICE_TOPICS):
             value = self.entries.get(topic)
@@ -393,8 +392,8 @@ class RetainedState:
         ]
 
     def _request_newer(self, owner: NodeId, entries: Iterable[tuple[str, int]]) -> list[Unicast]:
-        """Ask an owner for what is newer than what is known here, or another value of its own;
-        tell it of what is older: its broker holds it still."""
+        """Request values from an owner that are newer than the known ones, or differ from them;
+        inform it of older ones, which its broker still holds."""
         lacking: list[tuple[str, int]] = []
         for topic, version in entries:
             known = self.entries.get(topic)
@@ -418,14 +417,15 @@ class RetainedState:
         ]
 
     def _answer_request(self, node: NodeId, topics: Iterable[tuple[str, int]]) -> RetainedOutput:
-        """Send values of this node: deletions at once, the others when they were read."""
+        """Send values of this node: deletions at once, others after they were read."""
         deleted: list[Publication] = []
         to_read: list[str] = []
         for topic, known in topics:
             value = self.entries.get(topic)
             if value is None or value.owner != self._node:
                 continue
-            if value.version < known and self._clock.is_plausible(known):  # known to a former life
+            # known to an earlier incarnation
+            if value.version < known and self._clock.is_plausible(known):
                 self._clock.observe(known)
                 value = replace(value, version=self._clock.next_version())
                 self._set_entry(topic, value)
@@ -437,7 +437,7 @@ class RetainedState:
         return [*outcome, ReadRetained(node, tuple(to_read))] if to_read else outcome
 
     def on_retained_read(self, event: RetainedRead) -> list[Unicast]:
-        """The shell has read what a node asked for; what has changed meanwhile is on its way."""
+        """The shell has read requested values; values that changed meanwhile are sent anyway."""
         publications = [
             self._publication(v.topic, v.payload, v.qos, v.properties, known.version)
             for v in event.values
@@ -476,14 +476,14 @@ class RetainedState:
             self._replace_entry(publication, value)
             if value.digest or (known is not None and known.digest):
                 outcome.append(PublishRetained(publication))
-            elif known is None:  # the broker may hold what a former life did not get to note
+            elif known is None:  # the broker may hold what an earlier incarnation did not store
                 self.distrust((publication.topic,))
         return outcome
 
     # ------------------------------------------------------------ time
 
     def handle_timer(self) -> RetainedOutput:
-        """Do what is due."""
+        """Do everything that is due."""
         now = self._now
         found = (*self._checks_due.pop_due(now), *self._checks.sample(now), *self._full.step(now))
         due = tuple(dict.fromkeys(found))
@@ -500,13 +500,14 @@ class RetainedState:
         return outcome
 
     def _check_leftovers(self) -> None:
-        """A former life may have ended before it cleared what nobody here wants any more."""
+        """An earlier incarnation may have stopped before it cleared values without local
+        interest."""
         if self._leftover_check_at <= self._now:
             self._leftover_check_at = math.inf
             self._schedule_leftover_checks(self.entries)
 
     def _remove_expired(self) -> None:
-        """Forget deletions that are older than the lease, and when settled values changed."""
+        """Forget deletions older than the lease, and settled writes."""
         oldest = self._clock.version_at(-self._settings.interest_lease)
         for topic, value in list(self.entries.items()):
             if not value.digest and value.version < oldest:
@@ -515,7 +516,7 @@ class RetainedState:
         self._checks.tidy(self._now, self.entries)
 
     def next_deadline(self) -> float | None:
-        """When `fire` is next due."""
+        """When `handle_timer` is due."""
         if self._sync.is_busy or self._implausible_count:
             return self._now
         tables = self._checks_due.next_due, self._unconfirmed.next_due, self._sync.next_due

@@ -33,14 +33,14 @@ then store an older value, which the check of rule 9.9 repairs."""
 
 @dataclass(slots=True)
 class _PendingRetained:
-    """Retained publications of QoS 1 and 2 to one topic that the broker does not have for good."""
+    """Retained publications of QoS 1 and 2 to one topic whose handshake is not complete."""
 
     count: int = 0
     version: int = 0
     """The newest version among them; 0 for those of an earlier incarnation, which are older than
-    anything that comes now."""
+    all new ones."""
     held_qos0: Publication | None = None
-    """The newest of QoS 0, which has to follow them."""
+    """The newest one of QoS 0, which has to follow them."""
 
 
 class RetainedOrder(Generic[T]):
@@ -54,7 +54,7 @@ class RetainedOrder(Generic[T]):
         self._in_flight: dict[str, set[int]] = {}
         """Per topic, the indexes of those of QoS 2 that are in flight."""
         self._waiting: dict[str, list[T]] = {}
-        """Per topic, those that wait for these to complete, in order."""
+        """Per topic, publications that wait for these to complete, in order."""
 
     @property
     def is_empty(self) -> bool:

@@ -113,15 +113,15 @@ class StrategyInvariant(StrEnum):
     """Properties that a strategy guarantees after convergence; checkers test those that it
     names."""
 
-    ONE_CORE = "one core per group, to which all lead and all who want the group are joined"
-    TRUE_DISTANCES = "the distance to a core is the shortest way's"
-    REDUNDANCY_FILLED = "as many parents as the redundancy says, where so many lead to the core"
-    TABLES_AGREE = "a parent has as children those that have it as parent"
+    ONE_CORE = "one core per group; all routes lead to it and all interested nodes are members"
+    TRUE_DISTANCES = "the distance to a core is that of the shortest path"
+    REDUNDANCY_FILLED = "as many parents as the redundancy says, if so many lead to the core"
+    TABLES_AGREE = "a parent has as children exactly those that have it as parent"
     MINIMAL = "a member has a reason: clients, a child, or being the core"
     SHORTEST_PATHS_FROM_ORIGIN = (
-        "copies take the shortest ways from their own origin to all who want them, no others"
+        "copies take the shortest paths from their origin to all interested nodes, and no others"
     )
-    FOLLOWS_DATABASE = "all ways follow from the database: they are right when all hold the same"
+    FOLLOWS_DATABASE = "all paths follow from the database: correct when all nodes hold the same"
 
 
 class RoutingStrategy(Protocol):
@@ -129,8 +129,7 @@ class RoutingStrategy(Protocol):
 
     invariants: ClassVar[frozenset[StrategyInvariant]]
 
-    def __init__(self, context: StrategyContext) -> None:
-        pass
+    def __init__(self, context: StrategyContext) -> None: ...
 
     def neighbour_up(self, node: NodeId, now: float) -> StrategyOutput:
         """A link became usable."""
