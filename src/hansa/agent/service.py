@@ -274,7 +274,8 @@ class Agent:
             self.link_manager.address,
             self.admin_address,
         )
-        self.observer_client.restore(self._state.load_interest())
+        had_session = self._subscription_log.has_session
+        self.observer_client.restore(self._state.load_interest(), had_session)
         self.observer_client.start()
         if self._proxy is not None:
             await self._proxy.start()

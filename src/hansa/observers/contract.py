@@ -174,6 +174,10 @@ class Observer(Protocol):
         """Start from a snapshot; raise UsageError if it is none of this observer's."""
         return NO_CHANGE
 
+    def on_snapshot_missing(self) -> None:
+        """Note that an earlier incarnation was connected to the broker and saved no snapshot."""
+        return None
+
 
 class FilterCounts:
     """How many clients want each filter, and what that changed since last asked."""

@@ -54,6 +54,7 @@ class Model:
         self.clients: dict[str, Client] = {}
         self.history: list[str] = []
         self.listener: Callable[[str, bytes], object] | None = None
+        self._extra_subscriptions: Callable[[], tuple[str, ...]] = tuple
         self._port = 1000
         self._closing: dict[str, Client] = {}
         self._start()
@@ -179,8 +180,13 @@ class Model:
             if topic == UPTIME:
                 self.listener(topic, b"%d seconds" % self._uptime)
             self._log(SUBSCRIBE, f"{name} 0 {topic}")
-        for topic in observer.extra_subscriptions():
-            self.subscribe(name, topic, 0)
+        self._extra_subscriptions = observer.extra_subscriptions
+        self._subscribe_extra()
+
+    def _subscribe_extra(self) -> None:
+        for topic in self._extra_subscriptions():
+            if topic not in self.clients[f"{OWN}watch"].filters:
+                self.subscribe(f"{OWN}watch", topic, 0)
 
     def detach(self) -> None:
         self.listener = None
@@ -196,6 +202,8 @@ class Model:
                 self._published_at[topic] = self.now
                 self._send(topic, str(counted).encode())
         self._send(BYTES_SENT, b"1")
+        if self.listener is not None:
+            self._subscribe_extra()
 
     def wanted(self) -> set[str]:
         """What must be announced."""

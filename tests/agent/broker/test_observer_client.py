@@ -73,6 +73,9 @@ class ListObserver(Observer):
             raise UsageError("not mine")
         return ObserverOutput(("saved",))
 
+    def on_snapshot_missing(self) -> None:
+        self.calls.append("snapshot missing")
+
 
 class FakeConnection:
     def __init__(self, told: Any) -> None:
@@ -274,6 +277,14 @@ def test_a_snapshot_is_wanted_again_and_a_foreign_one_is_left():
     run(work)
     assert scene.fed == [InterestChanged(("saved",))]
     assert scene.found == [ResyncFailed("what was learned before cannot be used: not mine")]
+
+
+def test_missing_snapshot_of_an_earlier_session_is_reported_to_the_observer():
+    scene = Scene(LOG)
+    scene.client.restore(None)
+    assert scene.observer.calls == []
+    scene.client.restore(None, had_session=True)
+    assert scene.observer.calls == ["snapshot missing"]
 
 
 def test_an_observer_that_needs_no_broker_is_known_at_once():

@@ -182,12 +182,18 @@ def test_what_retention_drops_is_told_at_both_ends(trouble):
     assert trouble.status(RECEIVER)["delivery"]["gaps"] == [gap], "known, and not asked for again"
 
 
-def test_what_the_broker_drops_while_the_agent_is_away_is_told(scene, tmp_path):
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_messages_the_broker_drops_while_the_agent_is_away_are_reported(is_saved, scene, tmp_path):
+    """Also if the agent was killed before it saved the first snapshot of its observer."""
     trouble = Trouble(scene, tmp_path, "max_queued_messages 10", "sys_interval 1")
     try:
         trouble.live(RECEIVER)
         trouble.live(ORIGIN, broker_observer="mosquitto", broker_filters="")
+        snapshot = trouble.states[ORIGIN] / "interest.json"
+        eventually(snapshot.exists, "the observer saved what it knows")
         trouble.kill(ORIGIN)
+        if not is_saved:
+            snapshot.unlink()
         trouble.publish(300)
         trouble.start(ORIGIN, broker_observer="mosquitto", broker_filters="")
         assert "messages for clients that did not take" in trouble.alarm(

@@ -72,3 +72,14 @@ def test_the_observer_reads_counts_and_names_and_saves_the_count():
     assert later.receive_publication(DROPPED, b"208", now=0.0).findings == (
         BrokerDroppedPublications(1, 208),
     )
+
+
+@pytest.mark.parametrize(("had_session", "lost"), [(True, [5]), (False, [])])
+def test_without_a_snapshot_drops_are_a_loss_only_if_the_agent_was_connected_before(
+    had_session, lost
+):
+    observer = MosquittoObserver("hansa-0123-")
+    if had_session:
+        observer.on_snapshot_missing()
+    findings = observer.receive_publication(DROPPED, b"5", now=0.0).findings
+    assert findings == tuple(BrokerDroppedPublications(count, 5) for count in lost)

@@ -578,12 +578,29 @@ def test_counts_that_the_broker_did_not_retain_are_prompted_for():
     observer.receive_publication(PLAIN, b"0", now=0.0)
     assert observer.extra_subscriptions() == ()
     observer.receive_publication(UPTIME, b"70 seconds", now=0.0)
-    assert observer.extra_subscriptions() == ("$share/hansa/$SYS/hansa/count",)
+    assert observer.extra_subscriptions() == ("$share/hansa/$SYS/hansa/count/0",)
     observer.on_connected(session_lost=True, now=0.0)
     observer.receive_publication(UPTIME, b"70 seconds", now=0.0)
     assert len(observer.extra_subscriptions()) == 2
     observer.handle_timer(now=mosquitto_observer.COUNTS_WAIT_S)
     assert mosquitto_observer.NO_COUNTS not in observer.incomplete_reason
+
+
+def test_each_burst_without_a_count_prompts_once_more_up_to_a_limit():
+    observer = MosquittoObserver("hansa-")
+    observer.on_connected(session_lost=True, now=0.0)
+    observer.receive_publication(PLAIN, b"0", now=0.0)
+    observer.receive_publication(UPTIME, b"70 seconds", now=0.0)
+    for burst in range(2 * mosquitto_observer.PROMPTS_MAX):
+        count = min(burst + 1, mosquitto_observer.PROMPTS_MAX)
+        names = tuple(f"$share/hansa/$SYS/hansa/count/{number}" for number in range(count))
+        assert observer.extra_subscriptions() == names
+        observer.receive_publication(UPTIME, b"80 seconds", now=0.0)
+        observer.receive_publication(BYTES_SENT, b"1", now=0.0)
+    observer.receive_publication(UPTIME, b"90 seconds", now=0.0)
+    observer.receive_publication(SHARED, b"8", now=0.0)
+    observer.receive_publication(BYTES_SENT, b"1", now=0.0)
+    assert len(observer.extra_subscriptions()) == mosquitto_observer.PROMPTS_MAX
 
 
 def test_a_count_that_is_missing_confirms_nothing_but_what_was_known_before():

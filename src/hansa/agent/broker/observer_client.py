@@ -101,10 +101,13 @@ class ObserverClient:
         """Return what must survive a restart of the agent."""
         return {**self.observer.snapshot(), "wide": list(self.wide)}
 
-    def restore(self, saved: object) -> None:
-        """Start from what a former life had learned; until the broker confirms it, it stands. So
-        does a wide interest: other nodes may hold publications for it."""
+    def restore(self, saved: object, had_session: bool = False) -> None:
+        """Start from what an earlier incarnation had learned; until the broker confirms it, it
+        stands. So does a wide interest: other nodes may hold publications for it. `had_session`
+        says that an earlier incarnation was connected, even if it was killed before it saved."""
         if not isinstance(saved, dict):
+            if had_session:
+                self.observer.on_snapshot_missing()
             return
         try:
             change = self.observer.restore(saved, self._now())

@@ -16,7 +16,8 @@ retained uptime tells.
 
 Mosquitto publishes a count only when it has changed, and retains it for 60 s only. So a count may
 be missing on a new connection for as long as nobody subscribes: then the observer subscribes to a
-topic that nobody publishes to, which changes the count.
+topic that nobody publishes to, which changes the count. If another subscription ends before the
+next burst, the count is as before and still not published: then it subscribes to one more topic.
 
 A broker may publish no counts (`sys_interval 0`, or an access list hides them). Then the log alone
 decides, and only if it has no gap.
@@ -79,6 +80,8 @@ _PROMPTS = {
     SubscriptionKind.SHARED: "$share/hansa/$SYS/hansa/count",
 }
 """What to subscribe to so that a count changes; nobody publishes to it."""
+PROMPTS_MAX = 8
+"""Such subscriptions per count; a broker that publishes no count after so many hides it."""
 _DROPPED_TOPIC = "$SYS/broker/publish/messages/dropped"
 _VERSION_TOPIC = "$SYS/broker/version"
 _UPTIME_TOPIC = "$SYS/broker/uptime"
@@ -121,7 +124,8 @@ class MosquittoObserver(Observer):
         self._counts: dict[SubscriptionKind, int] = {}
         self._settled: dict[SubscriptionKind, None] = {}
         """Counts of the present burst that were compared already."""
-        self._prompted: dict[SubscriptionKind, None] = {}
+        self._prompts: dict[SubscriptionKind, int] = {}
+        """How many subscriptions were made to have a count published."""
         self._uptime_s: int | None = None
         """What the retained uptime said; None before it came, or if it cannot be read."""
         self._has_uptime = False
@@ -188,7 +192,11 @@ class MosquittoObserver(Observer):
 
     def extra_subscriptions(self) -> tuple[str, ...]:
         """Return what makes the broker publish counts that it did not retain."""
-        return tuple(_PROMPTS[kind] for kind in self._prompted)
+        return tuple(
+            f"{_PROMPTS[kind]}/{number}"
+            for kind in self._prompts
+            for number in range(self._prompts[kind])
+        )
 
     def subscribed_filters(self) -> tuple[str, ...]:
         """Return, sorted, the filters that clients want now."""
@@ -309,6 +317,10 @@ class MosquittoObserver(Observer):
                 self._sessions.on_subscribed(str(client), str(topic_filter), is_certain=False)
         self._drops.restore(saved.get("dropped"))
         return self._make_output()
+
+    def on_snapshot_missing(self) -> None:
+        """Take all dropped messages for a possible loss of the earlier incarnation."""
+        self._drops.restore(0)
 
     # ------------------------------------------------------------ lines
 
@@ -473,7 +485,7 @@ class MosquittoObserver(Observer):
         found = _SECONDS.fullmatch(payload)
         self._uptime_s = int(found[1]) if found and not self._has_uptime else None
         if not self._has_uptime:
-            self._prompted = {kind: None for kind in SubscriptionKind if kind not in self._counts}
+            self._prompts = {kind: 1 for kind in SubscriptionKind if kind not in self._counts}
         self._has_uptime = True
 
     def _confirm_without_counts(self) -> None:
@@ -496,6 +508,9 @@ class MosquittoObserver(Observer):
                 if kind not in self._settled:
                     self._sessions.reconcile_count(kind, counted)
             self.sample_count += len(self._counts) == len(SubscriptionKind)
+            for kind, number in self._prompts.items():
+                if kind not in self._counts:
+                    self._prompts[kind] = min(number + 1, PROMPTS_MAX)
 
     # ------------------------------------------------------------ the answer
 
