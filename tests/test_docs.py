@@ -287,6 +287,14 @@ def test_troubleshooting_explains_exactly_the_existing_alarms():
     assert column(DOCS / "how-to" / "troubleshoot.md", "Alarms") == alarms()
 
 
+def test_log_lines_in_troubleshooting_exist():
+    source = " ".join(read(path) for path in sorted(PACKAGE.rglob("*.py")))
+    source = re.sub(r'"\s+f?"', "", source)  # texts that continue in the next line
+    lines = column(DOCS / "how-to" / "troubleshoot.md", "Log lines")
+    parts = [part.strip() for line in lines for part in re.split(r"…|\w+=", line)]
+    assert [part for part in parts if part not in source] == []
+
+
 def status_fields(module: str, function: str) -> set[str]:
     """The keys of the dictionary that a function named `status` returns."""
     for node in ast.walk(ast.parse(read(PACKAGE / "agent" / module))):
