@@ -1,4 +1,4 @@
-"""How Spark finds us: `format("hansa")` looks for a module `pyspark_hansa` with a DefaultSource."""
+"""Registers the data source: `format("hansa")` imports `pyspark_hansa` and its DefaultSource."""
 
 from hansa.pipeline.source import HansaSource as DefaultSource
 

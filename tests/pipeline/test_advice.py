@@ -1,4 +1,4 @@
-"""`hansa advise`: a federation is read from tables as it was recorded, and spoken about."""
+"""`hansa advise`: reading a recorded federation from tables, and advice on it."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def tables(spark, recording):
     return {name: found[name].cache() for name in (*TABLES_USED, "runs")}
 
 
-def test_a_federation_is_read_as_it_was_recorded(recording, tables):
+def test_federation_is_loaded_as_recorded(recording, tables):
     found = load_federation(tables, recording.runs["line"], ProtocolSettings())
     assert len(found.nodes) == 8
     assert len(found.links) == 7
@@ -54,14 +54,14 @@ def test_a_federation_is_read_as_it_was_recorded(recording, tables):
     assert (times[0], len(times), times) == (0.0, 10, sorted(times))
 
 
-def test_the_executors_find_the_missing_link(spark, recording, tables):
+def test_executors_find_the_missing_link(spark, recording, tables):
     found = load_federation(tables, recording.runs["line"], ProtocolSettings())
     advice = next(advise(found, 5, 1, make_spark_map(spark.sparkContext)))
     assert advice.proposal == Proposal("add link", (found.nodes[0], found.nodes[7]))
     assert (advice.replayed[0].copies, advice.replayed[1].copies) == (7, 1)
 
 
-def test_a_run_must_be_there_and_of_the_strategy_that_advice_knows(recording, tables):
+def test_unknown_run_or_other_strategy_is_refused(recording, tables):
     with pytest.raises(UsageError, match="there is no run 'nothing' in this lake; there are "):
         load_federation(tables, "nothing", ProtocolSettings())
     with pytest.raises(UsageError, match="this lake has no telemetry: switch it on"):
@@ -72,13 +72,13 @@ def test_a_run_must_be_there_and_of_the_strategy_that_advice_knows(recording, ta
         load_federation(tables, recording.runs["line"], ProtocolSettings(strategy="paths"))
 
 
-def test_without_a_lake_it_says_how_to_make_one(capsys, tmp_path):
+def test_missing_lake_is_reported_with_the_command_to_create_it(capsys, tmp_path):
     assert main(["advise", "--lake", str(tmp_path / "nowhere")]) == 2
-    assert "is no lake; `hansa pipeline run" in capsys.readouterr().err
+    assert "is not a lake; `hansa pipeline run" in capsys.readouterr().err
 
 
 @pytest.mark.long
-def test_the_line_gets_advice_and_the_ring_gets_none(recording, capsys):
+def test_line_gets_advice_and_ring_gets_none(recording, capsys):
     given = ["advise", "--lake", str(recording.lake), "--most", "1", "--run"]
     assert main([*given, recording.runs["line"]]) == 0
     said = capsys.readouterr().out
@@ -107,7 +107,9 @@ def reported_peers(live: Live, number: int) -> set[int]:
     return {row.record.peer_id for row in read_rows(log) if isinstance(row.record, schema.LinkUp)}
 
 
-def test_advice_knows_what_stood_after_a_killed_agent_and_a_clean_stop(spark, live_ring, tmp_path):
+def test_federation_at_the_end_excludes_a_killed_agent_before_a_clean_stop(
+    spark, live_ring, tmp_path
+):
     """Agent 1 is killed with -9; then all others are stopped, as by Ctrl-C of `hansa up`."""
     from hansa.pipeline import runner
 
@@ -131,7 +133,7 @@ def test_advice_knows_what_stood_after_a_killed_agent_and_a_clean_stop(spark, li
     assert found.interest == {"2": {"plant/#"}}
 
 
-def test_advice_knows_what_stood_after_a_simulated_crash(spark, tmp_path):
+def test_federation_at_the_end_excludes_a_simulated_crash(spark, tmp_path):
     from hansa.pipeline import runner
 
     script = (ScheduledAction(2.0, ClientSubscribe(2, "a/#")), ScheduledAction(4.0, CrashAgent(1)))
@@ -168,7 +170,7 @@ class Tried:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_advice_on_three_recordings_is_right_and_taking_it_does_what_was_predicted(spark, tmp_path):
+def test_applied_advice_has_the_predicted_effect_in_three_recordings(spark, tmp_path):
     """From what was recorded to tables to advice; taken, recorded again, and back to tables."""
     from hansa.pipeline import runner
 

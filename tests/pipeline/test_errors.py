@@ -1,4 +1,4 @@
-"""What Spark complains of, in one sentence."""
+"""Exceptions of Spark as one sentence."""
 
 import pytest
 
@@ -20,5 +20,5 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o88.collectToPython
         ("", "RuntimeError"),
     ],
 )
-def test_the_line_that_says_what_is_wrong(text, said):
+def test_error_is_reduced_to_the_relevant_line(text, said):
     assert str(to_user_error(RuntimeError(text))) == said

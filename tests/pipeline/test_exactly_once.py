@@ -1,4 +1,4 @@
-"""The pipeline is killed with -9, again and again: bronze has every recorded message once."""
+"""Bronze has every recorded message once, although the pipeline is killed repeatedly."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def without_java(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_every_message_once_though_killed_and_without_java_on_the_machine(tmp_path):
+def test_every_message_is_stored_once_although_the_pipeline_is_killed(tmp_path):
     source, path = tmp_path / "nodes", tmp_path / "lake"
     small = JournalSettings(segment_bytes=50_000)
     for node in (1, 2, 3):

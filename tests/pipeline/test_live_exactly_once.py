@@ -174,7 +174,9 @@ def once(lake: Path, source: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_every_recorded_message_once_though_pipeline_and_agents_are_killed(mosquitto, tmp_path):
+def test_every_recorded_message_is_stored_once_although_pipeline_and_agents_are_killed(
+    mosquitto, tmp_path
+):
     source, lake, other = tmp_path / "nodes", tmp_path / "lake", tmp_path / "other"
     source.mkdir()
     acknowledged = asyncio.run(live(source, lake))

@@ -1,4 +1,4 @@
-"""`hansa pipeline` and `hansa report` as a user meets them, in the Spark of all tests."""
+"""The commands `hansa pipeline` and `hansa report`, in the shared Spark session."""
 
 import html
 import json
@@ -39,10 +39,10 @@ def test_tables_are_listed_with_their_grain(recording, capsys):
     assert main(["pipeline", "tables", "--lake", str(recording.lake)]) == 0
     shown = capsys.readouterr().out
     assert "One row per run and number of hops." in shown
-    assert "One row per recorded publication that plant/+/temp matches." in shown
+    assert "One row per recorded publication that matches plant/+/temp." in shown
 
 
-def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(recording, capsys):
+def test_matching_json_payloads_become_columns(recording, capsys):
     sql = "select sequence, value, unit from temperatures order by sequence"
     assert query(recording, sql, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -68,7 +68,7 @@ def test_payloads_are_columns_where_they_are_what_was_said_and_bytes_always(reco
         "select * from nowhere",
     ],
 )
-def test_wrong_sql_and_all_that_writes_is_one_sentence_and_harms_nothing(recording, capsys, sql):
+def test_wrong_or_writing_sql_is_refused_in_one_sentence(recording, capsys, sql):
     before = sorted(recording.lake.rglob("*.parquet"))
     assert query(recording, sql) == 2
     progress, said = capsys.readouterr().err.splitlines()
@@ -90,7 +90,9 @@ def test_wrong_sql_and_all_that_writes_is_one_sentence_and_harms_nothing(recordi
         ("[t", "cannot be read"),
     ],
 )
-def test_a_mistake_in_the_payloads_is_one_sentence(recording, tmp_path, capsys, text, said):
+def test_mistake_in_the_payload_declaration_is_one_sentence(
+    recording, tmp_path, capsys, text, said
+):
     (tmp_path / "p.toml").write_text(text)
     given = ["--lake", str(tmp_path / "new"), "--payloads", str(tmp_path / "p.toml")]
     assert main(["pipeline", "run", *given, str(recording.source)]) == 2
@@ -99,7 +101,7 @@ def test_a_mistake_in_the_payloads_is_one_sentence(recording, tmp_path, capsys, 
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_shown_is_what_was_recorded(recording, capsys):
+def test_query_shows_values_without_interpreting_markup(recording, capsys):
     sql = "select distinct `group` as topic, X'ff00' as raw from memberships where run = 'live'"
     assert query(recording, sql) == 0
     assert re.search(r"\[red\]x\[/y\] +X'FF00'", capsys.readouterr().out)
@@ -107,7 +109,7 @@ def test_what_is_shown_is_what_was_recorded(recording, capsys):
     assert json.loads(capsys.readouterr().out) == {"topic": "[red]x[/y]", "raw": "X'FF00'"}
 
 
-def test_where_nothing_is_recorded_it_says_so_and_makes_no_lake(tmp_path, capsys):
+def test_source_without_recordings_is_refused_and_no_lake_created(tmp_path, capsys):
     (tmp_path / "source").mkdir()
     for command in (["pipeline", "run"], ["report"]):
         given = [*command, "--lake", str(tmp_path / "new"), str(tmp_path / "source")]
@@ -117,7 +119,7 @@ def test_where_nothing_is_recorded_it_says_so_and_makes_no_lake(tmp_path, capsys
         assert not (tmp_path / "new").exists()
 
 
-def test_a_page_that_cannot_be_written_is_told_before_the_work(recording, tmp_path, capsys):
+def test_unwritable_report_path_is_refused_before_work_starts(recording, tmp_path, capsys):
     given = ["report", "--lake", str(recording.lake), "--out"]
     for out, said in ((tmp_path, "it is a directory"), (tmp_path / "no" / "x", "no directory")):
         assert main([*given, str(out)]) == 2
@@ -125,16 +127,16 @@ def test_a_page_that_cannot_be_written_is_told_before_the_work(recording, tmp_pa
         assert line.startswith(f"hansa: cannot write {out}: ") and said in line
 
 
-def test_payload_tables_stay_when_the_file_is_not_given_again(recording, tmp_path, spark):
+def test_payload_tables_are_rebuilt_without_giving_the_file_again(recording, tmp_path, spark):
     lake = tmp_path / "lake"
     shutil.copytree(recording.lake, lake, symlinks=True)
     runner.build_tables(spark, Lake(lake))
-    assert "temperatures" in [kept.name for kept in Lake(lake).tables()]
+    assert "temperatures" in [entry.name for entry in Lake(lake).tables()]
 
 
-def test_a_missing_lake_and_a_missing_source_are_one_sentence(recording, tmp_path, capsys):
+def test_missing_lake_or_source_is_reported_in_one_sentence(recording, tmp_path, capsys):
     assert main(["report", "--lake", str(tmp_path / "none")]) == 2
-    assert "is no lake" in capsys.readouterr().err
+    assert "is not a lake" in capsys.readouterr().err
     before = (recording.lake / "tables").resolve()
     assert main(["pipeline", "run", "--lake", str(recording.lake), "/nowhere"]) == 2
     said = capsys.readouterr().err.splitlines()
@@ -146,7 +148,7 @@ def test_a_missing_lake_and_a_missing_source_are_one_sentence(recording, tmp_pat
 
 
 @pytest.mark.long
-def test_a_half_written_segment_is_one_sentence_and_can_be_passed_over(recording, tmp_path, capsys):
+def test_torn_segment_is_reported_and_can_be_skipped(recording, tmp_path, capsys):
     lake, torn = tmp_path / "lake", tmp_path / "torn"
     shutil.copytree(recording.lake, lake, symlinks=True)
     before, messages = (lake / "tables").resolve(), messages_in(lake)
@@ -162,16 +164,14 @@ def test_a_half_written_segment_is_one_sentence_and_can_be_passed_over(recording
     assert messages < messages_in(lake) < messages + 2_000
 
 
-def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(
-    recording, tmp_path, capsys
-):
+def test_report_is_self_contained_and_escapes_names(recording, tmp_path, capsys):
     out = tmp_path / "report.html"
     assert main(["report", "--lake", str(recording.lake), "--out", str(out)]) == 0
     page = out.read_text()
     assert "Simulated: ring:3, mesh, seed 1" in page
     for question in (
         "How long does",
-        "Which links work?",
+        "Which links are busy?",
         "How long do nodes take to agree again?",
     ):
         assert question in page
@@ -181,7 +181,7 @@ def test_the_report_is_one_page_that_loads_nothing_and_escapes_what_it_shows(
 
 
 @pytest.mark.long
-def test_the_papers_stand_beside_ours_on_the_page(recording, tmp_path):
+def test_report_shows_the_reproduced_papers(recording, tmp_path):
     out = tmp_path / "report.html"
     assert main(["report", "--lake", str(recording.lake), "--papers", "--out", str(out)]) == 0
     page = out.read_text()
@@ -193,7 +193,7 @@ def test_the_papers_stand_beside_ours_on_the_page(recording, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_stream_goes_on_with_what_comes_until_ctrl_c(tmp_path):
+def test_stream_reads_new_data_until_interrupted(tmp_path):
     source, lake = tmp_path / "source", tmp_path / "lake"
     journal(source, 5, [captured(1)])
     command = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake", str(lake)]
@@ -219,10 +219,10 @@ def test_a_stream_goes_on_with_what_comes_until_ctrl_c(tmp_path):
 def messages_in(lake):
     if not (lake / "tables").exists():
         return 0
-    return {kept.name: kept.rows for kept in Lake(lake).tables()}["messages"]
+    return {entry.name: entry.rows for entry in Lake(lake).tables()}["messages"]
 
 
-def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):
+def test_violated_key_or_rule_is_reported(spark):
     layer = TableLayer("silver")
 
     @layer.table("value > 0")
@@ -246,16 +246,16 @@ def test_a_table_that_breaks_its_key_or_a_rule_is_told(spark):
         assert str(broken.value) == said
 
 
-def test_a_table_without_grain_and_key_cannot_be_declared():
-    with pytest.raises(TypeError, match="its docstring must begin with grain and key"):
+def test_table_without_grain_and_key_cannot_be_declared():
+    with pytest.raises(TypeError, match="the docstring must begin with grain and key"):
 
         @TableLayer("gold").table()
         def nameless(events):
-            """What it is is not said."""
+            """A table without grain."""
             return events
 
 
-def test_filters_match_in_spark_as_they_do_in_the_protocol(spark):
+def test_filters_match_in_spark_as_in_the_protocol(spark):
     filters = ["a/b", "a/+", "a/#", "#", "+/+", "+", "a/+/c", "/+", "$SYS/#", "+/b/#", "a/b/#"]
     names = ["a/b", "a", "a/", "/b", "a/b/c", "$SYS/x", "$SYS", "/", "b", "a//c"]
     pairs = [(one, other) for one in filters for other in names]

@@ -70,7 +70,7 @@ def path_without(directory: Path, *prefixes: str) -> str:
     return str(directory)
 
 
-def test_example_runs_in_an_environment_that_is_not_activated_and_without_java(recorded, tmp_path):
+def test_example_runs_without_activated_environment_and_java(recorded, tmp_path):
     (example,) = [
         block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "hansa" in block
     ]

@@ -1,4 +1,4 @@
-"""The one place that starts Spark."""
+"""Starting Spark."""
 
 import sys
 
@@ -8,7 +8,7 @@ from hansa.errors import UsageError
 from hansa.pipeline import session as module
 
 
-def test_python_workers_are_this_python(spark):
+def test_workers_use_this_python(spark):
     def which(batches):
         import pyarrow
 
@@ -19,11 +19,11 @@ def test_python_workers_are_this_python(spark):
     assert row.python == sys.executable
 
 
-def test_a_second_call_returns_the_session_that_is_there(spark):
+def test_second_call_returns_the_running_session(spark):
     assert module.session() is spark
 
 
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
+def test_missing_extra_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError) as error:
         module.session()

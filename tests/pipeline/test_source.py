@@ -1,4 +1,4 @@
-"""`format("hansa")`: every recorded row once, whatever ends between two batches."""
+"""The source `format("hansa")`: every recorded row once, also across crashes."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def numbers(spark, lake):
     )
 
 
-def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
+def test_message_row_has_key_payload_and_offset(spark, tmp_path):
     merely_carried = replace(captured(2), recorded=False)
     journal(tmp_path / "n" / "journal", 5, [captured(1), merely_carried, recorded(9)])
     first, second = read(spark, tmp_path).orderBy("offset").collect()
@@ -76,7 +76,7 @@ def test_a_message_is_a_row_with_its_name_payload_and_place(spark, tmp_path):
     assert (second.epoch, second.sequence, second.qos, second.retain) == (3, 9, 0, True)
 
 
-def test_every_kind_of_telemetry_becomes_the_row_that_its_own_reader_gives(spark, tmp_path):
+def test_telemetry_rows_equal_those_of_the_reader(spark, tmp_path):
     values: dict[str, Any] = {"node": 6, "nodes": (7, 8), "integer": 4, "real": 0.5, "text": "t"}
     records = [
         kind(*(values[FIELD_COLUMNS[name][0]] for name in kind.__struct_fields__))
@@ -93,7 +93,7 @@ def test_every_kind_of_telemetry_becomes_the_row_that_its_own_reader_gives(spark
     assert len(got) == len(schema.RECORD_TYPES)
 
 
-def test_a_stream_in_small_batches_has_every_row_once_and_goes_on_where_it_was(spark, tmp_path):
+def test_stream_in_small_batches_reads_every_row_once_and_resumes(spark, tmp_path):
     source, lake = tmp_path / "nodes", tmp_path / "lake"
     for node in (1, 2):
         journal(source / str(node), node, many(1, 1_000), SMALL)
@@ -113,7 +113,7 @@ def test_a_stream_in_small_batches_has_every_row_once_and_goes_on_where_it_was(s
     assert sum(follow(spark, source, lake)) == 5
 
 
-def test_a_batch_that_is_done_again_has_the_same_rows(spark, tmp_path):
+def test_repeated_batch_has_the_same_rows(spark, tmp_path):
     """A checkpoint without its last commit is what a kill in the middle of a batch leaves."""
     source, lake = tmp_path / "nodes", tmp_path / "lake"
     journal(source / "1", 1, many(1, 500), SMALL)
@@ -135,7 +135,7 @@ def test_two_copies_of_a_journal_are_read_as_one(spark, tmp_path):
     assert read(spark, tmp_path).count() == 5
 
 
-def test_an_inbox_is_no_copy_of_the_journal_although_it_says_the_same_node_and_epoch(tmp_path):
+def test_inbox_is_not_read_as_a_copy_of_the_journal(tmp_path):
     journal(tmp_path / "journal" / "7", 1, many(1, 5))
     journal(
         tmp_path / INBOX, 1, [InboxRecord(n, 2, 3, n, 1, "a/b", b"x" * 100) for n in range(1, 50)]
@@ -151,19 +151,19 @@ def reason(error):
 
 
 @pytest.mark.long
-def test_what_retention_dropped_before_it_was_read_stops_the_stream(spark, tmp_path):
+def test_unread_data_dropped_by_retention_stops_the_stream(spark, tmp_path):
     source, lake = tmp_path / "nodes", tmp_path / "lake"
     journal(source / "1", 1, many(1, 100), SHORT)
     assert sum(follow(spark, source, lake)) == 100
     journal(source / "1", 1, many(101, 3_000), SHORT)
-    with pytest.raises(Exception, match="was dropped by retention before it was read") as error:
+    with pytest.raises(Exception, match="retention dropped the offsets from") as error:
         follow(spark, source, lake)
     assert JournalTrimmed.__name__ in reason(error)
     rest = follow(spark, source, lake, failOnLoss="false")
     assert 0 < sum(rest) < 2_900
 
 
-def test_a_damaged_segment_is_said_with_its_place_or_passed_over(spark, tmp_path):
+def test_corrupt_segment_is_reported_or_skipped(spark, tmp_path):
     journal(tmp_path / "1", 1, many(1, 5_000))
     (segment,) = (tmp_path / "1").glob("*.log")
     data = bytearray(segment.read_bytes())
@@ -176,7 +176,7 @@ def test_a_damaged_segment_is_said_with_its_place_or_passed_over(spark, tmp_path
     assert 3_700 < read(spark, tmp_path, failOnLoss="false").count() < 5_000
 
 
-def test_a_copy_that_is_shorter_than_what_was_planned_is_no_silent_end(spark, tmp_path):
+def test_copy_shorter_than_planned_is_an_error(spark, tmp_path):
     """As after a kill in the middle of a batch, and a restart where less has been copied."""
     source, lake = tmp_path / "nodes", tmp_path / "lake"
     journal(source / "1", 1, many(1, 200), SMALL)
@@ -184,12 +184,12 @@ def test_a_copy_that_is_shorter_than_what_was_planned_is_no_silent_end(spark, tm
     journal(source / "1", 1, many(201, 400), SMALL)
     assert sum(follow(spark, source, lake)) == 400
     (lake / "checkpoint" / "commits" / "0").unlink()
-    with pytest.raises(Exception, match=r"is to be read up to offset \d+, but reaches only \d+"):
+    with pytest.raises(Exception, match=r"is to be read up to offset \d+, but ends at \d+"):
         follow(spark, tmp_path / "copy", lake)
     assert sum(follow(spark, tmp_path / "copy", lake, failOnLoss="false")) == 200
 
 
-def test_another_log_in_the_place_of_a_feed_is_not_read_for_it(tmp_path):
+def test_another_log_at_the_same_place_is_not_read(tmp_path):
     journal(tmp_path / "n", 1, many(1, 10))
     (feed,) = find_feeds([str(tmp_path)], telemetry=False).values()
     assert feed.end_offset() == feed.bounds().end
@@ -199,7 +199,7 @@ def test_another_log_in_the_place_of_a_feed_is_not_read_for_it(tmp_path):
     assert feed.end_offset() == 0
 
 
-def test_a_batch_that_would_end_in_damage_ends_behind_it(tmp_path):
+def test_batch_boundary_is_after_a_corrupt_part(tmp_path):
     telemetry(tmp_path / "1", 1, [schema.LinkUp(1, 2)] * 20_000)
     (segment,) = (tmp_path / "1").glob("*.log")
     data = bytearray(segment.read_bytes())
@@ -210,7 +210,7 @@ def test_a_batch_that_would_end_in_damage_ends_behind_it(tmp_path):
     assert feed.boundary(bounds.start, bounds.end // 2, bounds.end) == bounds.end
 
 
-def test_while_a_stream_goes_on_an_agent_that_does_not_answer_has_no_news(tmp_path):
+def test_continuous_stream_skips_unreachable_agents(tmp_path):
     journal(tmp_path / "1", 1, many(1, 10))
     paths = json.dumps([str(tmp_path), NOBODY])
     reader = FeedStreamReader(SourceOptions({"paths": paths}), StructType())
@@ -226,10 +226,10 @@ def test_while_a_stream_goes_on_an_agent_that_does_not_answer_has_no_news(tmp_pa
     assert find_unreachable_agents([str(tmp_path), NOBODY], "") == {NOBODY}
 
 
-def test_rows_can_be_files_that_no_row_passes_through_spark_for(spark, tmp_path):
+def test_rows_can_be_written_to_files_by_the_workers(spark, tmp_path):
     late = replace(captured(3), time_ns=START + 86_400 * 1_000_000_000)
     journal(tmp_path / "1", 1, [captured(1), captured(2), late])
-    told = read(spark, tmp_path / "1", into=str(tmp_path / "files")).collect()
+    told = read(spark, tmp_path / "1", writeFilesTo=str(tmp_path / "files")).collect()
     assert [(str(row.day), row.rows) for row in told] == [("2023-11-14", 2), ("2023-11-15", 1)]
     written = spark.read.parquet(*(row.path for row in told))
     as_read = read(spark, tmp_path / "1")
@@ -238,7 +238,7 @@ def test_rows_can_be_files_that_no_row_passes_through_spark_for(spark, tmp_path)
     assert len(list((tmp_path / "files").iterdir())) == 2
 
 
-def test_what_a_newer_agent_adds_is_left_out(spark, tmp_path):
+def test_unknown_records_of_a_newer_agent_are_skipped(spark, tmp_path):
     class Newer(schema.LinkUp, frozen=True, array_like=True, gc=False, tag=26):
         extra: str = "?"
 
@@ -255,25 +255,25 @@ def test_what_a_newer_agent_adds_is_left_out(spark, tmp_path):
         ({"maxBytesPerBatch": "-1"}, "maxBytesPerBatch is '-1', it must be a whole number above 0"),
     ],
 )
-def test_bad_options_say_what_is_wrong(spark, tmp_path, options, said):
+def test_wrong_options_are_reported(spark, tmp_path, options, said):
     with pytest.raises(Exception, match=said) as error:
         read(spark, tmp_path, **options).count()
     assert UsageError.__name__ in reason(error)
 
 
-def test_paths_are_a_list_in_json():
+def test_paths_must_be_a_json_list():
     assert SourceOptions({"paths": '["a", "b"]'}).sources == ["a", "b"]
     for wrong in ("a,b", '"a"', "[1]"):
-        with pytest.raises(UsageError, match="it must be a list of texts in JSON"):
+        with pytest.raises(UsageError, match="it must be a JSON list of strings"):
             SourceOptions({"paths": wrong})
 
 
-def test_a_missing_directory_is_said(spark, tmp_path):
+def test_missing_directory_is_reported(spark, tmp_path):
     with pytest.raises(Exception, match="there is no directory /nowhere/at/all to read from"):
         read(spark, "/nowhere/at/all").count()
 
 
-def test_agents_are_read_as_their_files_are(spark, tmp_path):
+def test_reading_from_an_agent_equals_reading_its_files(spark, tmp_path):
     state = tmp_path / "state"
     journal(state / "journal" / f"{7:020d}", 1, many(1, 300), SMALL)
     telemetry(state / "telemetry", 1, [schema.LinkUp(5, 2)])
@@ -289,6 +289,6 @@ def test_agents_are_read_as_their_files_are(spark, tmp_path):
     assert sum(follow(spark, state, tmp_path / "lake")) == 10  # from the files, where it was
 
 
-def test_an_agent_that_does_not_answer_is_said(spark):
+def test_unreachable_agent_is_reported(spark):
     with pytest.raises(Exception, match=r"cannot read http://127.0.0.1:1/logs"):
         read(spark, "http://127.0.0.1:1").count()

@@ -1,10 +1,10 @@
-"""The data pipeline on Spark: what federations recorded becomes tables and reports.
+"""The data pipeline on Spark: builds tables and reports from recorded messages and telemetry.
 
-Needs the extra `spark`; no other part does. Runs locally or on a cluster.
+Needs the extra `spark`. Runs locally or on a cluster.
 
     from hansa.pipeline import spark_session
 
-    spark = spark_session()     # finds Java, and starts workers with this Python
+    spark = spark_session()     # finds Java and starts workers with this Python
     spark.read.format("hansa").load("/var/lib/hansa")
 """
 

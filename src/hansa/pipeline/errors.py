@@ -1,28 +1,28 @@
-"""Spark's exceptions in one sentence: what was wrong with the input, or where to look."""
+"""Converts exceptions of Spark to one-line errors for the user."""
 
 import re
 
 from hansa.errors import TableBroken, UsageError
 
 HANSA_ERROR = re.compile(r"hansa\.errors\.(\w+): (.+)")
-"""How an error of ours looks at the end of a worker's traceback."""
+"""An error of Hansa at the end of a worker's traceback."""
 
 PYTHON_ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
-"""How a Python traceback ends."""
+"""The last line of a Python traceback."""
 
 SPARK_ERROR = re.compile(r"^\[([A-Z0-9_.]+)\] (.+)")
-"""How Spark begins to say what it objects to."""
+"""Spark's error class and message."""
 
 
 def to_user_error(error: Exception) -> UsageError | TableBroken:
-    """Return what to tell the user, without the traceback of a worker."""
+    """Return the error without the traceback of a worker."""
     text = str(error)
-    ours = HANSA_ERROR.findall(text)
-    if ours:
-        kind, message = ours[-1]
+    hansa_errors = HANSA_ERROR.findall(text)
+    if hansa_errors:
+        kind, message = hansa_errors[-1]
         return TableBroken(message) if kind == TableBroken.__name__ else UsageError(message)
     raised = PYTHON_ERROR.findall(text)
-    if raised:  # inside a function of ours that Spark calls: the first line only says that
+    if raised:  # in a Python worker: the first line only says that it failed
         return UsageError(raised[0])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     named = SPARK_ERROR.match(first)

@@ -1,7 +1,9 @@
-"""What can be read: the journals and telemetry logs of many nodes, in directories or from agents.
+"""Finds and reads feeds: the journals and telemetry logs of many nodes, in directories or at
+agents.
 
-A *feed* is one log with offsets, known by what it says of itself and not by where it is, so a moved
-directory, or an agent in its place, goes on where it was. Knows nothing of Spark.
+A *feed* is one log with offsets. It is identified by the node and epoch in its header, not by its
+location, so reading continues after a directory has moved or if an agent serves it. Independent of
+Spark.
 """
 
 import os
@@ -18,69 +20,70 @@ from hansa.journal.remote import LogClient, RemoteJournalReader
 from hansa.journal.segment import SegmentHeader, read_header, segment_bases
 
 INBOX = "inbox"
-"""The directory of an agent's log of what others published. It says the same node and epoch as the
-journal, and is no record of this node's clients."""
+"""Directory of an agent's log of publications from other nodes, which is not a feed. Its header has
+the same node and epoch as the journal."""
 
 TELEMETRY_NODE = 0
-"""What a log of telemetry says of its node: its blocks say whose they are."""
+"""Node id in the header of a telemetry log, whose blocks name their nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One log, in a directory."""
+    """A log in a directory."""
 
     node: int
     epoch: int
     place: str
-    """Its directory; for a log of an agent, the agent's address."""
+    """Directory, or address of the agent."""
 
     @property
     def name(self) -> str:
-        """The same wherever it is: node and epoch in hexadecimal digits."""
+        """Node and epoch in hexadecimal digits, independent of the location."""
         return f"{self.node:016x}-{self.epoch:x}"
 
     @property
     def is_telemetry(self) -> bool:
-        """Whether it holds telemetry, else it is the journal of a node."""
+        """Whether it is a telemetry log; else it is the journal of a node."""
         return self.node == TELEMETRY_NODE
 
     def bounds(self) -> OffsetBounds:
-        """Return the offsets between which it can be read now."""
+        """Return the range of offsets that can be read now."""
         return self._reader().bounds
 
     def end_offset(self) -> int:
-        """Return where it ends now; 0 if another log, or none, is in its place."""
+        """Return the present end; 0 if there is another log, or none, at this place."""
         path = Path(self.place)
         header = _header(path) if path.is_dir() else None
-        ours = header is not None and (header.node, header.epoch) == (self.node, self.epoch)
-        return self.bounds().end if ours else 0
+        is_same = header is not None and (header.node, header.epoch) == (self.node, self.epoch)
+        return self.bounds().end if is_same else 0
 
     def entries(self, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yield offset, kind and body of what is between two offsets."""
+        """Yield offset, kind and body of the records between two offsets."""
         return self._reader().raw_records(start, end)
 
     def boundary(self, start: int, target: int, end: int) -> int:
-        """Return where a record begins, at or before `target` if that is after `start`; what cannot
-        be read on the way is left to whoever reads it, so it is behind that."""
+        """Return the start of a record: at or before `target` if that is after `start`, else the
+        first one after it. If a corrupt part is in between, return the offset after it, so that
+        the reader of the range reports it."""
         if target >= end:
             return end
         nearest_first = reversed(self._indexed_offsets(start, target))
-        near = next((place for place in nearest_first if self._is_record_start(place)), None)
-        if near is not None:
-            return near
+        nearest = next((place for place in nearest_first if self._is_record_start(place)), None)
+        if nearest is not None:
+            return nearest
         try:
             return self._search_boundary(start, target, end)
         except (JournalDamaged, JournalTrimmed) as loss:
             resume = resume_offset(loss)
             return end if resume is None else min(resume, end)
 
-    def pieces(self, start: int, end: int, size: int) -> list[tuple[int, int]]:
-        """Cut a range into pieces of about this many bytes, where that needs no reading."""
-        cuts = [start]
+    def split(self, start: int, end: int, size: int) -> list[tuple[int, int]]:
+        """Split a range into parts of about `size` bytes, as far as the index allows."""
+        starts = [start]
         for place in self._indexed_offsets(start, end):
-            if place - cuts[-1] >= size and self._is_record_start(place):
-                cuts.append(place)
-        return list(pairwise([*cuts, end]))
+            if place - starts[-1] >= size and self._is_record_start(place):
+                starts.append(place)
+        return list(pairwise([*starts, end]))
 
     def _reader(self) -> JournalReader | RemoteJournalReader:
         return JournalReader(Path(self.place))
@@ -94,14 +97,14 @@ class Feed:
         return end
 
     def _indexed_offsets(self, start: int, end: int) -> list[int]:
-        """Offsets between two others at which a record or a segment begins, says the index."""
+        """Return the starts of records and segments in a range, according to the index."""
         path, found = Path(self.place), []
         for base in segment_bases(path):
             found += [base, *(offset for _, offset in index.read_index(path, base))]
         return [offset for offset in found if start < offset < end]
 
     def _is_record_start(self, offset: int) -> bool:
-        """An index is a hint: whoever uses it looks."""
+        # An index is only a hint and has to be verified.
         try:
             return next(self.entries(offset, self.bounds().end), None) is not None
         except JournalDamaged:
@@ -110,16 +113,15 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFeed(Feed):
-    """One log that an agent serves."""
+    """A log that an agent serves."""
 
     log: str
     token: str
 
     def end_offset(self) -> int:
-        """As the agent says."""
-        ours = (self.log, self.node, self.epoch)
+        own = (self.log, self.node, self.epoch)
         logs = LogClient(self.place, self.token).list_logs()
-        return next((log.end for log in logs if (log.name, log.node, log.epoch) == ours), 0)
+        return next((log.end for log in logs if (log.name, log.node, log.epoch) == own), 0)
 
     def _reader(self) -> RemoteJournalReader:
         return RemoteJournalReader(LogClient(self.place, self.token), self.log)
@@ -128,7 +130,7 @@ class RemoteFeed(Feed):
         return []
 
     def _search_boundary(self, start: int, target: int, end: int) -> int:
-        """One range of the agent's; it says where the next begins."""
+        """Request one range; the agent returns the start of the next."""
         size = min(target - start, RANGE_BYTES)
         query = {"start": start, "end": end, "bytes": size}
         _, following = LogClient(self.place, self.token).fetch(f"/logs/{self.log}", query)
@@ -136,16 +138,16 @@ class RemoteFeed(Feed):
 
 
 def resume_offset(loss: JournalDamaged | JournalTrimmed) -> int | None:
-    """Return from which offset on one can read again, if that is known."""
+    """Return the offset after the lost part, if it is known."""
     return loss.resume if isinstance(loss, JournalDamaged) else loss.first
 
 
 def find_feeds(
     sources: Iterable[str], telemetry: bool, token: str = "", skip_unreachable: bool = False
 ) -> dict[str, Feed]:
-    """Return the feeds of one sort in directories and at agents; of two copies the longer one.
+    """Return the telemetry logs or journals in directories and at agents; of two copies the longer.
 
-    Whoever is patient gets what others have while an agent does not answer."""
+    Raises AgentUnreachable, unless `skip_unreachable` is set."""
     found: dict[str, Feed] = {}
     for source in sources:
         try:
@@ -199,7 +201,7 @@ def _under(root: Path) -> Iterator[Feed]:
 
 
 def _header(path: Path) -> SegmentHeader | None:
-    """Of the last segment: older ones may go while we look."""
+    """Return the header of the last segment: retention may remove older ones meanwhile."""
     while places := segment_bases(path):
         try:
             return read_header(path, places[-1])

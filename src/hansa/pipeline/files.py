@@ -1,7 +1,6 @@
-"""Rows into Parquet files, by whoever reads them: then no row has to pass through the JVM.
+"""Writes rows to Parquet files in the Python workers, so that no row passes through the JVM.
 
-A file has its name before all of its rows, so it is there whole or not at all; a task that is done
-again makes the same file again.
+Files are written atomically. A repeated task writes the same files again.
 """
 
 import datetime
@@ -13,21 +12,20 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 FILE_BYTES = 32 << 20
-"""Of rows in memory, in one file: what a task holds."""
+"""Size of the rows of one file in memory, which bounds the memory of a task."""
 
 FILE_SCHEMA = pa.schema([("path", pa.string()), ("day", pa.date32()), ("rows", pa.int64())])
-"""What is told of a file."""
+"""The row that describes a file."""
 
 FILE_DDL = "path string, day date, rows bigint"
-"""The same in Spark's words."""
 
 
 def write_files(
     batches: Iterable[pa.RecordBatch], place: Path, name: str
 ) -> Iterator[pa.RecordBatch]:
-    """Write rows to files in a directory, each with those of one day; yield a row per file."""
+    """Write rows to files in a directory, one day per file; yield a row per file."""
     place.mkdir(parents=True, exist_ok=True)
-    for number, table in enumerate(_gathered(batches)):
+    for number, table in enumerate(_combine(batches)):
         for day, rows in _by_day(table):
             path = place / f"{name}-{number}-{day}.parquet"
             _write(rows, path)
@@ -41,7 +39,7 @@ def write_files(
             )
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -60,8 +58,8 @@ def _by_day(table: pa.Table) -> Iterator[tuple[datetime.date, pa.Table]]:
 
 
 def _write(rows: pa.Table, path: Path) -> None:
-    # Words come again and again; numbers and payloads do not, and trying it costs time.
-    words = [field.name for field in rows.schema if field.type == pa.string()]
+    # Dictionary encoding pays off only for strings; numbers and payloads rarely repeat.
+    strings = [field.name for field in rows.schema if field.type == pa.string()]
     new = path.with_suffix(".new")
-    parquet.write_table(rows, new, use_dictionary=words)
+    parquet.write_table(rows, new, use_dictionary=strings)
     new.replace(path)

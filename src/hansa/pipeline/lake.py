@@ -1,18 +1,17 @@
-"""A lake is a directory. What is where in it, and how it changes without ever being half-changed.
+"""The directory layout of a lake, and its atomic changes.
 
-    lake.json                         which version of this layout it is, and its table format
-    payloads.toml                     the user's file that says which payloads become columns
-    bronze/<table>/batch=<n>/day=…    one directory per micro-batch, never changed again
-    checkpoint/<table>/               Spark's: how far the stream has come
-    tables -> generations/<n>         silver and gold, all made from the same bronze
+    lake.json                         version of this layout, and table format
+    payloads.toml                     the user's declaration of tables for JSON payloads
+    bronze/<table>/batch=<n>/day=…    one directory per micro-batch, immutable
+    checkpoint/<table>/               Spark's checkpoint of the stream
+    tables -> generations/<n>         silver and gold, all built from the same bronze
     generations/<n>/<layer>/<table>/
-    experiments/                      a table of simulations; `hansa.experiments` keeps it
-    staging/<writer>/                 what is being written; of no use to anybody else
+    experiments/                      a table of simulations, written by `hansa.experiments`
+    staging/<writer>/                 unfinished data
 
-A batch and a generation are written in `staging` and get their name by one rename; `tables` is a
-link that is replaced by one rename. So every other program, and Spark, sees whole tables that
-agree with one another, and what fails on the way changes nothing. All files are Parquet, in every
-format.
+Batches and generations are written in `staging` and published by one rename; `tables` is a symbolic
+link that is replaced by one rename. Readers therefore always see complete, consistent tables, and a
+failure changes nothing. All files are Parquet, in every table format.
 """
 
 import fcntl
@@ -29,44 +28,44 @@ from hansa.errors import UsageError
 
 VERSION = 2
 PARQUET = "parquet"
-"""The format that needs nothing else; `formats` knows the others."""
+"""The default format; `formats` has the others."""
 GENERATIONS_KEPT = 2
-"""The one in use, and the one before it for those who are still reading that."""
+"""The current one, and the previous one for readers that still use it."""
 
-CREATE_HINT = "`hansa pipeline run --lake {} SOURCE` makes one"
+CREATE_HINT = "`hansa pipeline run --lake {} SOURCE` creates one"
 
 BRONZE = ("messages", "events")
 EXPERIMENTS = "experiments"
-"""What `hansa experiment run` keeps in a lake, which may come before all else."""
+"""Directory that `hansa experiment run` writes, perhaps before the lake exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """What a generation says of one of its tables."""
+    """Description of a table in its generation."""
 
     name: str
     layer: str
     grain: str
     rows: int
     columns: str = ""
-    """Their names and types in Spark's words; earlier versions did not say."""
+    """Names and types as Spark DDL; empty in old lakes."""
 
 
 class Lake:
-    """A directory that holds tables."""
+    """An open lake."""
 
     def __init__(self, path: Path) -> None:
-        """Open one that is there; raise UsageError if it is none, or of another version."""
+        """Open an existing lake; raise UsageError if it is not one, or of another version."""
         self.path = path.absolute()
-        # A killed pipeline's JVM may write on for a moment: never where another one writes.
+        # The JVM of a killed pipeline may still write for a moment: use a directory of our own.
         self._staging = self.path / "staging" / secrets.token_hex(8)
         try:
-            said = json.loads((path / "lake.json").read_text(encoding="utf-8"))
-            version, self.format = said["version"], said.get("format", PARQUET)
+            description = json.loads((path / "lake.json").read_text(encoding="utf-8"))
+            version, self.format = description["version"], description.get("format", PARQUET)
         except FileNotFoundError:
-            full = path.is_dir() and any(path.iterdir())
-            how = "name a new directory for one" if full else CREATE_HINT.format(path)
-            raise UsageError(f"{path} is no lake; {how}") from None
+            is_in_use = path.is_dir() and any(path.iterdir())
+            hint = "name a new directory for one" if is_in_use else CREATE_HINT.format(path)
+            raise UsageError(f"{path} is not a lake; {hint}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path / 'lake.json'} cannot be read: {error}") from None
         if version != VERSION:
@@ -77,14 +76,14 @@ class Lake:
 
     @classmethod
     def open_or_create(cls, path: Path, table_format: str | None = None) -> "Lake":
-        """Open a lake; make one if there is nothing yet. Its format is for ever."""
+        """Open a lake, or create it; its format cannot change later."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not set(os.listdir(path)) - {EXPERIMENTS}:
-                said = {"version": VERSION, "format": table_format or PARQUET}
-                _write(path / "lake.json", json.dumps(said))
+                description = {"version": VERSION, "format": table_format or PARQUET}
+                _write(path / "lake.json", json.dumps(description))
         except OSError as error:
-            raise UsageError(f"cannot make a lake at {path}: {error.strerror}") from error
+            raise UsageError(f"cannot create a lake at {path}: {error.strerror}") from error
         lake = cls(path)
         if table_format not in (None, lake.format):
             raise UsageError(
@@ -95,7 +94,7 @@ class Lake:
 
     @contextmanager
     def write_lock(self) -> Iterator[None]:
-        """Be the only one who writes; clear away what a killed writer left."""
+        """Lock the lake against other writers, and remove the staging data of killed ones."""
         with (self.path / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,48 +111,48 @@ class Lake:
     # ------------------------------------------------------------ bronze
 
     def checkpoint(self, table: str) -> Path:
-        """Return where Spark keeps how far a stream has come."""
+        """Return the directory of Spark's checkpoint."""
         return self.path / "checkpoint" / table
 
     def batch_path(self, table: str, number: int) -> Path:
-        """Return where a micro-batch is, or will be."""
+        """Return the directory of a micro-batch."""
         return self.path / "bronze" / table / f"batch={number:08d}"
 
     def batch_count(self, table: str) -> int:
-        """Return how many micro-batches there are."""
+        """Return the number of micro-batches."""
         return len(list((self.path / "bronze" / table).glob("batch=*")))
 
     def has_rows(self, table: str) -> bool:
-        """Return whether a batch of a table ever had any: a stream begins with one that has not."""
+        """Return whether any batch of a table has rows: a stream begins with an empty batch."""
         place = self.path / "bronze" / table
         return next(place.glob("batch=*/day=*/*.parquet"), None) is not None
 
     def _check_checkpoint(self, table: str) -> None:
-        """Bronze and checkpoint belong together: with one of them restored, rows would be lost."""
+        """Raise UsageError if bronze and checkpoint do not match: restoring one loses rows."""
         commits = self.checkpoint(table) / "commits"
         names = os.listdir(commits) if commits.is_dir() else []
         last = max((int(name) for name in names if name.isdecimal()), default=None)
-        have = self.batch_count(table)
-        if (last is None and have > 1) or (
+        count = self.batch_count(table)
+        if (last is None and count > 1) or (
             last is not None and not self.batch_path(table, last).is_dir()
         ):
             raise UsageError(
-                f"{self.path}: bronze/{table} and checkpoint/{table} are not of the same time;"
-                " restore both together, or begin a new lake"
+                f"{self.path}: bronze/{table} and checkpoint/{table} do not match;"
+                " restore both together, or create a new lake"
             )
 
     # ------------------------------------------------------------ silver and gold
 
     def staging(self, name: str) -> Path:
-        """Return an empty place to write to."""
+        """Return a new staging path; its parent exists."""
         place = self._staging / name
         shutil.rmtree(place, ignore_errors=True)
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
 
-    def publish(self, staged: Path, kept: list[TableEntry]) -> None:
-        """Make a written generation the one that is read."""
-        described = [asdict(table) for table in kept]
+    def publish(self, staged: Path, entries: list[TableEntry]) -> None:
+        """Make a staged generation the current one."""
+        described = [asdict(entry) for entry in entries]
         _write(staged / "tables.json", json.dumps({"tables": described}, indent=1))
         generations = self.path / "generations"
         generations.mkdir(exist_ok=True)
@@ -168,53 +167,52 @@ class Lake:
 
     @property
     def payloads(self) -> Path | None:
-        """The file that was last given, if there was one: whoever brings the lake up to date makes
-        the same tables."""
+        """The last given declaration of payload tables, which later runs use again."""
         place = self.path / "payloads.toml"
         return place if place.exists() else None
 
     def save_payloads(self, given: Path) -> None:
-        """Remember a file that was found good."""
+        """Store a valid declaration of payload tables."""
         _write(self.path / "payloads.toml", given.read_text(encoding="utf-8").rstrip("\n"))
 
     def tables(self) -> list[TableEntry]:
-        """Return what can be read, in the order in which it was made."""
+        """Return the tables of the current generation, in the order in which they were built."""
         try:
             text = (self.path / "tables" / "tables.json").read_text(encoding="utf-8")
         except FileNotFoundError:
             raise UsageError(
-                f"{self.path} has no tables yet; `hansa pipeline run` makes them"
+                f"{self.path} has no tables yet; `hansa pipeline run` builds them"
             ) from None
-        known = {field.name for field in fields(TableEntry)}  # a newer Hansa may say more
+        known = {field.name for field in fields(TableEntry)}  # a newer version may add fields
         try:
             return [
-                TableEntry(**{name: said for name, said in described.items() if name in known})
+                TableEntry(**{name: value for name, value in described.items() if name in known})
                 for described in json.loads(text)["tables"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(
-                f"{self.path / 'tables' / 'tables.json'} is damaged; `hansa pipeline run` makes the"
-                " tables anew"
+                f"{self.path / 'tables' / 'tables.json'} is corrupt; `hansa pipeline run` rebuilds"
+                " the tables"
             ) from None
 
     @property
     def experiments(self) -> Path | None:
-        """Where simulations of sweeps are, if there are any."""
+        """Directory of the simulations of sweeps, if there are any."""
         place = self.path / EXPERIMENTS
         return place if place.is_dir() else None
 
     @property
     def is_only_experiments(self) -> bool:
-        """Whether they are all that there is to read."""
+        """Whether the lake has simulations of sweeps and no tables."""
         return self.experiments is not None and not (self.path / "tables").exists()
 
-    def table_path(self, kept: TableEntry) -> Path:
-        """Return where the files of a table are now."""
-        return (self.path / "tables").resolve() / kept.layer / kept.name
+    def table_path(self, entry: TableEntry) -> Path:
+        """Return the directory of a table in the current generation."""
+        return (self.path / "tables").resolve() / entry.layer / entry.name
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text + "\n", encoding="utf-8")
     new.replace(path)

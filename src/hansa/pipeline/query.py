@@ -1,4 +1,4 @@
-"""Questions in SQL, which can only read."""
+"""Runs SQL queries on a lake, read-only."""
 
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def run_query(
     spark: "SparkSession", lake: Lake, sql: str, rows_max: int
 ) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Return the names of the columns and at most so many rows."""
+    """Return the names of the columns and at most `rows_max` rows."""
     create_views(spark, lake)
     try:
-        # Inside parentheses only a query can stand: nothing that writes, drops or sets.
-        answer = spark.sql(f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)").limit(rows_max)
-        return answer.columns, [tuple(row) for row in answer.collect()]
+        # Only a query is allowed in parentheses: no statement that writes, drops or sets.
+        result = spark.sql(f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)").limit(rows_max)
+        return result.columns, [tuple(row) for row in result.collect()]
     except PySparkException as error:
         raise to_user_error(error) from error

@@ -1,9 +1,9 @@
-"""The pipeline: from what nodes recorded to bronze, from bronze to silver and gold.
+"""Runs the pipeline: recorded data to bronze, bronze to silver and gold.
 
-Bronze is a stream, exactly once: a micro-batch is a directory named by its number, so one that is
-done again after a crash is found done. Silver and gold are made anew from all of bronze: late and
-repeated input gives the same tables as input in order, and a broken table stops the pipeline
-before anybody sees it.
+Bronze is streamed exactly once: a micro-batch is a directory named by its number, so a batch that
+is repeated after a crash is found complete. Silver and gold are rebuilt from all of bronze: late
+and repeated input gives the same tables as input in order. A table that violates its rules stops
+the pipeline before it is published.
 """
 
 import json
@@ -40,50 +40,49 @@ from hansa.pipeline.tables import LakeTable
 
 ATTEMPTS = 5
 SPARK_STARTUP_ERRORS = ("Python worker failed to connect back", "of collection, expected ")
-"""What Spark says when a machine is too busy to start Python within ten seconds, and when it sends
-a map to its workers while the plan of another stream changes that. A stream that is started again
-goes on where it was."""
+"""Errors of Spark if the machine is too busy to start Python within ten seconds, and if Spark sends
+a map to its workers while the plan of another stream changes it. A restarted stream continues where
+it was."""
 
 INPUTS = ("bronze_messages", "events")
-"""What silver is made from."""
+"""Inputs of silver."""
 OTHER_VIEW_NAMES = (*(f"bronze_{table}" for table in BRONZE), EXPERIMENTS)
-"""What SQL knows besides silver and gold."""
+"""Views in SQL besides silver and gold."""
 
 PARALLEL_TABLES = 4
-"""A table of few rows is mostly plans and waiting: while one is planned another is written."""
+"""Small tables spend most of their time in planning: while one is planned, another is written."""
 
 TRANSIENT_ERRORS = (*SPARK_STARTUP_ERRORS, AgentUnreachable.__name__)
-"""What a stream may end with that goes on for ever: it is started again."""
+"""Errors after which a continuous stream is restarted."""
 
 WarningCallback = Callable[[str], None]
-"""Hears of what does not go well but goes on."""
 
 ProgressCallback = Callable[[str, str, int | None], None]
-"""Hears of progress: layer, table, rows if they are known."""
+"""Called with layer, table, and the number of rows if it is known."""
 
 
 def ignore_progress(_layer: str, _table: str, _count: int | None) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineJob:
-    """What one pipeline does."""
+    """The options of a pipeline run."""
 
     sources: Sequence[str]
     """Directories, or addresses of agents."""
     token: str = ""
-    """For agents."""
+    """Token of the agents."""
     allow_loss: bool = False
-    """Go on where retention or a disk lost what was not read."""
+    """Continue after data that retention or a disk lost before it was read."""
     batch_bytes: int | None = None
-    """Of what was recorded, in one micro-batch; the source's own bound if left out."""
+    """Recorded bytes per micro-batch; None for the default of the source."""
     payloads: Path | None = None
-    """The user's file that says which payloads become columns; without one, the last given."""
+    """File that declares tables for JSON payloads; None for the one given last."""
 
 
 def all_tables(mapping: Path | None = None) -> list[LakeTable]:
-    """Return every table in the order in which they are made."""
+    """Return all tables in the order in which they are built."""
     own = {table.name for table in (*SILVER.tables, *GOLD.tables)}
     mapped = (
         payloads.read_payload_tables(mapping, own | {*INPUTS, *OTHER_VIEW_NAMES}) if mapping else []
@@ -102,20 +101,20 @@ def start_stream(
     on_progress: ProgressCallback = ignore_progress,
     every_s: float | None = None,
 ) -> StreamingQuery:
-    """Start the stream into one bronze table: of what there is now, or for ever."""
-    kept = 0
+    """Start the stream into one bronze table: of the present data, or continuously."""
+    row_count = 0
 
-    def keep(frame: DataFrame, number: int) -> None:
-        nonlocal kept
-        kept += _write_batch(lake, table, frame, number)
-        on_progress("bronze", table, kept)
+    def write_batch(frame: DataFrame, number: int) -> None:
+        nonlocal row_count
+        row_count += _write_batch(lake, table, frame, number)
+        on_progress("bronze", table, row_count)
 
     options = {
         "paths": json.dumps([str(source) for source in job.sources]),
         "token": job.token,
         "table": table,
         "failOnLoss": str(not job.allow_loss).lower(),
-        "into": str(lake.staging(f"{table}-files")),
+        "writeFilesTo": str(lake.staging(f"{table}-files")),
     }
     if job.batch_bytes is not None:
         options["maxBytesPerBatch"] = str(job.batch_bytes)
@@ -128,16 +127,17 @@ def start_stream(
         .load()
         .writeStream.queryName(table)
         .option("checkpointLocation", str(lake.checkpoint(table)))
-        .foreachBatch(keep)
+        .foreachBatch(write_batch)
         .trigger(**trigger)
         .start()
     )
 
 
 def _write_batch(lake: Lake, table: str, frame: DataFrame, number: int) -> int:
-    """A batch with its name was whole when it got it, and the same offsets are the same rows.
+    """Write a micro-batch and return its number of rows; 0 if it was already written.
 
-    Its files are written when Spark asks which there are; return how many rows they have."""
+    A batch gets its name only when it is complete, and the same offsets give the same rows. The
+    source writes the files while Spark collects their list."""
     place = lake.batch_path(table, number)
     if place.exists():
         return 0
@@ -158,7 +158,7 @@ def ingest(
     job: PipelineJob,
     on_progress: ProgressCallback = ignore_progress,
 ) -> None:
-    """Take into bronze what there is now, both tables at once."""
+    """Read the present data into bronze, both tables in parallel."""
     with ThreadPoolExecutor(len(BRONZE)) as pool:
         for done in [
             pool.submit(_ingest, spark, lake, job, table, on_progress) for table in BRONZE
@@ -167,33 +167,32 @@ def ingest(
 
 
 def _ingest(
-    spark: SparkSession, lake: Lake, job: PipelineJob, table: str, tell: ProgressCallback
+    spark: SparkSession, lake: Lake, job: PipelineJob, table: str, on_progress: ProgressCallback
 ) -> None:
-    if not lake.checkpoint(table).exists() and not _has(job, table):
-        return  # to start a stream for nothing takes seconds
-    tell("bronze", table, None)
+    if not lake.checkpoint(table).exists() and not _has_feeds(job, table):
+        return  # starting a stream takes seconds
+    on_progress("bronze", table, None)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            start_stream(spark, lake, job, table, tell).awaitTermination()
+            start_stream(spark, lake, job, table, on_progress).awaitTermination()
             return
         except StreamingQueryException as error:
             if attempt == ATTEMPTS or not any(text in str(error) for text in SPARK_STARTUP_ERRORS):
                 raise to_user_error(error) from error
 
 
-def _has(job: PipelineJob, table: str) -> bool:
+def _has_feeds(job: PipelineJob, table: str) -> bool:
     return bool(feeds.find_feeds(job.sources, table == rows.EVENTS, job.token))
 
 
 def read_bronze(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
-    """Return a bronze table."""
     schema = f"{rows.ddl(table)}, batch int, day date"
     found = spark.read.schema(schema).parquet(str(lake.path / "bronze" / table))
     return found if lake.has_rows(table) else _empty(found)
 
 
 def _empty(frame: DataFrame) -> DataFrame:
-    """What is known to have no rows: then Spark plans hardly anything for what is made of it."""
+    """Mark a table as empty, so that Spark plans almost nothing for tables built from it."""
     return frame.limit(0)
 
 
@@ -203,14 +202,14 @@ def _empty(frame: DataFrame) -> DataFrame:
 def build_tables(
     spark: SparkSession, lake: Lake, on_progress: ProgressCallback = ignore_progress
 ) -> list[TableEntry]:
-    """Make silver and gold from all of bronze, check them, and let them be seen."""
+    """Build silver and gold from all of bronze, check and publish them."""
     try:
         return _build(spark, lake, on_progress)
     except PySparkException as error:
         raise to_user_error(error) from error
 
 
-def _build(spark: SparkSession, lake: Lake, tell: ProgressCallback) -> list[TableEntry]:
+def _build(spark: SparkSession, lake: Lake, on_progress: ProgressCallback) -> list[TableEntry]:
     staged = lake.staging("generation")
     recorded = (
         deduplicate(with_guaranteed(read_bronze(spark, lake, "messages")), MESSAGE_KEY),
@@ -218,82 +217,81 @@ def _build(spark: SparkSession, lake: Lake, tell: ProgressCallback) -> list[Tabl
     )
     inputs = dict(zip(INPUTS, recorded, strict=True))
     empty = {name for name in inputs if not lake.has_rows(name.removeprefix("bronze_"))}
-    made: dict[str, Future[BuiltTable]] = {}
+    built: dict[str, Future[BuiltTable]] = {}
 
-    def make(table: LakeTable) -> BuiltTable:
-        """Wait for what it is made from: that was begun before, for tables are in order."""
+    def build(table: LakeTable) -> BuiltTable:
+        # Tables are submitted in order, so the inputs are already being built.
         frames = {
-            name: inputs[name] if name in inputs else made[name].result().frame
+            name: inputs[name] if name in inputs else built[name].result().frame
             for name in table.inputs
         }
-        tell(table.layer, table.name, None)
+        on_progress(table.layer, table.name, None)
         place = staged / table.layer / table.name
         if empty.issuperset(table.inputs):
-            finished = _make_empty_table(spark, table, frames, place)
+            result = _build_empty_table(spark, table, frames, place)
         else:
-            finished = _make(spark, table, frames, place)
-        if not finished.entry.rows:
+            result = _build_table(spark, table, frames, place)
+        if not result.entry.rows:
             empty.add(table.name)
-        tell(table.layer, table.name, finished.entry.rows)
-        return finished
+        on_progress(table.layer, table.name, result.entry.rows)
+        return result
 
     with ThreadPoolExecutor(PARALLEL_TABLES) as pool:
         for table in all_tables(lake.payloads):
-            made[table.name] = pool.submit(make, table)
+            built[table.name] = pool.submit(build, table)
         try:
-            kept = [each.result().entry for each in made.values()]
+            entries = [each.result().entry for each in built.values()]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    publish_generation(lake, staged, kept)
-    return kept
+    publish_generation(lake, staged, entries)
+    return entries
 
 
-def _make(
+def _build_table(
     spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], place: Path
 ) -> "BuiltTable":
     frame = table.build_from(frames)
     frame.write.partitionBy(*table.partitions).parquet(str(place))
     written = spark.read.schema(frame.schema).parquet(str(place))
     count = check_table(table, written)
-    kept = TableEntry(table.name, table.layer, table.grain, count, frame.schema.toDDL())
-    return BuiltTable(written if count else _empty(written), kept)
+    entry = TableEntry(table.name, table.layer, table.grain, count, frame.schema.toDDL())
+    return BuiltTable(written if count else _empty(written), entry)
 
 
-def _make_empty_table(
+def _build_empty_table(
     spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], place: Path
 ) -> "BuiltTable":
-    """Tables without rows make one without rows: that needs no jobs of Spark, which take seconds
-    where it is asked of thirty tables."""
+    """Write a table without rows. With about thirty tables, avoiding Spark jobs saves seconds."""
     schema = table.build_from(frames).schema
     place.mkdir(parents=True)
-    if not table.partitions:  # those have no files without rows
-        nothing = to_arrow_schema(schema, timezone="UTC").empty_table()
-        parquet.write_table(nothing, place / "part-0.parquet")
-    kept = TableEntry(table.name, table.layer, table.grain, 0, schema.toDDL())
-    return BuiltTable(_empty(spark.read.schema(schema).parquet(str(place))), kept)
+    if not table.partitions:  # a partitioned table without rows has no files
+        no_rows = to_arrow_schema(schema, timezone="UTC").empty_table()
+        parquet.write_table(no_rows, place / "part-0.parquet")
+    entry = TableEntry(table.name, table.layer, table.grain, 0, schema.toDDL())
+    return BuiltTable(_empty(spark.read.schema(schema).parquet(str(place))), entry)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltTable:
-    """A table that was written and checked."""
+    """A written and checked table."""
 
     frame: DataFrame
     entry: TableEntry
 
 
-def publish_generation(lake: Lake, staged: Path, kept: list[TableEntry]) -> None:
-    """Let a generation be seen, by readers of the lake's format too."""
+def publish_generation(lake: Lake, staged: Path, entries: list[TableEntry]) -> None:
+    """Publish a generation, also in the table format of the lake."""
     log = open_table_log(lake)
     if log is None:
-        lake.publish(staged, kept)
+        lake.publish(staged, entries)
         return
     append_batches(lake, log)
-    for table in kept:
-        log.prepare_table(staged / table.layer / table.name)
-    lake.publish(staged, kept)
-    for table in kept:
-        log.replace_table(table, lake.table_path(table))
+    for entry in entries:
+        log.prepare_table(staged / entry.layer / entry.name)
+    lake.publish(staged, entries)
+    for entry in entries:
+        log.replace_table(entry, lake.table_path(entry))
 
 
 @contextmanager
@@ -310,7 +308,7 @@ def run_once(
     job: PipelineJob,
     on_progress: ProgressCallback = ignore_progress,
 ) -> list[TableEntry]:
-    """Bring a lake up to what there is now."""
+    """Read the present data into a lake and rebuild its tables."""
     with _writing(lake, job):
         ingest(spark, lake, job, on_progress)
         return build_tables(spark, lake, on_progress)
@@ -324,25 +322,25 @@ def run_continuously(
     on_progress: ProgressCallback,
     warn: WarningCallback,
 ) -> None:
-    """Follow what is recorded until interrupted; tables are made anew when there is more."""
+    """Read new data until interrupted, and rebuild the tables whenever there is some."""
     with _writing(lake, job), ThreadPoolExecutor(len(BRONZE)) as pool:
-        ended = Event()
+        stopping = Event()
         streams = [
-            pool.submit(_run_stream, spark, lake, job, table, every_s, ended) for table in BRONZE
+            pool.submit(_run_stream, spark, lake, job, table, every_s, stopping) for table in BRONZE
         ]
-        seen: list[int] = []
-        silent_ones: set[str] = set()
+        built_counts: list[int] = []
+        unreachable: set[str] = set()
         try:
             while not any(stream.done() for stream in streams):
-                silent_ones = _warn_unreachable(job, silent_ones, warn)
-                found = [lake.batch_count(table) for table in BRONZE]
-                if found != seen:
+                unreachable = _warn_unreachable(job, unreachable, warn)
+                counts = [lake.batch_count(table) for table in BRONZE]
+                if counts != built_counts:
                     build_tables(spark, lake, on_progress)
-                    seen = found
+                    built_counts = counts
                 else:
                     time.sleep(every_s)
         finally:
-            ended.set()
+            stopping.set()
             while wait(streams, timeout=0.1).not_done:
                 for query in spark.streams.active:
                     query.stop()
@@ -351,48 +349,48 @@ def run_continuously(
 
 
 def _run_stream(
-    spark: SparkSession, lake: Lake, job: PipelineJob, table: str, every_s: float, ended: Event
+    spark: SparkSession, lake: Lake, job: PipelineJob, table: str, every_s: float, stopping: Event
 ) -> None:
-    """Keep a stream going, also while tables are made."""
-    while not ended.is_set():
+    """Run a stream and restart it after transient errors."""
+    while not stopping.is_set():
         try:
             start_stream(spark, lake, job, table, every_s=every_s).awaitTermination()
         except StreamingQueryException as error:
-            if not any(word in str(error) for word in TRANSIENT_ERRORS):
+            if not any(text in str(error) for text in TRANSIENT_ERRORS):
                 raise to_user_error(error) from error
-            ended.wait(every_s)
+            stopping.wait(every_s)
 
 
 def _warn_unreachable(job: PipelineJob, before: set[str], warn: WarningCallback) -> set[str]:
-    """Return which agents do not answer now, and tell of those that did before."""
-    now = feeds.find_unreachable_agents(job.sources, job.token)
-    for agent in sorted(now - before):
-        warn(f"{agent} does not answer; its news are taken in when it does")
-    return now
+    """Return the agents that do not answer now; warn about those that answered before."""
+    unreachable = feeds.find_unreachable_agents(job.sources, job.token)
+    for agent in sorted(unreachable - before):
+        warn(f"{agent} does not answer; its data is read when it does")
+    return unreachable
 
 
 # ---------------------------------------------------------------- reading
 
 
 def create_views(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
-    """Return the tables of a lake, and make each a view of its name, for SQL."""
-    found = {} if lake.is_only_experiments else _tables(spark, lake)
+    """Return the tables of a lake, and create a view of each for SQL."""
+    tables = {} if lake.is_only_experiments else _tables(spark, lake)
     if lake.experiments:
         simulations = spark.read.option("mergeSchema", "true").parquet(str(lake.experiments))
-        # Two drivers at the same time may both have played a case.
-        found[EXPERIMENTS] = simulations.dropDuplicates(["case", "hansa"])
-    for name, frame in found.items():
+        # Two drivers may have run the same case at the same time.
+        tables[EXPERIMENTS] = simulations.dropDuplicates(["case", "hansa"])
+    for name, frame in tables.items():
         frame.createOrReplaceTempView(name)
-    return found
+    return tables
 
 
 def _tables(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
-    return {kept.name: _read(spark, lake, kept) for kept in lake.tables()} | {
+    return {entry.name: _read(spark, lake, entry) for entry in lake.tables()} | {
         f"bronze_{table}": read_bronze(spark, lake, table) for table in BRONZE
     }
 
 
-def _read(spark: SparkSession, lake: Lake, kept: TableEntry) -> DataFrame:
-    """With its columns known, nothing is read until somebody asks."""
-    reader = spark.read.schema(kept.columns) if kept.columns else spark.read
-    return reader.parquet(str(lake.table_path(kept)))
+def _read(spark: SparkSession, lake: Lake, entry: TableEntry) -> DataFrame:
+    # With a given schema, Spark reads no file before the first query.
+    reader = spark.read.schema(entry.columns) if entry.columns else spark.read
+    return reader.parquet(str(lake.table_path(entry)))

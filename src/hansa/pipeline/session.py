@@ -1,10 +1,10 @@
-"""The one place that starts Spark, with the settings that make it quick from Python.
+"""Starts Spark, with settings that make it fast from Python.
 
-    spark = session()                          # here, on all cores
-    spark = session("spark://host:7077")       # the same on a cluster
+    spark = session()                          # on this machine, on all cores
+    spark = session("spark://host:7077")       # on a cluster
 
-One JVM per process: a second call returns the session that is there. What Spark itself has to say
-goes to a log file, so that the terminal stays the user's.
+There is one JVM per process: a second call returns the running session. Spark logs to a file, not
+to the terminal.
 """
 
 import importlib.util
@@ -36,23 +36,23 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Between JVM and Python workers: a socket without the TCP stack.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A local file system that forks no process per file, and checkpoints by plain rename.
+    # A local file system that starts no process per file, and checkpoints by plain rename.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
     ),
-    # Times as all readers of Parquet know them.
+    # Timestamps that all readers of Parquet understand.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Rows of a few days are written as they come, without sorting them by day before.
+    # Write the rows of a few days without sorting them by day first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # Files of a table are listed by the driver: ours are few, and a job for it takes longer.
+    # List files in the driver: for few files, a Spark job takes longer.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     "spark.driver.extraJavaOptions": (
         f"-XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING.as_uri()}"
     ),
 }
-"""What differs from Spark's own defaults, wherever it runs."""
+"""Differences from Spark's defaults, locally and on a cluster."""
 
 
 def session(
@@ -60,10 +60,10 @@ def session(
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> "SparkSession":
-    """Return the process's Spark session, started if there is none.
+    """Return the Spark session of this process; start it if necessary.
 
-    `settings` are Spark's own and win over ours; `log` is the file for what Spark says, one in
-    the temporary directory if left out.
+    `settings` are Spark settings and override SETTINGS. `log` is Spark's log file, by default in
+    the temporary directory.
     """
     _require_pyspark()
     from py4j.protocol import Py4JError
@@ -80,14 +80,16 @@ def session(
     for name, value in {**SETTINGS, **_for_size(master), **(settings or {})}.items():
         builder = builder.config(name, value)
     log = log or Path(tempfile.gettempdir()) / f"hansa-spark-{os.getpid()}.log"
-    # What it would print about wrong SQL, the exception says too.
+    # It prints errors in SQL that the exception also contains.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         with _stderr_to(log):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        why = str(error).strip().splitlines()[0]
-        raise UsageError(f"Spark did not start with master {master!r}: {why}; see {log}") from error
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"Spark did not start with master {master!r}: {reason}; see {log}"
+        ) from error
 
 
 def _require_pyspark() -> None:
@@ -100,9 +102,9 @@ def _require_pyspark() -> None:
 
 
 def _prepare(environment: "os._Environ[str]", master: str) -> None:
-    """Set what Spark's start scripts read: which Java, which Python, which address."""
+    """Set the variables that Spark's start scripts read: Java, Python, local address."""
     environment["JAVA_HOME"] = str(java_home(environment))
-    # Without it the workers are whatever `python3` is on PATH.
+    # By default, the workers would use the `python3` on PATH.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
@@ -110,8 +112,8 @@ def _prepare(environment: "os._Environ[str]", master: str) -> None:
 
 
 def _for_size(master: str) -> dict[str, str]:
-    """A small machine needs neither 200 shuffle partitions nor plans that are made anew after every
-    stage: for few rows they cost more than they save. A cluster keeps Spark's own."""
+    """Return settings for a single machine: for small data, 200 shuffle partitions and adaptive
+    plans cost more than they save. A cluster keeps Spark's defaults."""
     if not master.startswith("local"):
         return {}
     return {
@@ -123,13 +125,13 @@ def _for_size(master: str) -> dict[str, str]:
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """The JVM inherits our stderr as it is when it starts, and keeps it."""
+    """Redirect stderr while the JVM starts: it inherits the redirected one and keeps it."""
     sys.stderr.flush()
-    ours = os.dup(2)
+    original = os.dup(2)
     try:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
             yield
     finally:
-        os.dup2(ours, 2)
-        os.close(ours)
+        os.dup2(original, 2)
+        os.close(original)

@@ -1,21 +1,21 @@
-"""`spark.read.format("hansa")` and `spark.readStream.format("hansa")`.
+"""The Spark data source: `spark.read.format("hansa")` and `spark.readStream.format("hansa")`.
 
-Reads journals and telemetry of many nodes by offset: a range of offsets gives the same rows for
-ever, so a stream that is replayed after a crash gives what it gave before. Options:
+Reads journals and telemetry of many nodes by offset. A range of offsets always gives the same rows,
+so a stream that is replayed after a crash gives the same result. Options:
 
-    path                a directory, looked through at any depth: the state of agents, or a copy;
-                        or the address of an agent, as http://host:port
-    paths               several of them, as a list in JSON
-    token               for agents: their `[admin] token`
+    path                a directory, searched at any depth: the state of agents, or a copy; or the
+                        address of an agent, such as http://host:port
+    paths               several of them, as a JSON list
+    token               the `[admin] token` of the agents
     table               `messages` (default): publications, with payload; `events`: telemetry
-    maxBytesPerBatch    of all feeds in one micro-batch, 256 MiB: what a crash has to do again
-    failOnLoss          `true`: stop where retention dropped, or the disk lost, what was not read;
-                        `false`: go on after it
-    into                a directory: whoever reads rows writes them there as Parquet files, and
-                        returns a row per file in their place; how bronze is made
+    maxBytesPerBatch    of all feeds in one micro-batch, 256 MiB; a crash repeats at most this much
+    failOnLoss          `true`: fail if retention dropped, or the disk lost, data that was not read;
+                        `false`: continue after it
+    writeFilesTo        a directory: the tasks write the rows there as Parquet files and return one
+                        row per file instead; used to write bronze
 
-An offset of the stream is JSON: per feed the first offset that the stream ever read there, and
-the next one that it will read.
+An offset of the stream is JSON: per feed the first offset that the stream ever read, and the next
+one that it will read.
 """
 
 import gc
@@ -46,7 +46,9 @@ from hansa.pipeline.feeds import Feed
 
 BATCH_BYTES = 256 << 20
 FEED_RANGE_BYTES = 8 << 20
-"""What one task reads: several per core, so that none waits long for the last."""
+"""Bytes per task: small enough for several tasks per core, so that none delays the end for long."""
+
+OPTION_NAMES = ("path", "paths", "token", "table", "maxBytesPerBatch", "failOnLoss", "writeFilesTo")
 
 Offsets = dict[str, dict[str, int]]
 
@@ -61,22 +63,19 @@ class FeedRange(InputPartition):
 
     @property
     def name(self) -> str:
-        """One that no other piece has."""
+        """Unique name of the range."""
         return f"{self.feed.name}-{self.start}-{self.end}"
 
 
 class SourceOptions:
-    """What the user asked for, checked."""
+    """The validated options of the source."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Read Spark's options, whose names are in lower case."""
-        options = {name.lower(): value for name, value in given.items()}
-        known = {"path", "paths", "token", "table", "maxbytesperbatch", "failonloss", "into"}
-        unknown = sorted(options.keys() - known)
+        options = {name.lower(): value for name, value in given.items()}  # as Spark passes them
+        unknown = sorted(options.keys() - {name.lower() for name in OPTION_NAMES})
         if unknown:
             raise UsageError(
-                f"format hansa has no option {unknown[0]!r}; there are path, paths, token,"
-                " table, maxBytesPerBatch, failOnLoss, into"
+                f"format hansa has no option {unknown[0]!r}; there are {', '.join(OPTION_NAMES)}"
             )
         self.sources = _paths(options)
         self.token = options.get("token", "")
@@ -92,10 +91,11 @@ class SourceOptions:
             raise UsageError(f"maxBytesPerBatch is {size!r}, it must be a whole number above 0")
         self.batch_bytes = int(size)
         self.fail_on_loss = options.get("failonloss", "true").lower() != "false"
-        self.into = Path(options["into"]) if "into" in options else None
+        files_to = options.get("writefilesto")
+        self.write_files_to = Path(files_to) if files_to is not None else None
 
     def feeds(self, skip_unreachable: bool = False) -> dict[str, Feed]:
-        """Return what there is to read now."""
+        """Return the feeds that can be read now."""
         return feeds.find_feeds(
             self.sources, self.table == rows.EVENTS, self.token, skip_unreachable
         )
@@ -108,142 +108,136 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     except ValueError:
         several = None
     if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
-        raise UsageError(f'paths is {text!r}, it must be a list of texts in JSON, as ["a", "b"]')
+        raise UsageError(f'paths is {text!r}, it must be a JSON list of strings: ["a", "b"]')
     return [*several, *([options["path"]] if "path" in options else [])]
 
 
 class HansaSource(DataSource):
-    """What a federation recorded."""
+    """The data source for `format("hansa")`."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the word for `format`."""
         return "hansa"
 
     def schema(self) -> str:
-        """Return the columns of the table that was asked for."""
         options = SourceOptions(self.options)
-        return files.FILE_DDL if options.into else rows.ddl(options.table)
+        return files.FILE_DDL if options.write_files_to else rows.ddl(options.table)
 
     def reader(self, schema: StructType) -> "FeedBatchReader":
-        """Return what reads everything there is now."""
         return FeedBatchReader(SourceOptions(self.options), schema)
 
     def streamReader(self, schema: StructType) -> "FeedStreamReader":
-        """Return what follows it."""
         return FeedStreamReader(SourceOptions(self.options), schema)
 
 
 class _FeedRangeReader:
-    """What both readers share: reading one piece, in a worker."""
+    """Reads one range of a feed, in a worker; shared by both readers."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self.arrow: pa.Schema = (
             rows.arrow_schema(options.table)
-            if options.into
+            if options.write_files_to
             else to_arrow_schema(schema, timezone="UTC")
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece, or what files they are in."""
-        if not isinstance(partition, FeedRange):  # Spark's way to say that there is none
+        """Yield the rows of a range, or the list of files that they were written to."""
+        if not isinstance(partition, FeedRange):  # an empty read has a placeholder of Spark
             return
-        gc.freeze()  # Spark's worker collects garbage after every task; the imports are none
-        found = self._rows(partition)
-        into = self.options.into
-        yield from files.write_files(found, into, partition.name) if into else found
+        # Spark's worker collects garbage after every task: exclude the imported modules.
+        gc.freeze()
+        batches = self._rows(partition)
+        place = self.options.write_files_to
+        yield from files.write_files(batches, place, partition.name) if place else batches
 
-    def _rows(self, piece: FeedRange) -> Iterator[pa.RecordBatch]:
-        start, reach = piece.start, piece.feed.end_offset()
-        if reach < piece.end and self.options.fail_on_loss:
+    def _rows(self, part: FeedRange) -> Iterator[pa.RecordBatch]:
+        start, feed_end = part.start, part.feed.end_offset()
+        if feed_end < part.end and self.options.fail_on_loss:
             raise JournalDamaged(
-                f"{piece.feed.place}: the feed {piece.feed.name} is to be read up to offset"
-                f" {piece.end}, but reaches only {reach} there",
-                reach,
+                f"{part.feed.place}: the feed {part.feed.name} is to be read up to offset"
+                f" {part.end}, but ends at {feed_end}",
+                feed_end,
             )
-        while start < min(piece.end, reach):
+        while start < min(part.end, feed_end):
             try:
                 yield from rows.read_batches(
-                    piece.feed, start, piece.end, self.options.table, self.arrow
+                    part.feed, start, part.end, self.options.table, self.arrow
                 )
                 return
             except (JournalDamaged, JournalTrimmed) as loss:
-                start = self._after(loss)
+                start = self._resume_after(loss)
 
-    def _after(self, loss: JournalDamaged | JournalTrimmed) -> int:
+    def _resume_after(self, loss: JournalDamaged | JournalTrimmed) -> int:
         resume = feeds.resume_offset(loss)
         if self.options.fail_on_loss or resume is None:
             raise loss
         return resume
 
-    def _cut(self, feed: Feed, start: int, end: int) -> list[FeedRange]:
-        return [FeedRange(feed, *piece) for piece in feed.pieces(start, end, FEED_RANGE_BYTES)]
+    def _split(self, feed: Feed, start: int, end: int) -> list[FeedRange]:
+        return [FeedRange(feed, *part) for part in feed.split(start, end, FEED_RANGE_BYTES)]
 
 
 class FeedBatchReader(_FeedRangeReader, DataSourceReader):
-    """Everything from the first offset of each feed to its last."""
+    """Reads each feed from its first to its last offset."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return ranges of feeds."""
         found: list[InputPartition] = []
         for feed in self.options.feeds().values():
             bounds = feed.bounds()
             if bounds.start < bounds.end:
-                found += self._cut(feed, bounds.start, bounds.end)
+                found += self._split(feed, bounds.start, bounds.end)
         return found
 
 
 class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows every feed, and those that appear."""
+    """Follows all feeds, also new ones."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._target: dict[str, int] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what there is now, and then end."""
+        """Remember the present ends of the feeds, at which the stream will stop."""
         found = self.options.feeds()
         self._target = {name: feed.bounds().end for name, feed in found.items()}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return that nothing was read."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the bound of a batch."""
         return ReadMaxBytes(self.options.batch_bytes)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Return how far the next batch goes: the bytes that it may have, spread over feeds."""
-        found = self._waiting(start)
-        room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        """Return the end of the next batch; its bytes are divided among the feeds."""
+        unread = self._unread(start)
+        bytes_left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         ends = dict(start)
-        for number, (name, (feed, begin, end)) in enumerate(found.items()):
-            if room is not None and begin < end:
-                share = max(1, room // (len(found) - number))
+        for number, (name, (feed, begin, end)) in enumerate(unread.items()):
+            if bytes_left is not None and begin < end:
+                share = max(1, bytes_left // (len(unread) - number))
                 stop = feed.boundary(begin, begin + share, end)
-                room = max(0, room - (stop - begin))
+                bytes_left = max(0, bytes_left - (stop - begin))
             else:
                 stop = end
             ends[name] = {"first": start.get(name, {}).get("first", begin), "next": stop}
-            if name in start and begin > start[name]["next"]:  # something was lost before it
+            if name in start and begin > start[name]["next"]:  # data before it was lost
                 ends[name]["first"] = begin
         return dict(sorted(ends.items()))
 
-    def _waiting(self, start: Offsets) -> dict[str, tuple[Feed, int, int]]:
-        """Return the feeds that have something new, with where it begins and ends."""
+    def _unread(self, start: Offsets) -> dict[str, tuple[Feed, int, int]]:
+        """Return the feeds that have unread data, with its first offset and its end."""
         found = {}
-        # While a stream goes on, an agent that does not answer has no news.
+        # A continuous stream treats an agent that does not answer as one without new data.
         for name, feed in self.options.feeds(skip_unreachable=self._target is None).items():
             bounds = feed.bounds()
             begin = start[name]["next"] if name in start else bounds.start
             end = bounds.end if self._target is None else self._target.get(name, begin)
             if begin < bounds.start:
-                begin = self._after(
+                begin = self._resume_after(
                     JournalTrimmed(
-                        f"{feed.place}: what was recorded between the offsets {begin} and "
-                        f"{bounds.start} was dropped by retention before it was read",
+                        f"{feed.place}: retention dropped the offsets from {begin} to"
+                        f" {bounds.start} before they were read",
                         bounds.start,
                     )
                 )
@@ -253,22 +247,22 @@ class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTrigger
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same offsets give the same rows."""
-        wanted = {}
-        for name, reach in sorted(end.items()):
-            begin = max(reach["first"], start[name]["next"] if name in start else 0)
-            if begin < reach["next"]:
-                wanted[name] = begin, reach["next"]
+        ranges = {}
+        for name, feed_end in sorted(end.items()):
+            begin = max(feed_end["first"], start[name]["next"] if name in start else 0)
+            if begin < feed_end["next"]:
+                ranges[name] = begin, feed_end["next"]
         found = self.options.feeds(skip_unreachable=True)
-        if wanted.keys() - found.keys():
-            found = self.options.feeds()  # what is at an agent that does not answer is not lost
-        pieces: list[InputPartition] = []
-        for name, (begin, stop) in wanted.items():
+        if ranges.keys() - found.keys():
+            found = self.options.feeds()  # raise AgentUnreachable: the data is not lost
+        parts: list[InputPartition] = []
+        for name, (begin, stop) in ranges.items():
             if name in found:
-                pieces += self._cut(found[name], begin, stop)
+                parts += self._split(found[name], begin, stop)
             elif self.options.fail_on_loss:
                 places = ", ".join(self.options.sources)
                 raise UsageError(
-                    f"the feed {name} is to be read from offset {begin} on, but is no longer"
-                    f" at {places}"
+                    f"the feed {name} is to be read from offset {begin}, but is no longer at"
+                    f" {places}"
                 )
-        return pieces
+        return parts
