@@ -1,4 +1,4 @@
-"""Federations as a lake would tell of them, made by hand."""
+"""Recorded federations for tests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,17 +18,17 @@ def name(place: int) -> str:
 
 def federation(
     word: str,
-    wants: Mapping[int, Sequence[str]],
+    interest: Mapping[int, Sequence[str]],
     flows: Sequence[tuple[int, str]],
     cores: Mapping[str, int] | None = None,
     publications: int = 40,
 ) -> RecordedFederation:
-    """A topology with equal links, on which every flow publishes as often as every other."""
+    """Return a federation with equal links, on which all flows publish equally often."""
     topology = parse_topology(word, 1)
     return RecordedFederation(
         nodes=tuple(name(place) for place in range(topology.nodes)),
         links={(name(a), name(b)): RTT_MS for a, b in topology.links},
-        interest={name(place): frozenset(filters) for place, filters in wants.items()},
+        interest={name(place): frozenset(filters) for place, filters in interest.items()},
         flows=tuple(TopicFlow(name(place), topic, publications, 100) for place, topic in flows),
         cores={group: name(place) for group, place in (cores or {}).items()},
         sample=tuple(

@@ -1,4 +1,4 @@
-"""Advice on federations of which we know what is wrong with them, or that nothing is."""
+"""Advice on federations with a known problem, or without one."""
 
 from dataclasses import replace
 
@@ -37,12 +37,12 @@ FAR_CLIENTS = federation("line:5", {4: ["a/#"]}, [(0, "a/x")])
     [
         (MISSING_LINK, 4, Proposal("add link", ("n00", "n07"))),
         (BAD_CORE, 2, Proposal("move core", ("a/#", "n04"))),
-        (MANY_FILTERS, 2, Proposal("join filters", ("1",))),
+        (MANY_FILTERS, 2, Proposal("merge filters", ("1",))),
         (FAR_CLIENTS, 1, Proposal("move clients", ("a/#", "n04", "n00"))),
     ],
     ids=["missing link", "bad core", "many filters", "far clients"],
 )
-def test_the_first_advice_is_right_and_taking_it_does_what_it_says(recorded, degree_max, first):
+def test_first_advice_is_right_and_has_the_predicted_effect(recorded, degree_max, first):
     advice = next(advise(recorded, degree_max, 1))
     assert advice.proposal == first
     before, after = replay_cost(recorded), replay_cost(apply_proposal(recorded, first))
@@ -55,11 +55,11 @@ def test_the_first_advice_is_right_and_taking_it_does_what_it_says(recorded, deg
         assert predicted == pytest.approx(shown, abs=TOLERANCE), name
 
 
-def test_a_good_federation_gets_none():
+def test_good_federation_gets_no_advice():
     assert list(advise(GOOD, 4, 5)) == []
 
 
-def test_each_advice_counts_on_those_before_it():
+def test_each_advice_assumes_the_previous_ones():
     several = federation(
         "line:9", {8: ["a/#"], 4: ["b/#"]}, [(0, "a/x"), (8, "b/x")], publications=10
     )
@@ -69,17 +69,17 @@ def test_each_advice_counts_on_those_before_it():
     assert second.predicted[1].delay_ms < first.predicted[1].delay_ms
 
 
-def test_degrees_are_kept_and_no_link_becomes_the_only_one():
-    ring = [p for p in generate_proposals(GOOD, 2) if p.kind in ("add link", "drop link")]
+def test_link_proposals_respect_degrees_and_create_no_bridge():
+    ring = [p for p in generate_proposals(GOOD, 2) if p.kind in ("add link", "remove link")]
     assert ring == []
     full = federation("full:4", {0: ["a"]}, [(1, "a")])
-    drops = {p.subject for p in generate_proposals(full, 3) if p.kind == "drop link"}
+    drops = {p.subject for p in generate_proposals(full, 3) if p.kind == "remove link"}
     assert len(drops) == 6
 
 
-def test_what_makes_something_else_worse_gains_nothing():
+def test_gain_is_zero_if_another_figure_gets_worse():
     add = Proposal("add link", ("a", "b"))
-    join = Proposal("join filters", ("1",))
+    join = Proposal("merge filters", ("1",))
     before = TrafficCost(10, 100, 4, 30)
     assert add.gain(before, TrafficCost(5, 100, 4, 30)) == 0.5
     assert add.gain(before, TrafficCost(5, 120, 4, 30)) == 0
@@ -87,23 +87,23 @@ def test_what_makes_something_else_worse_gains_nothing():
     assert join.gain(before, TrafficCost(10, 130, 4, 3)) == 0
 
 
-def test_what_a_replay_does_not_confirm_is_not_said():
-    """Here what is replayed has other traffic than what was counted."""
+def test_proposal_not_confirmed_by_replay_is_dropped():
+    """The replayed sample differs from the counted traffic."""
     lying = replace(MISSING_LINK, sample=GOOD.sample[:0])
     assert list(advise(lying, 4, 5)) == []
 
 
-def test_it_can_be_read_by_programs_and_people():
+def test_advice_as_json_and_text():
     advice = next(advise(MISSING_LINK, 4, 1))
     values = advice.as_json()
     assert (values["kind"], values["subject"]) == ("add link", ["n00", "n07"])
-    assert values["by"] == "manager"
+    assert values["actor"] == "manager"
     assert set(ACTOR_BY_KIND) == set(KIND_ORDER)
     assert values["text"] == "link n00 with n07"
     assert values["predicted"]["after"]["copies"] == 1
     texts = {p.kind: p.text for case in (GOOD, MANY_FILTERS) for p in generate_proposals(case, 4)}
-    assert texts["join filters"] == "set group_depth = 3 on all nodes"
+    assert texts["merge filters"] == "set group_depth = 3 on all nodes"
     assert "its clients should subscribe first" in texts["move core"]
     far = [p.text for p in generate_proposals(FAR_CLIENTS, 1) if p.kind == "move clients"]
-    assert far == ["let the subscribers of a/# at n04 connect to n00"]
-    assert Proposal("drop link", ("a", "b")).text == "remove the link between a and b"
+    assert far == ["move the subscribers of a/# from n04 to n00"]
+    assert Proposal("remove link", ("a", "b")).text == "remove the link between a and b"

@@ -51,7 +51,9 @@ def served(tmp_path):
 
 def advice(tmp_path, *pieces):
     place = tmp_path / "advice.json"
-    named = [dict(zip(("kind", "by", "subject", "text"), piece, strict=True)) for piece in pieces]
+    named = [
+        dict(zip(("kind", "actor", "subject", "text"), piece, strict=True)) for piece in pieces
+    ]
     place.write_text(json.dumps({"advice": named}))
     return str(place)
 
@@ -63,14 +65,14 @@ def test_advice_is_taken_as_far_as_the_manager_can(served, capsys, tmp_path):
     file = advice(
         tmp_path,
         ("add link", "manager", [f"{number:016x}" for number in free], "link them"),
-        ("drop link", "manager", [f"{number:016x}" for number in old], "part them"),
-        ("move core", "clients", ["a", "x"], "let x lead a"),
+        ("remove link", "manager", [f"{number:016x}" for number in old], "unlink them"),
+        ("move core", "clients", ["a", "x"], "make x the core of a"),
     )
     assert main(["topology", "apply", served.url, "--advice", file]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "done: link them",
-        "done: part them",
-        "left to clients: let x lead a",
+        "done: unlink them",
+        "left to clients: make x the core of a",
     ]
     now = {(k["a"], k["b"]) for k in served.ask("GET", "/api/v1/links")[1]}
     assert free in now and old not in now
@@ -82,7 +84,7 @@ def test_advice_is_taken_as_far_as_the_manager_can(served, capsys, tmp_path):
         ("nothing", "is not what `hansa advise --json` prints"),
         ("[]", "is not what `hansa advise --json` prints"),
         (
-            '{"advice": [{"kind": "add link", "by": "manager", "subject": ["x"], "text": ""}]}',
+            '{"advice": [{"kind": "add link", "actor": "manager", "subject": ["x"], "text": ""}]}',
             "the manager knows no node 'x'",
         ),
     ],

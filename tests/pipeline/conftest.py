@@ -1,4 +1,4 @@
-"""One Spark and one lake for all tests of the pipeline: both take longer to make than to ask."""
+"""One Spark session and one lake for all tests of the pipeline, because both are slow to create."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 900
 
 QUICK = {
-    # A JVM that lives for a minute does not get back what it spends on compiling.
+    # In a JVM that runs for a minute, more compilation does not pay off.
     "spark.driver.extraJavaOptions": (
         f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1"
     ),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
 }
-"""For tables of a few rows. Tests that start the command by itself have what users have."""
+"""Settings for small tables. Tests that run the command as a process use the default settings."""
 
 PAYLOADS = """
 [temperatures]
@@ -36,7 +36,7 @@ columns = "value double, unit string"
 LIVE: list[schema.AnyRecord] = [
     schema.NodeStarted(5, "<a&b>", "1"),
     schema.LinkUp(9, 2),
-    # A link that came up before the first record, and a clock that is set back.
+    # A link that came up before the first record, and a clock that was set back.
     schema.ControlFrameSent(
         20,
         "CoreAnnouncement",
@@ -56,7 +56,7 @@ RING = ("--topology", "ring:3", "--subscribe", "0:a/#", "--publish", "1:a/x")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Be patient: the first test waits for a JVM."""
+    """Raise the timeout: the first test waits for a JVM."""
     for item in items:
         if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """The session; tests that need it are skipped where the extra is not installed."""
+    """The session; tests that need it are skipped if the extra is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("Spark is not installed: `./run test tests/pipeline` installs it")
     started = session(settings=QUICK, log=tmp_path_factory.mktemp("spark") / "spark.log")
@@ -74,22 +74,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 @pytest.fixture(scope="session")
 def recording(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """A little of everything, and the lake that `hansa pipeline run` made of it. To be read only.
+    """Various recordings, and the lake that `hansa pipeline run` made of them; read-only.
 
-    Random simulations, a line with a long way across, a ring that is good as it is, telemetry of
-    an agent and a journal with payloads of all sorts.
+    Random simulations, a line with a long path, a good ring, telemetry of an agent, and a journal
+    with various payloads.
     """
     root = tmp_path_factory.mktemp("recording")
     made = simulated(root, SEEDS)
     for name, options in (("line", LINE), ("ring", RING)):
         log = made.source / name
         assert main(["simulate", *options, "--seed", "1", "--telemetry", str(log), "--json"]) == 0
-        made.take(name, log)
+        made.add_log(name, log)
     telemetry(made.source / "live", 1, LIVE)
-    made.take("live", made.source / "live", run="live")
+    made.add_log("live", made.source / "live", run="live")
     payloads = [b'{"value": 21.5, "unit": "C"}', b"no JSON", b"\xff\xfe"]
-    wanted = [captured(n, "plant/1/temp", payload) for n, payload in enumerate(payloads, 1)]
-    journal(made.source / "n5", 5, [*wanted, *(recorded(n) for n in range(1, 8))])
+    recorded_messages = [
+        captured(n, "plant/1/temp", payload) for n, payload in enumerate(payloads, 1)
+    ]
+    journal(made.source / "n5", 5, [*recorded_messages, *(recorded(n) for n in range(1, 8))])
     (root / "payloads.toml").write_text(PAYLOADS)
     given = ["--lake", str(made.lake), "--payloads", str(root / "payloads.toml")]
     assert main(["pipeline", "run", *given, str(made.source)]) == 0

@@ -1,4 +1,4 @@
-"""Journals and telemetry as agents leave them, small and known."""
+"""Small journals and telemetry logs with known contents."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ def recorded(number: int, topic: str = "a/c", payload: bytes = b"on") -> Recorde
 def journal(
     path: Path, node: int, records: Iterable[JournalRecord], settings: JournalSettings | None = None
 ) -> None:
-    """Append to the journal of a node, made if need be."""
+    """Append to the journal of a node; create it if necessary."""
     with JournalWriter(path, node, 7, settings) as writer:
         for record in records:
             writer.append(record)
@@ -49,7 +49,7 @@ def journal(
 
 
 def many(first: int, last: int) -> list[JournalRecord]:
-    """Captured publications with these numbers, and what is no message between them."""
+    """Return captured publications with these sequence numbers, and other records between them."""
     return [
         record
         for number in range(first, last + 1)
@@ -60,7 +60,7 @@ def many(first: int, last: int) -> list[JournalRecord]:
 def telemetry(
     path: Path, node: int, records: Iterable[schema.AnyRecord], incarnation: int = 1
 ) -> None:
-    """A log with one life of one node."""
+    """Write a log with one incarnation of one node."""
     log = TelemetryLog(path)
     recorder = NodeRecorder(log, node, incarnation)
     for record in records:
@@ -71,39 +71,37 @@ def telemetry(
 
 @dataclass(slots=True)
 class Recording:
-    """What simulations and agents left behind, and what is known of it by other means."""
+    """Recorded data of simulations and agents, and what is known of it independently."""
 
     root: Path
     results: dict[str, SimulationResult] = field(default_factory=dict)
-    """Of random simulations, by run: what each counted by itself."""
+    """The results of random simulations, by run."""
     runs: dict[str, str] = field(default_factory=dict)
-    """Of other logs: which run of the tables they are."""
-    told: list[dict[str, Any]] = field(default_factory=list)
-    """Every record of telemetry, with its run."""
+    """The runs of other logs, by name."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """All telemetry rows, with their runs."""
 
     @property
     def source(self) -> Path:
-        """Where the pipeline reads."""
         return self.root / "source"
 
     @property
     def lake(self) -> Path:
-        """Where it writes."""
         return self.root / "lake"
 
-    def take(self, name: str, log: Path, run: str = "") -> str:
-        """Remember what a log says; return its run."""
+    def add_log(self, name: str, log: Path, run: str = "") -> str:
+        """Add the rows of a log; return its run."""
         run = run or next(iter(find_feeds([str(log)], telemetry=True)))
         self.runs[name] = run
-        self.told += [{**row.columns(), "run": run} for row in read_rows(log)]
+        self.rows += [{**row.columns(), "run": run} for row in read_rows(log)]
         return run
 
 
 def simulated(root: Path, seeds: Sequence[int]) -> Recording:
-    """Play and record random simulations."""
+    """Run and record random simulations."""
     made = Recording(root)
     for seed in seeds:
         log = made.source / str(seed)
         result = simulate(random_options(seed), telemetry=log)
-        made.results[made.take(str(seed), log)] = result
+        made.results[made.add_log(str(seed), log)] = result
     return made

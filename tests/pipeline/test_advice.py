@@ -64,11 +64,11 @@ def test_executors_find_the_missing_link(spark, recording, tables):
 def test_unknown_run_or_other_strategy_is_refused(recording, tables):
     with pytest.raises(UsageError, match="there is no run 'nothing' in this lake; there are "):
         load_federation(tables, "nothing", ProtocolSettings())
-    with pytest.raises(UsageError, match="this lake has no telemetry: switch it on"):
+    with pytest.raises(UsageError, match="this lake has no telemetry: enable it"):
         load_federation({**tables, "runs": tables["runs"].limit(0)}, None, ProtocolSettings())
-    with pytest.raises(UsageError, match=r"this lake has \d runs; say which: --run "):
+    with pytest.raises(UsageError, match=r"this lake has \d runs; select one: --run "):
         load_federation(tables, None, ProtocolSettings())
-    with pytest.raises(UsageError, match="strategy is mesh; advice is for paths"):
+    with pytest.raises(UsageError, match="strategy is mesh; advice supports only paths"):
         load_federation(tables, recording.runs["line"], ProtocolSettings(strategy="paths"))
 
 
@@ -85,7 +85,7 @@ def test_line_gets_advice_and_ring_gets_none(recording, capsys):
     assert said.startswith("1. link ")
     assert "bytes per publication" in said
     assert main([*given, recording.runs["ring"]]) == 0
-    assert capsys.readouterr().out.startswith("nothing to advise")
+    assert capsys.readouterr().out.startswith("no advice")
     assert main([*given, recording.runs["ring"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"advice": []}
 
@@ -184,7 +184,7 @@ def test_applied_advice_has_the_predicted_effect_in_three_recordings(spark, tmp_
     def recorded(name, federation):
         log = made.source / name
         simulate(replay_options(federation), telemetry=log)
-        return made.take(name, log)
+        return made.add_log(name, log)
 
     def tables():
         lake = Lake.open_or_create(made.lake)

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from hansa.pipeline.source import FeedStreamReader, SourceOptions
 
-NOBODY = "http://127.0.0.1:1"
+UNREACHABLE_AGENT = "http://127.0.0.1:1"
 SMALL = JournalSettings(segment_bytes=20_000)
 SHORT = JournalSettings(segment_bytes=20_000, retention_bytes=40_000)
 
@@ -35,7 +35,7 @@ def read(spark, path, **options):
 
 
 def follow(spark, path, lake, **options):
-    """What one run with `availableNow` adds to a table: the size of each batch."""
+    """Run a stream with `availableNow` into a table; return the size of each batch."""
     sizes = []
 
     def keep(frame, number):
@@ -48,7 +48,7 @@ def follow(spark, path, lake, **options):
     return sizes
 
 
-def numbers(spark, lake):
+def sequences(spark, lake):
     return sorted(
         row.sequence for row in spark.read.parquet(f"{lake}/batch=*").select("sequence").collect()
     )
@@ -100,7 +100,7 @@ def test_stream_in_small_batches_reads_every_row_once_and_resumes(spark, tmp_pat
     sizes = follow(spark, source, lake, maxBytesPerBatch=60_000)
     assert len(sizes) > 1
     assert max(sizes) <= 60_000 // 40
-    assert numbers(spark, lake) == sorted([*range(1, 1_001)] * 2)
+    assert sequences(spark, lake) == sorted([*range(1, 1_001)] * 2)
     assert follow(spark, source, lake) == []
     written = (lake / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
     assert list(json.loads(written)) == ["0000000000000001-7", "0000000000000002-7"]  # in order
@@ -126,7 +126,7 @@ def test_repeated_batch_has_the_same_rows(spark, tmp_path):
     last.unlink()
     again = follow(spark, source, lake, maxBytesPerBatch=10_000)
     assert again[0] == before[-1]
-    assert numbers(spark, lake) == [*range(1, 601)]
+    assert sequences(spark, lake) == [*range(1, 601)]
 
 
 def test_two_copies_of_a_journal_are_read_as_one(spark, tmp_path):
@@ -146,7 +146,6 @@ def test_inbox_is_not_read_as_a_copy_of_the_journal(tmp_path):
 
 
 def reason(error):
-    """The line that a worker's error ends with, without the traceback that comes before it."""
     return str(error.value)
 
 
@@ -172,12 +171,12 @@ def test_corrupt_segment_is_reported_or_skipped(spark, tmp_path):
     with pytest.raises(Exception, match=r"is damaged at offset \d+") as error:
         read(spark, tmp_path).count()
     assert JournalDamaged.__name__ in reason(error)
-    # What came before it is there, however little that was for a batch.
+    # All rows before the corrupt part are read, even if they do not fill a batch.
     assert 3_700 < read(spark, tmp_path, failOnLoss="false").count() < 5_000
 
 
 def test_copy_shorter_than_planned_is_an_error(spark, tmp_path):
-    """As after a kill in the middle of a batch, and a restart where less has been copied."""
+    """This happens if a killed stream is restarted on an older copy."""
     source, lake = tmp_path / "nodes", tmp_path / "lake"
     journal(source / "1", 1, many(1, 200), SMALL)
     shutil.copytree(source, tmp_path / "copy")
@@ -212,26 +211,26 @@ def test_batch_boundary_is_after_a_corrupt_part(tmp_path):
 
 def test_continuous_stream_skips_unreachable_agents(tmp_path):
     journal(tmp_path / "1", 1, many(1, 10))
-    paths = json.dumps([str(tmp_path), NOBODY])
+    paths = json.dumps([str(tmp_path), UNREACHABLE_AGENT])
     reader = FeedStreamReader(SourceOptions({"paths": paths}), StructType())
     (feed,) = find_feeds([str(tmp_path)], telemetry=False).values()
     offsets = reader.latestOffset({}, ReadAllAvailable())
     assert offsets == {feed.name: {"first": 0, "next": feed.bounds().end}}
     assert len(reader.partitions({}, offsets)) == 1
-    its_own = {"0000000000000009-7": {"first": 0, "next": 10}}  # planned, and only the agent has it
+    its_own = {"0000000000000009-7": {"first": 0, "next": 10}}  # only the agent has it
     with pytest.raises(AgentUnreachable):
         reader.partitions({}, its_own)
-    with pytest.raises(AgentUnreachable):  # what there is now has to be known
+    with pytest.raises(AgentUnreachable):  # all feeds must be known
         reader.prepareForTriggerAvailableNow()
-    assert find_unreachable_agents([str(tmp_path), NOBODY], "") == {NOBODY}
+    assert find_unreachable_agents([str(tmp_path), UNREACHABLE_AGENT], "") == {UNREACHABLE_AGENT}
 
 
 def test_rows_can_be_written_to_files_by_the_workers(spark, tmp_path):
     late = replace(captured(3), time_ns=START + 86_400 * 1_000_000_000)
     journal(tmp_path / "1", 1, [captured(1), captured(2), late])
-    told = read(spark, tmp_path / "1", writeFilesTo=str(tmp_path / "files")).collect()
-    assert [(str(row.day), row.rows) for row in told] == [("2023-11-14", 2), ("2023-11-15", 1)]
-    written = spark.read.parquet(*(row.path for row in told))
+    listed = read(spark, tmp_path / "1", writeFilesTo=str(tmp_path / "files")).collect()
+    assert [(str(row.day), row.rows) for row in listed] == [("2023-11-14", 2), ("2023-11-15", 1)]
+    written = spark.read.parquet(*(row.path for row in listed))
     as_read = read(spark, tmp_path / "1")
     assert written.schema == as_read.schema
     assert sorted(written.collect()) == sorted(as_read.collect())
@@ -243,7 +242,7 @@ def test_unknown_records_of_a_newer_agent_are_skipped(spark, tmp_path):
         extra: str = "?"
 
     telemetry(tmp_path / "log", 5, [Newer(1, 2, "new"), schema.LinkUp(3, 4)])
-    found = read(spark, tmp_path, table="events").select("time_ns", "peer").collect()
+    found = read(spark, tmp_path, table="events").select("time_ns", "peer_id").collect()
     assert sorted(map(tuple, found)) == [(1, f"{2:016x}"), (3, f"{4:016x}")]
 
 
@@ -280,9 +279,9 @@ def test_reading_from_an_agent_equals_reading_its_files(spark, tmp_path):
     with served(state, "secret") as url:
         sizes = follow(spark, url, tmp_path / "lake", token="secret", maxBytesPerBatch=10_000)
         assert len(sizes) > 1
-        assert numbers(spark, tmp_path / "lake") == [*range(1, 301)]
-        (told,) = read(spark, url, table="events", token="secret").collect()
-        assert (told.kind, told.peer) == ("link_up", f"{2:016x}")
+        assert sequences(spark, tmp_path / "lake") == [*range(1, 301)]
+        (row,) = read(spark, url, table="events", token="secret").collect()
+        assert (row.kind, row.peer_id) == ("link_up", f"{2:016x}")
         with pytest.raises(Exception, match="the token is missing or wrong"):
             read(spark, url).count()
     journal(state / "journal" / f"{7:020d}", 1, many(301, 310), SMALL)

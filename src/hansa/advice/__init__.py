@@ -1,1 +1,1 @@
-"""What a recorded federation would better change, each with its effect: reckoned, then replayed."""
+"""Advice on a recorded federation: changes with their effect, predicted and then replayed."""

@@ -1,4 +1,4 @@
-"""Finds what is worth changing: reckons every proposal, replays the best, takes it, and goes on."""
+"""Finds advice: predicts every proposal, replays the best ones, applies one, and repeats."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -18,12 +18,12 @@ from hansa.advice.proposals import (
 from hansa.advice.replay import replay_cost
 
 REPLAYS_MAX = 8
-"""Proposals of one round that are replayed at most: those that promise most."""
+"""Proposals replayed per round: those with the largest predicted gain."""
 REPLAYED_GAIN_MIN = GAIN_MIN / 2
-"""What a replay must show of it at least."""
+"""Minimum gain in the replay."""
 
 ParallelMap = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
-"""Applies a function to many, in order, wherever there is room for it."""
+"""Applies a function to a list, in order: `map`, or on Spark's executors."""
 
 
 def advise(
@@ -32,10 +32,7 @@ def advise(
     advice_max: int,
     parallel_map: ParallelMap = map,
 ) -> Iterator[Advice]:
-    """Yield advice, what is easier to do first; each is meant to be taken after those before it.
-
-    `spread` does the work: `map` here, or Spark's executors.
-    """
+    """Yield advice, easier changes first; each assumes that the previous ones are applied."""
     predicted, replayed = predict_cost(federation), replay_cost(federation)
     for _ in range(advice_max):
         best = _best_proposal(federation, (predicted, replayed), degree_max, parallel_map)
@@ -53,19 +50,22 @@ def _best_proposal(
     degree_max: int,
     parallel_map: ParallelMap,
 ) -> tuple[Proposal, Advice] | None:
-    """Return, of the easiest kind that is worth it, the proposal that promises most and keeps
-    it."""
+    """Return the proposal of the easiest kind with the largest gain that a replay confirms."""
     possible = list(generate_proposals(federation, degree_max))
     costs = parallel_map(partial(_predict_after, replace(federation, sample=())), possible)
-    worth = [
+    candidates = [
         (proposal, cost)
         for proposal, cost in zip(possible, costs, strict=True)
         if proposal.gain(before[0], cost) >= GAIN_MIN
     ]
-    worth.sort(key=lambda each: (KIND_ORDER.index(each[0].kind), -each[0].gain(before[0], each[1])))
-    del worth[REPLAYS_MAX:]
-    replayed = parallel_map(partial(_replay_after, federation), [proposal for proposal, _ in worth])
-    for (proposal, cost), replayed_cost in zip(worth, replayed, strict=True):
+    candidates.sort(
+        key=lambda each: (KIND_ORDER.index(each[0].kind), -each[0].gain(before[0], each[1]))
+    )
+    del candidates[REPLAYS_MAX:]
+    replayed = parallel_map(
+        partial(_replay_after, federation), [proposal for proposal, _ in candidates]
+    )
+    for (proposal, cost), replayed_cost in zip(candidates, replayed, strict=True):
         if proposal.gain(before[1], replayed_cost) >= REPLAYED_GAIN_MIN:
             return proposal, Advice(proposal, (before[0], cost), (before[1], replayed_cost))
     return None

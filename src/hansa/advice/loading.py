@@ -1,4 +1,4 @@
-"""Reads a recorded federation from the tables of a lake, on Spark."""
+"""Loads a recorded federation from the tables of a lake, with Spark."""
 
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 SAMPLE_MAX = 2_000
-"""Publications that are replayed at most: the newest."""
+"""Maximum number of publications to replay: the newest."""
 FLOWS_MAX = 10_000
-"""Pairs of a broker and a topic that count at most: those with the most publications."""
+"""Maximum number of flows: those with the most publications."""
 
 
 def load_federation(
     tables: "Mapping[str, DataFrame]", run: str | None, protocol: ProtocolSettings
 ) -> RecordedFederation:
-    """Return the federation of one run as it was when the recording ended; without a run, of the
-    only one that there is. Nodes that were lost or had left, and what they published, are left out.
+    """Return the federation as it was at the end of a run; `run` is None if there is only one.
+
+    Nodes that were lost or had left, and their publications, are excluded.
     """
     run = _choose_run(tables["runs"], run, protocol)
     of_run = {
@@ -57,9 +58,9 @@ TABLES_USED = ("nodes", "links", "memberships", "publications", "control_events"
 def _choose_run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
     found = {row["run"]: row for row in runs.collect()}
     if not found:
-        raise UsageError("this lake has no telemetry: switch it on (docs/telemetry.md), and record")
+        raise UsageError("this lake has no telemetry: enable it (docs/telemetry.md) and record")
     if run is None and len(found) > 1:
-        raise UsageError(f"this lake has {len(found)} runs; say which: --run {min(found)}")
+        raise UsageError(f"this lake has {len(found)} runs; select one: --run {min(found)}")
     run = run or next(iter(found))
     if run not in found:
         raise UsageError(
@@ -67,22 +68,19 @@ def _choose_run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) 
         )
     strategy = found[run]["strategy"] or protocol.strategy
     if strategy != protocol.strategy:
-        raise UsageError(f"this run's strategy is {strategy}; advice is for {protocol.strategy}")
+        raise UsageError(
+            f"this run's strategy is {strategy}; advice supports only {protocol.strategy}"
+        )
     return run
 
 
 def _load_names(nodes: "DataFrame") -> dict[str, str]:
-    """The nodes that were present when the recording ended, by their ids."""
-    if "present_at_end" not in nodes.columns:
-        raise UsageError(
-            "the tables of this lake were made by an earlier version; `hansa pipeline run` makes"
-            " them anew"
-        )
+    """Return the names of the nodes that were present at the end, by their ids."""
     return {row["node_id"]: row["node_name"] for row in nodes.where("present_at_end").collect()}
 
 
 def _load_links(links: "DataFrame", names_by_id: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """Return the links that stood at the end; one without a measurement gets the median."""
+    """Return the links at the end with their round-trip times; the median if not measured."""
     found = [
         (make_link_pair(names_by_id[a], names_by_id[b]), rtt_ms)
         for a, b, rtt_ms in links.where("established_at_end")
@@ -92,14 +90,14 @@ def _load_links(links: "DataFrame", names_by_id: Mapping[str, str]) -> dict[tupl
         if a in names_by_id and b in names_by_id
     ]
     measured = [rtt for _, rtt in found if rtt is not None]
-    other = median(measured) if measured else DEFAULT_LINK_RTT_MS
-    return {link: other if rtt is None else rtt for link, rtt in found}
+    default = median(measured) if measured else DEFAULT_LINK_RTT_MS
+    return {link: default if rtt is None else rtt for link, rtt in found}
 
 
 def _load_interest(
     memberships: "DataFrame", names_by_id: Mapping[str, str]
 ) -> dict[str, frozenset[str]]:
-    """What clients wanted at the end. A shared subscription is taken for a plain one."""
+    """Return the interest at the end; shared subscriptions count as plain ones."""
     interest_rows = memberships.where("relation = 'interest' and until_ns is null")
     found: dict[str, set[str]] = {}
     for node, group in interest_rows.select("node_id", "group").distinct().collect():
@@ -160,13 +158,13 @@ def _load_sample(
 def make_spark_map(
     context: "SparkContext",
 ) -> Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]:
-    """Return what applies a function to many things on Spark's executors, in order."""
+    """Return a `map` that runs on Spark's executors."""
 
-    def spread(work: Callable[[Any], Any], items: list[Any]) -> Iterable[Any]:
+    def spark_map(work: Callable[[Any], Any], items: list[Any]) -> Iterable[Any]:
         if not items:
             return []
         slices = min(len(items), 4 * context.defaultParallelism)
-        done: list[Any] = context.parallelize(items, slices).map(work).collect()
-        return done
+        results: list[Any] = context.parallelize(items, slices).map(work).collect()
+        return results
 
-    return spread
+    return spark_map

@@ -1,8 +1,8 @@
-"""Reckons what a federation's traffic costs, without playing it: fast enough to try every change.
+"""Predicts the cost of a federation's traffic without simulating it: fast enough for every change.
 
-The mesh of a group is built as the protocol builds it: distances to the core, up to `redundancy`
-parents each, members and their ancestors. A publication goes along parents until it meets the mesh
-and then over all of it. What the protocol does while something changes is not in it; a replay is.
+The mesh of a group is built as in the protocol: distances to the core, up to `redundancy` parents
+per node, members and their ancestors. A publication follows parents until it reaches the mesh, and
+then crosses the whole mesh. Transient behaviour is not modelled; `replay` covers it.
 """
 
 from collections.abc import Mapping
@@ -14,43 +14,43 @@ from hansa.protocol.topics import matches
 from hansa.topology.graph import Graph, NodeName, hops_from, make_link_pair
 
 FRAME_OVERHEAD_BYTES = 32
-"""What a copy has besides topic and payload, about."""
+"""Approximate size of a copy without topic and payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficCost:
-    """What delivering the traffic takes, however that was found out."""
+    """The cost of delivering the traffic, predicted or replayed."""
 
     delay_ms: float
-    """Of one delivery, on average."""
+    """Mean delay of a delivery."""
     bytes: float
-    """Over all links, by one publication on average."""
+    """Mean bytes on all links per publication."""
     copies: float
-    """Sent by one publication on average."""
+    """Mean copies per publication."""
     groups: int
-    """Groups that are announced."""
+    """Number of announced groups."""
 
     def relative_change(self, to: "TrafficCost", name: str) -> float:
-        """Return by which part a figure changes: -0.25 is a quarter less."""
+        """Return the relative change of a figure: -0.25 is a quarter less."""
         before, after = getattr(self, name), getattr(to, name)
         return (after - before) / before if before else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMesh:
-    """Who carries a group's publications, and to whom each gives them."""
+    """The mesh of a group: its nodes with their mesh neighbours."""
 
     neighbours: dict[NodeName, set[NodeName]]
     parents: dict[NodeName, list[NodeName]]
-    """Ways towards the core, of all but the core."""
+    """Parents of all nodes but the core."""
 
     def next_hop(self, node: NodeName) -> NodeName:
-        """Return the parent to which a node outside gives it: a member if there is one."""
+        """Return the parent to which a node outside the mesh forwards: a mesh node if possible."""
         return min(self.parents[node], key=lambda parent: parent not in self.neighbours)
 
 
 def predict_cost(federation: RecordedFederation) -> TrafficCost:
-    """Return what the recorded traffic costs."""
+    """Return the predicted cost of the recorded traffic."""
     graph = federation.graph
     meshes = {
         group: _build_mesh(federation, graph, members, federation.core(group, members))
@@ -81,7 +81,7 @@ def predict_cost(federation: RecordedFederation) -> TrafficCost:
 def _build_mesh(
     federation: RecordedFederation, graph: Graph, members: list[NodeName], core: NodeName
 ) -> GroupMesh:
-    """Members join through their parents, and these through theirs, up to the core."""
+    """Let members join through their parents, and these through theirs, up to the core."""
     order = {node: number for number, node in enumerate(federation.nodes)}
     distance = hops_from(graph, core)
     parents: dict[NodeName, list[NodeName]] = {}
@@ -90,7 +90,7 @@ def _build_mesh(
         parents[node] = sorted(nearer, key=order.__getitem__)[: federation.protocol.redundancy]
     neighbours: dict[NodeName, set[NodeName]] = {core: set()}
     queue = [node for node in members if node in distance]
-    for node in queue:  # grows as it is read
+    for node in queue:  # grows during iteration
         node_neighbours = neighbours.setdefault(node, set())
         for parent in parents[node]:
             if parent not in node_neighbours:
@@ -103,11 +103,11 @@ def _build_mesh(
 def _propagate(
     federation: RecordedFederation, flow: TopicFlow, meshes: Mapping[str, GroupMesh]
 ) -> tuple[dict[NodeName, float], int]:
-    """Return when a publication reaches whom, in milliseconds, and how many copies that takes.
+    """Return when a publication reaches each node, in milliseconds, and how many copies are sent.
 
-    Rules 5.3 to 5.5 of the protocol: whoever gets it first gives it to its mesh neighbours in all
-    its groups; a copy names the groups whose mesh it has not met yet, and these are served one step
-    after the other towards their core.
+    Rules 5.3 to 5.5 of the protocol: on first receipt, a node forwards to its mesh neighbours in
+    all matching groups. A copy names the groups whose mesh it has not reached yet; for these, each
+    node forwards to its next hop towards the core.
     """
     arrival: dict[NodeName, float] = {}
     served: dict[NodeName, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Everything that might be changed, one thing at a time, and which of it is worth saying."""
+"""Proposals: all possible single changes of a federation, and their gain."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,69 +10,68 @@ from hansa.protocol.topics import matches
 from hansa.topology.graph import bridges, hops_from, make_graph, make_link_pair
 
 GAIN_MIN = 0.2
-"""The least part by which delay, bytes or groups must fall: below it, change is not worth its
-risk."""
+"""Minimum relative reduction of delay, bytes or groups that justifies a change."""
 REGRESSION_MAX = 0.05
-"""The most by which anything else may rise."""
+"""Maximum relative increase of any other figure."""
 DEPTHS = (1, 2, 3)
 GROUPS_MIN = 20
-"""Groups from which on joining them can be worth it."""
+"""With fewer groups, merging filters is not proposed."""
 DOMINANT_SOURCE_RATIO = 0.8
-"""Subscribers are better off at another broker if that one sends at least so much of what they
-get."""
+"""Moving subscribers to another broker is proposed if at least this ratio of their publications
+originates there."""
 
 FAR_HOPS = 3
-"""Hops from which on it is worth asking people to connect elsewhere."""
+"""Minimum distance to that broker."""
 
-ProposalKind = Literal["add link", "drop link", "move core", "join filters", "move clients"]
+ProposalKind = Literal["add link", "remove link", "move core", "merge filters", "move clients"]
 KIND_ORDER: tuple[ProposalKind, ...] = (
     "add link",
-    "drop link",
+    "remove link",
     "move core",
-    "join filters",
+    "merge filters",
     "move clients",
 )
-"""What is easier to do comes first: links are ours, clients are other people's."""
+"""Easier changes first: the manager controls links, but not clients."""
 ACTOR_BY_KIND: dict[ProposalKind, str] = {
     "add link": "manager",
-    "drop link": "manager",
+    "remove link": "manager",
     "move core": "clients",
-    "join filters": "settings",
+    "merge filters": "settings",
     "move clients": "clients",
 }
-"""Who can do it: the topology manager, whoever writes agents' settings, or only the clients: no
-setting makes a node the core, the first to subscribe is it."""
+"""Where the change is made: by the topology manager, in the settings of the agents, or by clients.
+No setting selects a core: the first node with a subscriber becomes it."""
 USER_METRICS = ("delay_ms", "bytes")
-"""What users feel. All proposals are for less of it, but those to join filters."""
+"""Figures that all proposals reduce, except those to merge filters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One change."""
+    """A single change."""
 
     kind: ProposalKind
     subject: tuple[str, ...]
-    """Whom it is about: two nodes; a group and its new core; a depth; a filter and two nodes."""
+    """Two nodes; a group and its new core; a depth; or a filter and two nodes."""
 
     @property
     def text(self) -> str:
-        """Return what to do, as people say it."""
+        """Return an instruction for the operator."""
         match self.kind, self.subject:
             case "add link", (a, b):
                 return f"link {a} with {b}"
-            case "drop link", (a, b):
+            case "remove link", (a, b):
                 return f"remove the link between {a} and {b}"
             case "move core", (group, core):
-                return f"let {core} lead {group}: its clients should subscribe first"
-            case "join filters", (depth,):
+                return f"make {core} the core of {group}: its clients should subscribe first"
+            case "merge filters", (depth,):
                 return f"set group_depth = {depth} on all nodes"
             case "move clients", (topic_filter, start, end):
-                return f"let the subscribers of {topic_filter} at {start} connect to {end}"
+                return f"move the subscribers of {topic_filter} from {start} to {end}"
         raise AssertionError(self)
 
     def gain(self, before: TrafficCost, after: TrafficCost) -> float:
-        """Return how much better it gets in what it is for; 0 if something else gets worse."""
-        goals = ("groups",) if self.kind == "join filters" else USER_METRICS
+        """Return the best relative reduction of its goals; 0 if another figure gets worse."""
+        goals = ("groups",) if self.kind == "merge filters" else USER_METRICS
         if any(
             before.relative_change(after, name) > REGRESSION_MAX for name in (*USER_METRICS, *goals)
         ):
@@ -82,7 +81,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A proposal that was reckoned and replayed, and is worth it both times."""
+    """A proposal whose gain was predicted and confirmed by replay."""
 
     proposal: Proposal
     predicted: tuple[TrafficCost, TrafficCost]
@@ -90,18 +89,21 @@ class Advice:
     replayed: tuple[TrafficCost, TrafficCost]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for other programs."""
         pairs = {
             name: {"before": asdict(costs[0]), "after": asdict(costs[1])}
             for name, costs in (("predicted", self.predicted), ("replayed", self.replayed))
         }
-        what = self.proposal
-        named = {"kind": what.kind, "by": ACTOR_BY_KIND[what.kind], "subject": list(what.subject)}
-        return {**named, "text": what.text, **pairs}
+        return {
+            "kind": self.proposal.kind,
+            "actor": ACTOR_BY_KIND[self.proposal.kind],
+            "subject": list(self.proposal.subject),
+            "text": self.proposal.text,
+            **pairs,
+        }
 
 
 def generate_proposals(federation: RecordedFederation, degree_max: int) -> Iterator[Proposal]:
-    """Yield every change that is possible."""
+    """Yield every possible change."""
     yield from _propose_links(federation, degree_max)
     yield from _propose_cores(federation)
     yield from _propose_depths(federation)
@@ -109,15 +111,15 @@ def generate_proposals(federation: RecordedFederation, degree_max: int) -> Itera
 
 
 def apply_proposal(federation: RecordedFederation, proposal: Proposal) -> RecordedFederation:
-    """Return the federation with a proposal taken."""
+    """Return the federation with a proposal applied."""
     match proposal.kind, proposal.subject:
         case "add link", (a, b):
             return federation.with_link(make_link_pair(a, b))
-        case "drop link", (a, b):
+        case "remove link", (a, b):
             return federation.without_link(make_link_pair(a, b))
         case "move core", (group, core):
             return federation.with_core(group, core)
-        case "join filters", (depth,):
+        case "merge filters", (depth,):
             return federation.with_group_depth(int(depth))
         case "move clients", (topic_filter, start, end):
             return federation.with_moved_subscribers(topic_filter, start, end)
@@ -131,11 +133,11 @@ def _propose_links(federation: RecordedFederation, degree_max: int) -> Iterator[
         for b in free[number + 1 :]:
             if make_link_pair(a, b) not in federation.links:
                 yield Proposal("add link", make_link_pair(a, b))
-    weak = bridges(graph)
+    old_bridges = bridges(graph)
     for link in federation.links:
         rest = make_graph(federation.nodes, (each for each in federation.links if each != link))
-        if link not in weak and bridges(rest) <= weak:  # no link gets to be the only one
-            yield Proposal("drop link", link)
+        if link not in old_bridges and bridges(rest) <= old_bridges:  # no link becomes a bridge
+            yield Proposal("remove link", link)
 
 
 def _propose_cores(federation: RecordedFederation) -> Iterator[Proposal]:
@@ -150,11 +152,11 @@ def _propose_depths(federation: RecordedFederation) -> Iterator[Proposal]:
         return
     for depth in DEPTHS:
         if depth != federation.protocol.group_depth:
-            yield Proposal("join filters", (str(depth),))
+            yield Proposal("merge filters", (str(depth),))
 
 
 def _propose_moves(federation: RecordedFederation) -> Iterator[Proposal]:
-    """Subscribers might go where nearly all that they get is published, if that is far."""
+    """Propose to move subscribers to the distant broker where most of their topics originate."""
     graph = federation.graph
     for node in federation.nodes:
         for topic_filter in sorted(federation.interest.get(node, ())):

@@ -1,4 +1,4 @@
-"""Plays recorded traffic through the simulator: the protocol itself says what a change does."""
+"""Measures the cost of recorded traffic by replaying it in the simulator."""
 
 from hansa.advice.federation import RecordedFederation
 from hansa.advice.prediction import TrafficCost
@@ -11,20 +11,20 @@ from hansa.simulator.run import simulate
 from hansa.simulator.topologies import Topology
 
 START_S = 5.0
-"""When the first clients subscribe: all links stand by then."""
+"""When the first clients subscribe: all links are established by then."""
 CORE_LEAD_S = 1.0
-"""What the core of a group is ahead of its other members."""
+"""How much earlier clients of the core subscribe than those of other members."""
 REPLAY_S = 60.0
-"""Virtual seconds into which the sample is fitted; time between publications is shortened."""
+"""Maximum virtual duration of the sample; longer ones are compressed."""
 
 
 def replay_cost(federation: RecordedFederation) -> TrafficCost:
-    """Return what the sample costs."""
+    """Return the cost of the sample."""
     return cost_from_result(federation, simulate(replay_options(federation)))
 
 
 def cost_from_result(federation: RecordedFederation, result: SimulationResult) -> TrafficCost:
-    """Return a result in the words of `reckoning`. What nobody else wanted costs nothing there."""
+    """Convert a simulation result. Publications without interest elsewhere do not count."""
     delivered_sample = [
         each
         for each in federation.sample
@@ -38,7 +38,7 @@ def cost_from_result(federation: RecordedFederation, result: SimulationResult) -
 
 
 def replay_options(federation: RecordedFederation) -> SimulationOptions:
-    """Return the run: same nodes, links, delays, wishes and cores, and the sample."""
+    """Return a simulation with the same nodes, links, delays, interest, cores and sample."""
     place = {node: number for number, node in enumerate(federation.nodes)}
     link_places = {link: sorted((place[link[0]], place[link[1]])) for link in federation.links}
     delays = tuple((a, b, federation.links[link] / 2) for link, (a, b) in link_places.items())
@@ -70,7 +70,7 @@ def replay_options(federation: RecordedFederation) -> SimulationOptions:
 
 
 def _subscriptions(federation: RecordedFederation, place: dict[str, int]) -> list[ScheduledAction]:
-    """The first to want a group leads it, so cores come first."""
+    """Subscribe the clients of cores first: the first node with interest becomes the core."""
     core_by_group = {
         group: federation.core(group, who) for group, who in federation.groups().items()
     }

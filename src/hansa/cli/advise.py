@@ -1,4 +1,4 @@
-"""`hansa advise`: what a recorded federation would better change, and what that would bring."""
+"""`hansa advise`: changes that a recorded federation should make, and their effect."""
 
 import json
 import sys
@@ -18,11 +18,11 @@ DEGREE_MAX = 5
 ADVICE_MAX = 5
 
 EXAMPLES = """\
-  hansa advise --lake lake                     of the live federation that was recorded
-  hansa advise --lake lake --degree 3          nobody may have more than three neighbours
+  hansa advise --lake lake                     for the recorded live federation
+  hansa advise --lake lake --degree 3          with at most three neighbours per node
   hansa advise --lake lake --json              for the topology manager
 
-exit code: 0 also if there is nothing to say; 2 bad input, 70 a fault of Hansa itself
+exit code: 0 also without advice; 2 bad input, 70 a fault of Hansa itself
 """
 
 
@@ -63,35 +63,35 @@ def run(given: Sequence[str]) -> int:
 def _parser() -> Parser:
     made = Parser(
         "hansa advise",
-        "From what was recorded (`hansa pipeline run` with telemetry): links to add or drop,\n"
-        "where cores should sit, filters to join, clients better connected elsewhere. Every\n"
-        "change is reckoned on Spark, the best replayed in the simulator before it is said.",
+        "Advises on a recorded federation (`hansa pipeline run` with telemetry): links to add or\n"
+        "remove, cores to move, filters to merge, clients to move. Spark predicts the effect of\n"
+        "every change; the best are confirmed by a replay in the simulator.",
         EXAMPLES,
     )
     made.add_argument(
-        "--lake", type=arguments.path, required=True, metavar="DIR", help="where the tables are"
+        "--lake", type=arguments.path, required=True, metavar="DIR", help="directory of the tables"
     )
     made.add_argument("--master", metavar="URL", help="a Spark cluster; without it, this machine")
-    made.add_argument("--run", metavar="NAME", help="which run of the lake, if there are several")
+    made.add_argument("--run", metavar="NAME", help="run of the lake, if there are several")
     made.add_argument(
         "--degree", type=whole_number(1, 64, "neighbours"), default=DEGREE_MAX, metavar="N",
-        help=f"neighbours that a node may have at most (default {DEGREE_MAX})",
+        help=f"maximum number of neighbours of a node (default {DEGREE_MAX})",
     )  # fmt: skip
     made.add_argument(
         "--most", type=whole_number(1, 50, "pieces of advice"), default=ADVICE_MAX, metavar="N",
-        help=f"give so much advice at most (default {ADVICE_MAX}); each counts on those before it",
+        help=f"maximum number of changes (default {ADVICE_MAX}); each assumes the previous ones",
     )  # fmt: skip
     made.add_argument(
         "--redundancy", type=whole_number(1, 16, "parents"), default=2, metavar="N",
-        help="as the federation has it (default 2)",
+        help="setting of the federation (default 2)",
     )  # fmt: skip
     made.add_argument(
         "--metric", type=one_of(Metric), default=Metric.HOPS, metavar="hops|rtt",
-        help="as the federation has it (default hops)",
+        help="setting of the federation (default hops)",
     )  # fmt: skip
     made.add_argument(
         "--group-depth", type=whole_number(0, 32, "levels"), default=0, metavar="N",
-        help="as the federation has it (default 0)",
+        help="setting of the federation (default 0)",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print JSON instead of text")
     return made
@@ -102,7 +102,7 @@ def _show(found: list[Advice]) -> None:
 
     out = console()
     if not found:
-        out.print("nothing to advise: no change would save a fifth of delay, bytes or groups")
+        out.print("no advice: no change would save a fifth of delay, bytes or groups")
         return
     for number, advice in enumerate(found, 1):
         out.print(

@@ -126,19 +126,20 @@ def _apply_advice(api: ManagerRequests, args: argparse.Namespace) -> int:
         raise UsageError("hansa topology apply needs --advice FILE, from `hansa advise --json`")
     try:
         advice = json.loads(args.advice.read_text(encoding="utf-8"))["advice"]
-        pieces = [(piece["kind"], piece["subject"], piece["by"], piece["text"]) for piece in advice]
+        fields = ("kind", "subject", "actor", "text")
+        pieces = [tuple(piece[name] for name in fields) for piece in advice]
     except OSError as error:
         raise UsageError(f"--advice {args.advice}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{args.advice} is not what `hansa advise --json` prints") from None
     nodes = NodeDirectory(api)
-    links = [subject for _, subject, by, _ in pieces if by == "manager"]
+    links = [subject for _, subject, actor, _ in pieces if actor == "manager"]
     numbers = {name: nodes.named(name) for subject in links for name in subject}
-    for kind, subject, by, text in pieces:
-        if by == "manager":
+    for kind, subject, actor, text in pieces:
+        if actor == "manager":
             a, b = (numbers[name] for name in subject)
             _link(api, a, b) if kind == "add link" else _unlink(api, a, b)
-        print(printable(f"{'done' if by == 'manager' else f'left to {by}'}: {text}"))
+        print(printable(f"{'done' if actor == 'manager' else f'left to {actor}'}: {text}"))
     return 0
 
 
