@@ -272,9 +272,7 @@ def alarms() -> set[str]:
     raised = {
         name
         for text in texts
-        for name in re.findall(
-            r'(?:alarms\.(?:set|setter)|self\.set)\(\s*("[a-z ]+"|[A-Z_]+)', text
-        )
+        for name in re.findall(r'(?:alarms\.set|self\.set|\bsetter)\(\s*("[a-z ]+"|[A-Z_]+)', text)
     }
     constants = {name: value for text in texts for name, value in CONSTANT.findall(text)}
     return {constants.get(name, name).strip('"') for name in raised}

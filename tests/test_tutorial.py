@@ -121,9 +121,8 @@ class Site:
     def at_home(self, text: str) -> str:
         """A text of the tutorial with the paths and ports of this site."""
         text = re.sub(r"(?<![\w.])/(etc|var|opt)/", rf"{self.root}/\1/", text)
-        return text.replace("127.0.0.1:8080", f"127.0.0.1:{self.admin}").replace(
-            "1883", str(self.port)
-        )
+        text = text.replace("127.0.0.1:8080", f"127.0.0.1:{self.admin}")
+        return re.sub(r"\b1883\b", str(self.port), text)
 
     def start(self, command: str) -> "subprocess.Popen[str]":
         environment = os.environ | {"PATH": f"{self.root}/bin:{os.environ['PATH']}"}
