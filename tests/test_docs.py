@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa.agent.metrics import AGENT_METRICS, FEDERATOR_METRICS, MetricFamily
+from hansa.agent.admin.metrics import AGENT_METRICS, FEDERATOR_METRICS, MetricFamily
 from hansa.cli import simulate
 from hansa.cli.main import COMMANDS, HELP, main
 from hansa.protocol.settings import PRESETS, ProtocolSettings
@@ -167,7 +167,7 @@ def metrics_page() -> Iterator[str]:
             labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
             yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
 
-    yield f"# Metrics\n\n{GENERATED} From `src/hansa/agent/metrics.py`.\n"
+    yield f"# Metrics\n\n{GENERATED} From `src/hansa/agent/admin/metrics.py`.\n"
     yield "Every sample also has the labels `node` (16 hexadecimal digits) and `node_name` of its"
     yield "agent. A metric without samples is omitted. Counters start at 0 with each"
     yield "start of the agent, those of a link with each new connection.\n"

@@ -7,10 +7,10 @@ from http.client import IncompleteRead
 import pytest
 
 from hansa import web
-from hansa.manager.client import ManagerRequests
 from hansa.errors import AgentUnreachable, JournalUnusable, UsageError
 from hansa.journal import remote
 from hansa.journal.remote import LogClient, token_for
+from hansa.manager.client import ManagerRequests
 from tests.agent.hostile.capture import Capture
 
 TOKEN = "secret-token"

@@ -11,8 +11,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.connection import ClientConnection
+from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.types import Version
 from hansa.testbed.federation import LocalFederation, LocalNode
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hansa.agent.event_log import REFUSAL_SHOWN_S, REFUSALS_MAX, EventLog
-from hansa.observers import contract
+from hansa.observers import base as observer_base
 from hansa.protocol import effects
 from hansa.protocol.effects import LinkRefused, NeighbourUp
 from hansa.protocol.model import LinkId, NodeId, Publication
@@ -83,7 +83,7 @@ def sample(kind: type) -> object:
 KINDS = [
     *typing.get_args(effects.Command),
     *typing.get_args(effects.Notification),
-    *typing.get_args(contract.ObserverFinding),
+    *typing.get_args(observer_base.ObserverFinding),
 ]
 
 
@@ -92,12 +92,12 @@ def test_no_line_shows_how_python_writes_an_object(kind, caplog):
     caplog.set_level(logging.DEBUG)
     written = EventLog(lambda node: f"name-{node}", Clock())
     happened = sample(kind)
-    if kind in typing.get_args(contract.ObserverFinding):
+    if kind in typing.get_args(observer_base.ObserverFinding):
         written.log_finding(happened)  # type: ignore[arg-type]
     else:
         written.log_notification(happened)  # type: ignore[arg-type]
     (line,) = caplog.messages or [""]
-    assert line or kind is contract.BrokerDroppedPublications  # which is an alarm
+    assert line or kind is observer_base.BrokerDroppedPublications  # which is an alarm
     assert not OBJECT.search(line), line
     assert "\n" not in line
 
@@ -116,11 +116,11 @@ def test_no_line_shows_how_python_writes_an_object(kind, caplog):
         ),
         (effects.Deliver(PUBLICATION), "deliver"),
         (
-            contract.SubscriptionCountMismatch("subscriptions", 5, 18),
+            observer_base.SubscriptionCountMismatch("subscriptions", 5, 18),
             "observer differs from the broker's count kind='subscriptions' known=5 counted=18",
         ),
         (
-            contract.LineNotUnderstood("x" * 100, "no client"),
+            observer_base.LineNotUnderstood("x" * 100, "no client"),
             f"observer: line not understood line='{'x' * 80}'… reason='no client'",
         ),
     ],
@@ -128,7 +128,7 @@ def test_no_line_shows_how_python_writes_an_object(kind, caplog):
 def test_lines(happened, line, caplog):
     caplog.set_level(logging.DEBUG)
     written = EventLog(lambda node: f"name-{node}", Clock())
-    if isinstance(happened, typing.get_args(contract.ObserverFinding)):
+    if isinstance(happened, typing.get_args(observer_base.ObserverFinding)):
         written.log_finding(happened)
     else:
         written.log_notification(happened)

@@ -74,7 +74,12 @@ def test_a_member_whose_page_was_not_read_is_called_by_its_name_if_that_is_told(
 
 def test_problems_are_shown():
     away = {"address": "b:1", "connected": False, "problem": "Connection refused"}
-    blind = {"address": "b:1", "connected": True, "observer_complete": False, "observer_problem": "no log"}
+    blind = {
+        "address": "b:1",
+        "connected": True,
+        "observer_complete": False,
+        "observer_problem": "no log",
+    }
     lines = drawn(
         page(broker=away), page("beta", BETA, broker=blind), StatusResponse("http://c", problem="x")
     )
@@ -83,11 +88,16 @@ def test_problems_are_shown():
     assert "? http://c: x" in lines
     parted = page(refused=["of a meets of b"], alarms={"clock set back": "behind"})
     (told,) = (at for at, line in enumerate(drawn(parted)) if "link refused: of a meets" in line)
-    assert drawn(parted)[told + 1] == "clock: behind"
+    assert drawn(parted)[told + 1] == "clock set back: behind"
 
 
 def test_an_incomplete_observer_is_shown_once_with_what_the_agent_asks_for():
-    broker = {"address": "b:1", "connected": True, "observer_complete": False, "observer_problem": "no log"}
+    broker = {
+        "address": "b:1",
+        "connected": True,
+        "observer_complete": False,
+        "observer_problem": "no log",
+    }
     interest = {"local": ["plant/#"], "installed": True, "wide": ["#"]}
     alarms = {"observer incomplete": "no log; meanwhile the agent asks other brokers for #"}
     lines = drawn(page(broker=broker, interest=interest, alarms=alarms))

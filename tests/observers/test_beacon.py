@@ -6,8 +6,7 @@ import pytest
 
 from hansa.errors import UsageError
 from hansa.observers import beacon
-from hansa.observers.beacon import BeaconObserver
-from hansa.observers.contract import (
+from hansa.observers.base import (
     NO_CHANGE,
     FilterNotAnnounced,
     LineNotUnderstood,
@@ -15,6 +14,7 @@ from hansa.observers.contract import (
     ObservationIncomplete,
     ObserverOutput,
 )
+from hansa.observers.beacon import BeaconObserver
 
 TOPIC = "NEW_REGULAR_TOPIC"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.errors import InvalidTopic
-from hansa.observers.contract import NO_CHANGE, ObserverOutput
+from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.static import StaticObserver
 
 

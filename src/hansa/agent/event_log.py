@@ -14,8 +14,8 @@ from collections.abc import Callable
 from hansa.agent.broker.connection import LOGIN_REFUSED
 from hansa.agent.error_text import quote_text
 from hansa.agent.links.link import Address, Link
-from hansa.observers import contract
-from hansa.observers.contract import ObserverFinding
+from hansa.observers import base as observer_base
+from hansa.observers.base import ObserverFinding
 from hansa.protocol import effects
 from hansa.protocol.model import NodeId
 
@@ -101,24 +101,24 @@ class EventLog:
     def log_finding(self, finding: ObserverFinding) -> None:
         """Write what the observer found."""
         match finding:
-            case contract.ObservationComplete():
+            case observer_base.ObservationComplete():
                 log.info("observer complete: every subscription at the broker is known")
-            case contract.ObservationIncomplete(reason):
+            case observer_base.ObservationIncomplete(reason):
                 log.warning("observer incomplete, subscriptions may be missing reason=%r", reason)
-            case contract.BridgeDetected(name, is_up):
+            case observer_base.BridgeDetected(name, is_up):
                 state = "up" if is_up else "down"
                 text = "bridge at the broker name=%r state=%s: messages loop if it leads to a node"
                 log.warning(text, name, state)
-            case contract.FilterNotAnnounced(topic_filter, reason):
+            case observer_base.FilterNotAnnounced(topic_filter, reason):
                 log.warning("filter not announced filter=%r reason=%r", topic_filter, reason)
-            case contract.OversizedPublicationSkipped(size):
+            case observer_base.OversizedPublicationSkipped(size):
                 text = "publication too large bytes=%d: more than crosses, see the counters"
                 self._log_once("withheld", "", "", text, size)
-            case contract.BrokerDroppedPublications():
+            case observer_base.BrokerDroppedPublications():
                 pass  # an alarm says so
-            case contract.ResyncFailed(reason):
+            case observer_base.ResyncFailed(reason):
                 log.warning("resync failed reason=%r", reason)
-            case contract.SubscriptionCountMismatch(kind, known, counted):
+            case observer_base.SubscriptionCountMismatch(kind, known, counted):
                 text = "observer differs from the broker's count kind=%s known=%d counted=%d"
                 log.warning(text, quote_text(kind), known, counted)
             case _:

@@ -10,8 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hansa import __version__
-from hansa.agent import status, tasks
-from hansa.agent.admin import (
+from hansa.agent import tasks
+from hansa.agent.admin import status
+from hansa.agent.admin.metrics import METRICS_CONTENT_TYPE, render_metrics
+from hansa.agent.admin.overview import membership_overview
+from hansa.agent.admin.server import (
     Endpoints,
     HttpResponse,
     console_endpoints,
@@ -25,19 +28,17 @@ from hansa.agent.broker.connection import LOGIN_REFUSED, Connection
 from hansa.agent.broker.observer_choice import choose_histories, choose_observer
 from hansa.agent.broker.observer_client import ObserverClient
 from hansa.agent.broker.proxy import SESSIONS_FILE, ProxyServer
+from hansa.agent.broker.retained_store import RetainedStore, load_retained
 from hansa.agent.broker.subscription_log import SubscriptionLog
-from hansa.agent.clock import ClockMonitor
+from hansa.agent.clock_monitor import ClockMonitor
 from hansa.agent.delivery.service import DeliveryService
 from hansa.agent.driver import Driver
 from hansa.agent.error_text import listen_error_text
 from hansa.agent.event_log import EventLog
 from hansa.agent.links.link import Address
 from hansa.agent.links.link_manager import LinkManager, own_link_address
-from hansa.agent.metrics import METRICS_CONTENT_TYPE, render_metrics
-from hansa.agent.overview import membership_overview
-from hansa.agent.retained_store import RetainedStore, load_retained
 from hansa.agent.settings import AgentSettings, broker_address, link_access
-from hansa.agent.stopping import Shutdown
+from hansa.agent.shutdown import Shutdown
 from hansa.agent.storage.state_directory import (
     JOURNAL_DIRECTORY,
     SUBSCRIPTIONS_FILE,
@@ -50,7 +51,7 @@ from hansa.agent.topology.service import TopologyService
 from hansa.errors import UsageError, install_extra
 from hansa.mqtt import effects
 from hansa.mqtt.options import NEVER_EXPIRES, ConnectOptions
-from hansa.observers.contract import (
+from hansa.observers.base import (
     BrokerDroppedPublications,
     Observer,
     ObserverFinding,

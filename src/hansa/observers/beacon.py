@@ -19,7 +19,7 @@ from itertools import islice
 from math import inf
 
 from hansa.errors import InvalidTopic, UsageError
-from hansa.observers.contract import (
+from hansa.observers.base import (
     FilterCounts,
     FilterNotAnnounced,
     LineNotUnderstood,

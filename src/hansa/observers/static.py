@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hansa.observers.contract import FilterCounts, Observer, ObserverOutput
+from hansa.observers.base import FilterCounts, Observer, ObserverOutput
 from hansa.protocol.topics import check_filter
 
 

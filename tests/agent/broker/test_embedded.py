@@ -7,7 +7,7 @@ import pytest
 from tests.agent.live import Live, assert_each_once, eventually
 
 from hansa.agent.broker.embedded import EmbeddedObserver
-from hansa.observers.contract import NO_CHANGE, ObserverOutput
+from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 

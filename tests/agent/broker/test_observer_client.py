@@ -12,7 +12,7 @@ from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-from hansa.observers.contract import (
+from hansa.observers.base import (
     ObservationComplete,
     ObservationIncomplete,
     Observer,

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tests.agent.broker.test_subscriptions import holding
+from tests.agent.broker.test_subscription_table import holding
 
 from hansa.agent.broker.overlap_dedup import OverlapDedup
-from hansa.agent.broker.subscriptions import SubscriptionTable
+from hansa.agent.broker.subscription_table import SubscriptionTable
 from hansa.mqtt.packets import PublishPacket
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hansa.agent.broker import subscription_log, subscriptions
+from hansa.agent.broker import subscription_log, subscription_table
 from hansa.agent.broker.subscription_log import ENDED, LEAVING, SubscriptionLog
 from hansa.errors import UsageError
 
@@ -133,7 +133,7 @@ def test_what_is_noted_last_is_written_at_the_end(tmp_path):
 
 def test_the_file_does_not_grow_with_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(subscription_log, "LINES_SPARE", 10)
-    monkeypatch.setattr(subscriptions, "ENDS_MAX", 5)
+    monkeypatch.setattr(subscription_table, "ENDS_MAX", 5)
     life = Life(tmp_path)
     for number in range(1, 101):
         life.write([("a", number), ("a", ENDED)])

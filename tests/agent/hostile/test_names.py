@@ -70,7 +70,9 @@ def test_name_from_a_manager_is_shown_escaped(format_name: str):
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
     with Capture(answer) as manager:
-        done = hansa("topology", "show", f"http://127.0.0.1:{manager.port}", "--format", format_name)
+        done = hansa(
+            "topology", "show", f"http://127.0.0.1:{manager.port}", "--format", format_name
+        )
     assert done.returncode == 0, done.stderr
     assert not CONTROL.search(done.stdout)
     assert "[/x]" in done.stdout

@@ -9,8 +9,8 @@ import pytest
 from tests.agent.live import LoopThread, eventually
 from tests.journal.journals import EPOCH, NODE, captured, open_writer, write
 
-from hansa.agent.admin import Endpoints as AdminPages
-from hansa.agent.admin import LogHandler, json_response, serve
+from hansa.agent.admin.server import Endpoints as AdminPages
+from hansa.agent.admin.server import LogHandler, json_response, serve
 from hansa.agent.storage.state_directory import JOURNAL_DIRECTORY
 from hansa.agent.telemetry.endpoints import LogEndpoints
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hansa.observers.contract import FilterNotAnnounced, SubscriptionCountMismatch
+from hansa.observers.base import FilterNotAnnounced, SubscriptionCountMismatch
 from hansa.observers.mosquitto import client_sessions
 from hansa.observers.mosquitto.client_sessions import (
     UNCONFIRMED,

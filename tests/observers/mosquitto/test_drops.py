@@ -2,7 +2,7 @@
 
 import pytest
 
-from hansa.observers.contract import BrokerDroppedPublications, ObserverOutput
+from hansa.observers.base import BrokerDroppedPublications, ObserverOutput
 from hansa.observers.mosquitto.drops import CLIENTS_MAX, DOCTOR_GRACE_S, DroppedMessageCounter
 from hansa.observers.mosquitto.observer import MosquittoObserver
 

@@ -17,7 +17,7 @@ from tests.agent.broker.model import (
 )
 
 from hansa.errors import UsageError
-from hansa.observers.contract import (
+from hansa.observers.base import (
     NO_CHANGE,
     BridgeDetected,
     BrokerDroppedPublications,

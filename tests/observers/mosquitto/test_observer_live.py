@@ -16,7 +16,7 @@ from hansa.mqtt.effects import Connected, PublishReceived, Subscribed, Unsubscri
 from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.packets import Subscription
 from hansa.mqtt.types import Version
-from hansa.observers.contract import (
+from hansa.observers.base import (
     BridgeDetected,
     ObservationComplete,
     ObservationIncomplete,

@@ -6,7 +6,7 @@ from hansa.mqtt import packets
 from hansa.mqtt.body_encoder import encode_body
 from hansa.mqtt.properties import Properties, Property
 from hansa.mqtt.types import Version
-from hansa.observers.contract import (
+from hansa.observers.base import (
     NO_CHANGE,
     FilterNotAnnounced,
     ObservationComplete,

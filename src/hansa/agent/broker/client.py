@@ -15,9 +15,9 @@ from hansa.agent.broker.connection import Connection
 from hansa.agent.broker.echo_filter import EchoFilter
 from hansa.agent.broker.overlap_dedup import CopyDecisions, OverlapDedup
 from hansa.agent.broker.ports import GuaranteedDeliveryPort
-from hansa.agent.broker.subscriber import SubscriptionReconciler
 from hansa.agent.broker.subscription_log import SubscriptionLog
-from hansa.agent.broker.subscriptions import TOPIC_TOO_DEEP, SubscriptionTable
+from hansa.agent.broker.subscription_reconciler import SubscriptionReconciler
+from hansa.agent.broker.subscription_table import TOPIC_TOO_DEEP, SubscriptionTable
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import Reason, Version
 from hansa.protocol.events import Event

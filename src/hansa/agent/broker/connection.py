@@ -19,8 +19,8 @@ from hansa.agent import sockets
 from hansa.agent.error_text import explain_socket_error, quote_text
 from hansa.agent.sockets import SocketTransport
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.connection import ClientConnection
+from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.types import Reason, Version
 
 RETRY_MIN_S = 0.1

@@ -16,12 +16,12 @@ from amqtt.errors import AMQTTError
 from amqtt.plugins.base import BasePlugin
 
 from hansa.agent.broker.ports import GuaranteedDeliveryPort
-from hansa.agent.broker.subscriptions import SubscriptionTable
+from hansa.agent.broker.subscription_table import SubscriptionTable
 from hansa.errors import InvalidTopic
 from hansa.mqtt import packets
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-from hansa.observers.contract import FilterCounts, Observer, ObserverOutput
+from hansa.observers.base import FilterCounts, Observer, ObserverOutput
 from hansa.protocol.events import Event, SubscriptionsGranted
 from hansa.protocol.model import PlainMessage, Publication
 from hansa.protocol.topics import check_filter

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hansa.agent.settings import BrokerSettings
+from hansa.observers.base import Observer
 from hansa.observers.beacon import BeaconObserver
-from hansa.observers.contract import Observer
 from hansa.observers.history import BrokerLogFile, PrintedSubscriptionTree, SubscriptionHistory
 from hansa.observers.mosquitto.observer import MosquittoObserver
 from hansa.observers.static import StaticObserver

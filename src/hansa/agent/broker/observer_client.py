@@ -18,7 +18,7 @@ from hansa.agent.broker.connection import Connection
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import REFUSAL_CODE_MIN
-from hansa.observers.contract import (
+from hansa.observers.base import (
     ObservationIncomplete,
     Observer,
     ObserverFinding,

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from hansa.agent.broker.subscriptions import TOPIC_TOO_DEEP, SubscriptionTable
+from hansa.agent.broker.subscription_table import TOPIC_TOO_DEEP, SubscriptionTable
 from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.properties import without_expiry
 

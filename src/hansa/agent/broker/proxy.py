@@ -27,7 +27,7 @@ from hansa.agent.links.link import Address
 from hansa.agent.settings import ProxySettings
 from hansa.errors import UsageError
 from hansa.journal.disk import sync_directory, sync_file
-from hansa.observers.contract import NO_CHANGE, ObserverOutput
+from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.inspector import ConnectionInspector
 from hansa.observers.proxy.observer import ProxyObserver
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from hansa.agent.broker.subscriptions import remember_bounded
+from hansa.agent.broker.subscription_table import remember_bounded
 from hansa.errors import UsageError
 from hansa.journal.disk import sync_directory, sync_file
 

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from hansa.agent import tasks
+from hansa.agent.admin.status import node_name
 from hansa.agent.alarms import Alarms
 from hansa.agent.delivery.capture import Capture, CaptureCallbacks
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
@@ -21,7 +22,6 @@ from hansa.agent.delivery.injection import Injection, InjectionCallbacks, Inject
 from hansa.agent.delivery.outbox_journal import OutboxJournal
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.agent.error_text import quote_text
-from hansa.agent.status import node_name
 from hansa.agent.storage.connect_marker import SESSION_UNCERTAIN, ConnectMarker
 from hansa.agent.storage.lease_store import LeaseStore
 from hansa.agent.storage.peer_store import PeerStore, load_peers

@@ -15,7 +15,8 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from hansa import __version__
-from hansa.agent.admin import Endpoints, HttpResponse, json_response, serve
+from hansa.agent.admin.metrics import METRICS_CONTENT_TYPE, render_federator_metrics
+from hansa.agent.admin.server import Endpoints, HttpResponse, json_response, serve
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.broker.observer_choice import choose_histories, choose_observer
 from hansa.agent.broker.observer_client import ObserverClient
@@ -23,12 +24,11 @@ from hansa.agent.error_text import listen_error_text, quote_text
 from hansa.agent.event_log import EventLog
 from hansa.agent.links.link import Address
 from hansa.agent.links.mqtt import MqttLinkAccess
-from hansa.agent.metrics import METRICS_CONTENT_TYPE, render_federator_metrics
 from hansa.agent.mqttfed.qos2_client import Qos2Client
 from hansa.agent.mqttfed.settings import parse_neighbours
 from hansa.agent.mqttfed.subscribed_topics import SubscribedTopics
 from hansa.agent.settings import AgentSettings, broker_address, link_access
-from hansa.agent.stopping import Shutdown
+from hansa.agent.shutdown import Shutdown
 from hansa.errors import UsageError
 from hansa.mqtt import effects, packets
 from hansa.mqtt.options import ConnectOptions

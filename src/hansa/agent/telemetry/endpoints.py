@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from hansa.agent.admin import LOGS_PATH, HttpResponse, json_response
+from hansa.agent.admin.server import LOGS_PATH, HttpResponse, json_response
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.ranges import NEXT_OFFSET_HEADER, RANGE_BYTES, pack_range
 from hansa.journal.reader import JournalReader

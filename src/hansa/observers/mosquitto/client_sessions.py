@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from hansa.errors import InvalidTopic
-from hansa.observers.contract import (
+from hansa.observers.base import (
     FilterCounts,
     FilterNotAnnounced,
     ObserverFinding,

@@ -27,7 +27,7 @@ import re
 from dataclasses import asdict
 
 from hansa.errors import UsageError
-from hansa.observers.contract import (
+from hansa.observers.base import (
     BridgeDetected,
     BrokerDroppedPublications,
     LineNotUnderstood,

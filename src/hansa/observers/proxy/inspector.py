@@ -21,7 +21,7 @@ from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.fields import FieldCursor
 from hansa.mqtt.properties import Properties, Property, find_property, read_properties
 from hansa.mqtt.types import REFUSAL_CODE_MIN, PacketType
-from hansa.observers.contract import NO_CHANGE, ObserverOutput
+from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.observer import NEVER, ProxyObserver
 from hansa.observers.proxy.scanner import InvalidStream, PacketScanner
 

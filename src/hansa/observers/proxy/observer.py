@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hansa.errors import InvalidTopic
-from hansa.observers.contract import (
+from hansa.observers.base import (
     FilterCounts,
     FilterNotAnnounced,
     ObservationComplete,

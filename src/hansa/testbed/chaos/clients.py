@@ -14,9 +14,9 @@ from hansa.agent import sockets
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.delivery.inbox_journal import REDELIVERED_PROPERTY
 from hansa.mqtt import effects, inputs, packets
+from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.properties import Property, encode_properties
-from hansa.mqtt.connection import ClientConnection
 from hansa.testbed.chaos.history import (
     HistoryEvent,
     HistoryOperation,

@@ -19,12 +19,12 @@ from hansa.simulator.actions import (
     RestartAgent,
     ScheduledAction,
 )
-from hansa.simulator.world.transcript import MessageDelivered, MessagePublished
 from hansa.simulator.options import LinkOptions, Phases, SimulationOptions
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
 from hansa.simulator.scenarios.scenario import FederationSnapshot, recoveries
 from hansa.simulator.topologies import parse_topology
+from hansa.simulator.world.transcript import MessageDelivered, MessagePublished
 from hansa.testbed.demo import drawing
 from hansa.testbed.demo.story import DemoOutput
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hansa.agent.clock import ClockMonitor
+from hansa.agent.clock_monitor import ClockMonitor
 
 SECOND = 1_000_000_000
 

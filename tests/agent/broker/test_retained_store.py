@@ -10,7 +10,7 @@ from tests.agent.live import Client
 from tests.agent.waiting import until
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.retained_store import RetainedStore
+from hansa.agent.broker.retained_store import RetainedStore
 from hansa.agent.storage.state_directory import StateDirectory
 from hansa.mqtt import inputs, packets
 from hansa.mqtt.options import ConnectOptions

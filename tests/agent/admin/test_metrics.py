@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hansa.agent.metrics import (
+from hansa.agent.admin.metrics import (
     AGENT_METRICS,
     FEDERATOR_METRICS,
     render_federator_metrics,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hansa.agent import tasks
 from hansa.agent.broker.connection import Connection
 from hansa.agent.broker.subscription_log import ENDED, LEAVING, SubscriptionLog
-from hansa.agent.broker.subscriptions import SubscriptionTable
+from hansa.agent.broker.subscription_table import SubscriptionTable
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.fields import VARIABLE_INTEGER_MAX, has_refusable_characters
 from hansa.mqtt.limits import BrokerLimits

@@ -18,7 +18,7 @@ from tests.agent.process import Process, Scene
 
 from hansa.testbed.mosquitto import free_port
 
-DOWNLOADED = Path(__file__).parents[2] / ".prometheus"
+DOWNLOADED = Path(__file__).parents[3] / ".prometheus"
 """Where `./run test` puts the programs of Debian's package."""
 
 CONFIG = """

@@ -21,7 +21,7 @@ from tests.agent.process import Process, Scene
 from tests.agent.waiting import until
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.stopping import STOP_TIMEOUT_S, Shutdown
+from hansa.agent.shutdown import STOP_TIMEOUT_S, Shutdown
 from hansa.mqtt.options import ConnectOptions
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
@@ -64,7 +64,7 @@ raise SystemExit(main(["agent"]))
 
 BUSY_LOOP = """
 import asyncio, sys
-from hansa.agent.stopping import Shutdown
+from hansa.agent.shutdown import Shutdown
 async def run():
     Shutdown(stop_timeout_s=0.5).handle_signals(lambda: print("the loop was told"))
     print("busy", flush=True)

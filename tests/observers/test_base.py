@@ -1,6 +1,6 @@
 """What observers share."""
 
-from hansa.observers.contract import NO_CHANGE, FilterCounts, ObservationComplete, ObserverOutput
+from hansa.observers.base import NO_CHANGE, FilterCounts, ObservationComplete, ObserverOutput
 
 
 def test_filter_is_wanted_while_anybody_wants_it():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hansa.agent.admin import REQUEST_BYTES_MAX, HttpResponse, json_response, serve
+from hansa.agent.admin.server import REQUEST_BYTES_MAX, HttpResponse, json_response, serve
 
 PAGES = {
     "/status": lambda: json_response({"b": 1, "a": 2}),

@@ -1,7 +1,7 @@
 """Which copy of a publication counts, also while the set of subscriptions changes."""
 
-from hansa.agent.broker import subscriptions
-from hansa.agent.broker.subscriptions import TOPIC_TOO_DEEP, SubscriptionTable
+from hansa.agent.broker import subscription_table
+from hansa.agent.broker.subscription_table import TOPIC_TOO_DEEP, SubscriptionTable
 
 
 def holding(*filters: str) -> SubscriptionTable:
@@ -89,7 +89,7 @@ def test_a_topic_that_no_frame_can_hold_is_unfit():
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(subscriptions, "TOPICS_MAX", 2)
+    monkeypatch.setattr(subscription_table, "TOPICS_MAX", 2)
     made = holding("#")
     assert [made.deciding_identifier(f"t/{number}") for number in range(5)] == [1] * 5
 

@@ -5,8 +5,8 @@ Unlike `/status` it holds no filters and groups: its size grows with nodes and l
 
 from collections.abc import Mapping
 
+from hansa.agent.admin.status import format_node_id, link_traffic
 from hansa.agent.links.link import Link
-from hansa.agent.status import format_node_id, link_traffic
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.node import Node
 
