@@ -356,6 +356,14 @@ def test_code_map_names_exactly_the_existing_modules():
     }
 
 
+def test_layers_in_the_architecture_are_those_of_the_import_contract():
+    contracts = tomllib.loads(read(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["id"] == "layers"]
+    drawn = FENCE.findall(read(DOCS / "architecture.md").partition("## Code map")[0])[0]
+    lines = [re.split(r"  +", line.strip())[0] for line in drawn.splitlines()[1:-1]]
+    assert lines == [layer.replace(" | ", " · ") for layer in layers]
+
+
 def definitions(folder: Path) -> list[tuple[str, ...]]:
     """Every class, function and attribute of a folder's modules: (module, class, method), …"""
 
