@@ -86,7 +86,7 @@ def test_publication_that_comes_again_before_its_answer_is_not_told_twice(versio
     again = message(2, 7, dup=True)
     other = message(1, 8)
     assert peer.hear(again, other) == [
-        InputIgnored("PUBLISH 7 again, it is not yet answered"),
+        InputIgnored("PUBLISH 7 was resent before it was acknowledged"),
         PublishReceived([other]),
     ]
 
@@ -94,7 +94,7 @@ def test_publication_that_comes_again_before_its_answer_is_not_told_twice(versio
 def test_packet_id_that_is_under_way_is_not_for_something_else():
     peer = online()
     peer.hear(message(1, 7))
-    text = "PUBLISH: packet id 7, which is still under way"
+    text = "PUBLISH: packet id 7 is still in flight"
     assert peer.hear(message(), message(1, 7)) == [
         PublishReceived([message()]),
         *violated(0x82, text),
@@ -111,7 +111,7 @@ def test_broker_that_exceeds_the_receive_maximum_is_told_once():
 def test_what_a_broker_leaves_unanswered_is_bounded_by_the_packet_ids():
     peer = online(V4)
     peer.hear(*(message(2, packet_id) for packet_id in range(1, 65_536)))
-    text = "PUBLISH: packet id 1, which is still under way"
+    text = "PUBLISH: packet id 1 is still in flight"
     assert peer.hear(message(2, 1)) == [ProtocolViolation(0x82, text), Close()]
 
 
@@ -147,9 +147,7 @@ def test_releases_of_earlier_connections_take_no_room():
 def test_release_that_comes_again_is_not_told_twice():
     peer = online()
     peer.hear(PubRelPacket(5))
-    assert peer.hear(PubRelPacket(5)) == [
-        InputIgnored("1 PUBREL that nobody waits for, packet id 5 first")
-    ]
+    assert peer.hear(PubRelPacket(5)) == [InputIgnored("1 PUBREL unexpected, first packet id 5")]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -158,7 +156,7 @@ def test_release_without_our_pubrec(qos):
     peer.hear(message(qos, 7))
     assert peer.hear(PubRelPacket(6), PubRelPacket(7)) == [
         HandshakePacketsReceived([PubRelPacket(6)]),
-        *violated(0x82, "PUBREL: packet id 7 was not received with PUBREC"),
+        *violated(0x82, "PUBREL: packet id 7 was not acknowledged with PUBREC"),
     ]
 
 
@@ -180,7 +178,7 @@ def test_oversized_publication_waits_for_its_answer():
     told = OversizedPublishReceived(packets.OversizedPublish("a", 1, False, 7, 308))
     assert peer.hear(large) == [told]
     again = Message("a", bytes(300), 1, dup=True, packet_id=7)
-    assert peer.hear(again) == [InputIgnored("PUBLISH 7 again, it is not yet answered")]
+    assert peer.hear(again) == [InputIgnored("PUBLISH 7 was resent before it was acknowledged")]
     assert peer.do(Answer([PubAckPacket(7)])) == [PubAckPacket(7)]
     told = OversizedPublishReceived(packets.OversizedPublish("a", 0, False, 0, 306))
     assert peer.hear(Message("a", bytes(300))) == [told]
@@ -222,7 +220,7 @@ def test_release_of_an_earlier_connection(version):
     quota = peer.session.quota
     assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
     assert peer.session.quota == quota
-    with pytest.raises(ValueError, match="still under way"):
+    with pytest.raises(ValueError, match="still in flight"):
         peer.do(Publish([message(2, 7)]))
     assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
     assert peer.session.quota == quota
@@ -255,7 +253,7 @@ def test_quota_is_the_brokers_receive_maximum():
     peer = online(granted=((P.RECEIVE_MAXIMUM, 2),))
     peer.do(Publish([message(1, 1), message(2, 2), message()]))
     assert peer.session.quota == 0
-    with pytest.raises(ValueError, match="1 publications, the broker has room for 0"):
+    with pytest.raises(ValueError, match="1 publications exceed the quota of 0"):
         peer.do(Publish([message(1, 3)]))
     assert peer.do(Publish([message()])) == [message()]
     peer.hear(PubAckPacket(1), PubRecPacket(2))
@@ -270,8 +268,8 @@ def test_quota_is_the_brokers_receive_maximum():
     [
         ([message(1, 0)], "packet ids 0 to 0, not 1 to 64999"),
         ([message(1, 65_000)], "packet ids 65000 to 65000, not 1 to 64999"),
-        ([message(1, 5), message(2, 5)], "still under way"),
-        ([message(1, 7)], "still under way"),
+        ([message(1, 5), message(2, 5)], "still in flight"),
+        ([message(1, 7)], "still in flight"),
     ],
 )
 def test_packet_ids_must_be_free(batch, text):
@@ -291,8 +289,8 @@ def test_release_before_its_time_is_a_mistake_of_the_caller(packet_id):
 
 def test_answer_that_nobody_waits_for():
     assert online().hear(PubAckPacket(9), PubAckPacket(8), PubRecPacket(9)) == [
-        InputIgnored("2 PUBACK that nobody waits for, packet id 9 first"),
-        InputIgnored("1 PUBREC that nobody waits for, packet id 9 first"),
+        InputIgnored("2 PUBACK unexpected, first packet id 9"),
+        InputIgnored("1 PUBREC unexpected, first packet id 9"),
     ]
 
 
@@ -300,7 +298,7 @@ def test_answer_that_nobody_waits_for():
 def test_answer_of_another_handshake(answer):
     peer = online()
     peer.do(Publish([message(2, 7)]))
-    text = f"{packets.packet_name(type(answer))}: not the next step for packet id 7"
+    text = f"{packets.packet_name(type(answer))}: not the next step of packet id 7"
     assert peer.hear(answer) == violated(0x82, text)
 
 
@@ -313,7 +311,7 @@ def test_what_this_broker_cannot_take_is_told_and_the_rest_is_sent():
     plain = ("a", b"plain")
     assert peer.do(Publish([exact, kept, large, wrong, odd, fine, plain])) == [
         PublishNotSent((exact,), "QoS 2, the broker's limit is 1"),
-        PublishNotSent((kept,), "retained, which the broker does not do"),
+        PublishNotSent((kept,), "retained, which the broker does not support"),
         PublishNotSent((large,), "larger than the broker takes"),
         PublishNotSent((wrong,), "no topic name"),
         PublishNotSent((odd,), "no QoS, or sent again without one"),
@@ -368,7 +366,7 @@ def test_only_so_many_requests_may_wait():
     for _ in range(REQUESTS_MAX):
         peer.do(Unsubscribe(("a",)))
     assert peer.session.request_quota == 0
-    with pytest.raises(ValueError, match="536 requests wait"):
+    with pytest.raises(ValueError, match="536 requests are pending"):
         peer.do(Unsubscribe(("a",)))
 
 
@@ -385,17 +383,17 @@ def test_request_too_large_for_this_broker_is_refused_as_by_the_broker():
 
 def test_identifier_needs_a_broker_that_has_them():
     peer = online(granted=((P.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),))
-    with pytest.raises(ValueError, match="which this broker does not take"):
+    with pytest.raises(ValueError, match="which this broker does not support"):
         peer.do(Subscribe((FENCED,), identifier=1))
 
 
 @pytest.mark.parametrize(
     ("text", "reason", "message"),
     [
-        ("90 04 fde8 00 00", 0x82, "SUBACK: an answer to request 65000, which was not made"),
-        ("90 03 fde8 00", 0x81, "SUBACK: no reason codes, there is one for each filter"),
-        ("f0 00", 0x82, "AUTH: out of place"),
-        ("20 03 00 00 00", 0x82, "CONNACK: out of place"),
+        ("90 04 fde8 00 00", 0x82, "SUBACK: no pending request has packet id 65000"),
+        ("90 03 fde8 00", 0x81, "SUBACK: no reason codes, expected one per filter"),
+        ("f0 00", 0x82, "AUTH: unexpected packet"),
+        ("20 03 00 00 00", 0x82, "CONNACK: unexpected packet"),
     ],
 )
 def test_packets_out_of_place(text, reason, message):

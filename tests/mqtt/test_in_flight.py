@@ -98,7 +98,7 @@ def test_there_is_a_last_one():
     for _ in range(REQUESTS_MAX):
         one.add(UnsubscribePacket(one.next_id(), ("a",)))
     assert one.remaining == 0
-    with pytest.raises(ValueError, match="536 requests wait"):
+    with pytest.raises(ValueError, match="536 requests are pending"):
         one.next_id()
 
 
@@ -107,7 +107,7 @@ def test_answer_gives_the_request_once():
     request = SubscribePacket(one.next_id(), TWO)
     one.add(request)
     assert one.match_response(SubAckPacket(65_000, b"\0\x80")) == request
-    with pytest.raises(BrokerMisbehaved, match="SUBACK: an answer to request 65000, which was not"):
+    with pytest.raises(BrokerMisbehaved, match="SUBACK: no pending request has packet id 65000"):
         one.match_response(SubAckPacket(65_000, b"\0\x80"))
 
 
@@ -122,5 +122,5 @@ def test_every_filter_has_its_code(answer):
 def test_unsuback_does_not_answer_subscribe():
     one = PendingRequests()
     one.add(SubscribePacket(one.next_id(), TWO))
-    with pytest.raises(BrokerMisbehaved, match="UNSUBACK: an answer to request 65000"):
+    with pytest.raises(BrokerMisbehaved, match="UNSUBACK: no pending request has packet id 65000"):
         one.match_response(UnsubAckPacket(65_000, b"\0\0"))

@@ -110,8 +110,8 @@ REFUSED = {
     "publish with nothing": ("30 00", V5, "PUBLISH: 0 bytes do not hold", 0x81),
     "publish with nothing, more behind": ("30 00 d000", V5, "PUBLISH: 2 bytes needed", 0x81),
     "topic across the end": ("30 03 0004 61", V4, "PUBLISH: 4 bytes needed, 1 left", 0x81),
-    "empty topic": ("30 03 0000 00", V5, "PUBLISH: '' is no topic name", 0x90),
-    "wildcard in topic": ("30 04 0001 23 00", V5, "PUBLISH: '#' is no topic name", 0x90),
+    "empty topic": ("30 03 0000 00", V5, "PUBLISH: '' is not a topic name", 0x90),
+    "wildcard in topic": ("30 04 0001 23 00", V5, "PUBLISH: '#' is not a topic name", 0x90),
     "topic not utf-8": ("30 04 0001 ff 00", V5, "PUBLISH: text is not UTF-8", 0x81),
     "topic with half a surrogate": ("30 05 0003 eda080", V4, "PUBLISH: text is not", 0x81),
     "topic overlong": ("30 04 0002 c080", V4, "PUBLISH: text is not UTF-8", 0x81),
@@ -265,7 +265,7 @@ def test_oversized_publication_has_to_make_sense_too():
     for text, message in {
         "36 8010 0001 61 0001": "flags",
         "32 8010 0001 61 0000": "packet id 0",
-        "30 8010 0001 2b": "no topic name",
+        "30 8010 0001 2b": "not a topic name",
     }.items():
         with pytest.raises(BrokerMisbehaved, match=message):
             read(bytes.fromhex(text) + bytes(66_000), V4, bytes_max=256)

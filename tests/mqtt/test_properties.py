@@ -53,11 +53,11 @@ def test_split_takes_out_the_identifiers_and_leaves_the_rest(properties, identif
 @pytest.mark.parametrize(
     ("owner", "text", "message"),
     [
-        (PacketType.CONNACK, "7f", "CONNACK: property 0x7f, which does not exist"),
-        (PacketType.CONNACK, "00", "CONNACK: property 0x00, which does not exist"),
-        (PacketType.CONNACK, "8011 00000000", "CONNACK: property 0x80, which does not exist"),
-        (PacketType.CONNACK, "01 00", "CONNACK: payload format indicator does not belong here"),
-        (PacketType.CONNACK, "13 0001 13 0001", "CONNACK: server keep alive is there twice"),
+        (PacketType.CONNACK, "7f", "CONNACK: unknown property 0x7f"),
+        (PacketType.CONNACK, "00", "CONNACK: unknown property 0x00"),
+        (PacketType.CONNACK, "8011 00000000", "CONNACK: unknown property 0x80"),
+        (PacketType.CONNACK, "01 00", "CONNACK: payload format indicator is not allowed here"),
+        (PacketType.CONNACK, "13 0001 13 0001", "CONNACK: server keep alive occurs twice"),
         (PacketType.CONNACK, "21 0000", "CONNACK: receive maximum is 0"),
         (PacketType.CONNACK, "27 00000000", "CONNACK: maximum packet size is 0"),
         (PacketType.CONNACK, "24 02", "CONNACK: maximum qos is 2"),
@@ -66,9 +66,9 @@ def test_split_takes_out_the_identifiers_and_leaves_the_rest(properties, identif
         (PacketType.CONNACK, "21 00", "CONNACK: 2 bytes needed, 1 left"),
         (PacketType.CONNACK, "1f 0001 00", "CONNACK: text contains the null character"),
         (PacketType.SUBSCRIBE, "0b 00", "SUBSCRIBE: subscription identifier is 0"),
-        (PacketType.SUBSCRIBE, "0b 01 0b 02", "SUBSCRIBE: subscription identifier is there twice"),
-        (PacketType.WILL, "08 0001 2b", "WILL: '+' is no topic name"),
-        (PacketType.WILL, "08 0000", "WILL: '' is no topic name"),
+        (PacketType.SUBSCRIBE, "0b 01 0b 02", "SUBSCRIBE: subscription identifier occurs twice"),
+        (PacketType.WILL, "08 0001 2b", "WILL: '+' is not a topic name"),
+        (PacketType.WILL, "08 0000", "WILL: '' is not a topic name"),
     ],
 )
 def test_each_property_has_its_rules(owner, text, message):
@@ -79,7 +79,7 @@ def test_each_property_has_its_rules(owner, text, message):
     ("text", "message"),
     [
         ("03 26 0000 0000", "CONNACK: the last property crosses the end of 3 bytes"),
-        ("05 1f 0000", "CONNACK: 5 bytes of properties promised, 3 left"),
+        ("05 1f 0000", "CONNACK: 5 bytes of properties declared, 3 left"),
     ],
 )
 def test_length_must_fit(text, message):
@@ -91,12 +91,12 @@ def test_length_must_fit(text, message):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ("23 0001", "a topic alias, none was agreed"),
-        ("02 00000001 02 00000001", "message expiry interval is there twice"),
+        ("23 0001", "a topic alias, although none is allowed"),
+        ("02 00000001 02 00000001", "message expiry interval occurs twice"),
         ("01 02", "payload format indicator is 2"),
         ("0b 00", "subscription identifier is 0"),
-        ("11 00000000", "session expiry interval does not belong here"),
-        ("08 0001 23", "'#' is no topic name"),
+        ("11 00000000", "session expiry interval is not allowed here"),
+        ("08 0001 23", "'#' is not a topic name"),
     ],
 )
 def test_split_refuses(raw, message):

@@ -5,7 +5,7 @@ from hansa.mqtt.types import describe_connack_code, describe_reason
 
 def test_codes_have_words():
     assert describe_reason(0x8E) == "0x8e session taken over"
-    assert describe_reason(0xF0) == "0xf0 (a code that MQTT does not define)"
+    assert describe_reason(0xF0) == "0xf0 (not defined by MQTT)"
 
 
 def test_refusals_have_the_words_of_their_version():

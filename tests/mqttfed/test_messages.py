@@ -66,8 +66,8 @@ def test_what_follows_a_message_is_left_aside():
         ("federator/routing/t", bytes(19), "19 bytes are too few for federator/routing/"),
         ("federator/routing/t", bytes(12) + b"\x01" + bytes(7), "1 bytes of payload announced, 0"),
         ("federator/routing/t", bytes(12) + b"\xff" * 9, "18446744073709551615 bytes of payload"),
-        ("federator/core_ann/", bytes(16), "'federator/core_ann/' names no topic"),
-        ("federator/other/t", b"", "'federator/other/t' is no topic of mqtt-fed"),
+        ("federator/core_ann/", bytes(16), "'federator/core_ann/' contains no topic"),
+        ("federator/other/t", b"", "'federator/other/t' is not a topic of mqtt-fed"),
     ],
 )
 def test_what_is_no_message_is_refused_with_the_reason(name, payload, reason):

@@ -13,6 +13,7 @@ from hansa.mqttfed.effects import (
     PublishToClients,
     TopicCoreChanged,
 )
+from hansa.mqttfed.events import BrokerMessageReceived, FedTimerFired, TopicInterestChanged
 from hansa.mqttfed.messages import (
     BEACON_PREFIX,
     CORE_ANNOUNCEMENT_PREFIX,
@@ -23,13 +24,7 @@ from hansa.mqttfed.messages import (
     RoutedMessage,
     encode_message,
 )
-from hansa.mqttfed.node import (
-    BrokerMessageReceived,
-    FedNode,
-    FedTimerFired,
-    TopicInterestChanged,
-    TopicStatus,
-)
+from hansa.mqttfed.node import FedNode, TopicStatus
 from hansa.mqttfed.settings import FedSettings
 
 
@@ -85,7 +80,7 @@ def test_as_publisher_outside_the_mesh():
     assert outside.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 0.1) == [
         PublishAtNeighbour(1, "t", sent)
     ]
-    assert outside.handle(received(sent), 0.2) == [MessageIgnored("from no neighbour", "5")]
+    assert outside.handle(received(sent), 0.2) == [MessageIgnored("sender is not a neighbour", "5")]
     back = RoutedMessage(5, 1_000_000, 1, b"x")
     assert outside.handle(received(back), 0.2) == [MessageIgnored("duplicate")]
 
@@ -113,15 +108,15 @@ def test_interest_that_no_beacon_tells_counts_as_much():
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), MessageIgnored("no core is known")),
-        (received(RoutedMessage(9, 0, 2, b"x")), MessageIgnored("no core is known")),
-        (received(MembershipMessage(4, 7, 2)), MessageIgnored("no mesh, or no room for one")),
-        (received(MembershipMessage(4, 7, 9)), MessageIgnored("from no neighbour", "9")),
+        (BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), MessageIgnored("no core known")),
+        (received(RoutedMessage(9, 0, 2, b"x")), MessageIgnored("no core known")),
+        (received(MembershipMessage(4, 7, 2)), MessageIgnored("no mesh (or topics_max reached)")),
+        (received(MembershipMessage(4, 7, 9)), MessageIgnored("sender is not a neighbour", "9")),
         (
             BrokerMessageReceived(CORE_ANNOUNCEMENT_PREFIX + "t", b""),
             MessageIgnored("invalid", "0 bytes are too few for federator/core_ann/"),
         ),
-        (TopicInterestChanged(removed=("t",)), MessageIgnored("no mesh, or no room for one")),
+        (TopicInterestChanged(removed=("t",)), MessageIgnored("no mesh (or topics_max reached)")),
     ],
 )
 def test_what_leads_to_nothing_says_why(event, reason):
@@ -131,7 +126,7 @@ def test_what_leads_to_nothing_says_why(event, reason):
 def test_topics_and_what_was_seen_are_bounded():
     small = node(topics_max=1, seen_max=1)
     small.handle(BrokerMessageReceived(BEACON_PREFIX + "t", b""), 0.0)
-    full = [MessageIgnored("no mesh, or no room for one")]
+    full = [MessageIgnored("no mesh (or topics_max reached)")]
     assert small.handle(BrokerMessageReceived(BEACON_PREFIX + "u", b""), 0.0) == full
     assert small.handle(TopicInterestChanged(added=("u",)), 0.0) == full
     for number in (0, 1, 0):  # the first one has been forgotten when it comes again
@@ -144,7 +139,7 @@ def test_what_ended_before_a_message_came_is_not_used_for_it():
     late = node()
     late.handle(ANNOUNCED, 0.0)
     told = late.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 30.0)
-    assert told == [TopicCoreChanged("t", None), MessageIgnored("no core is known")]
+    assert told == [TopicCoreChanged("t", None), MessageIgnored("no core known")]
     assert (late.status(30.0), late.next_deadline()) == ({}, None)
 
 

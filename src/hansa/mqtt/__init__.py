@@ -1,8 +1,8 @@
-"""MQTT 3.1.1 and 5 as a client speaks it: pure, without clock, socket, chance or log of its own.
+"""An MQTT 3.1.1 and 5 client: pure, without clock, socket, randomness or log.
 
-`reader` turns bytes into packets, `writer` turns packets into bytes, `session` is one connection
-to one broker. A shell carries the bytes. What makes this client different: it never acknowledges,
-never chooses the id of a publication and never resends. Whoever owns the journal orders all three,
-because only the journal knows what is on disk. Nothing here knows the federation, and the broker is
-not trusted.
+`packet_reader` turns bytes into packets, `packet_writer` packets into bytes, and `connection` is
+the state machine of one connection to one broker. A shell carries the bytes. Unlike most client
+libraries it never acknowledges, never chooses the packet id of a publication and never resends on
+its own: the owner of the journal orders all three, because only the journal knows what is on disk.
+The package knows nothing of the federation and does not trust the broker.
 """

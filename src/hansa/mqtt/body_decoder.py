@@ -1,6 +1,7 @@
-"""What is inside each packet but PUBLISH, read with every rule that the standard has for it.
+"""The bodies of all packets except PUBLISH, decoded with every check of the standard.
 
-`read` gets the bytes of one whole packet. Who may send it, and when, is not known here.
+`decode_body` gets the bytes of one complete packet. It does not know who may send which packet, or
+when. Malformed bodies raise BrokerMisbehaved.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ _PROTOCOL_LEVELS = {
 }
 _SHARE = "$share/"
 
-# What each packet may say besides a refusal; of those, any code is taken for a no.
+# Success codes that each packet may carry. Any code from 0x80 on counts as a refusal.
 _SUCCESS_CODES: dict[PacketType, frozenset[int]] = {
     PacketType.CONNACK: frozenset((Reason.SUCCESS,)),
     PacketType.PUBACK: frozenset((Reason.SUCCESS, Reason.NO_MATCHING_SUBSCRIBERS)),
@@ -35,7 +36,8 @@ _SUCCESS_CODES: dict[PacketType, frozenset[int]] = {
 def decode_body(
     packet_type: PacketType, data: bytes, start: int, end: int, version: Version
 ) -> packets.AnyPacket:
-    """Return the packet whose body lies between `start` and `end`; raise BrokerMisbehaved."""
+    """Return the packet whose body is `data[start:end]`; raise BrokerMisbehaved if it is
+    malformed."""
     cursor = FieldCursor(data, start, end, packet_type.name)
     packet = _BODY_READERS[packet_type](cursor, packet_type, version)
     cursor.require_end()
@@ -55,7 +57,7 @@ def _read_properties(
     return properties.read_properties(cursor, kind) if version is Version.V5 else ()
 
 
-# ---------------------------------------------------------------- connecting
+# ---------------------------------------------------------------- CONNECT and CONNACK
 
 
 def _read_connect(cursor: FieldCursor, kind: PacketType, _: Version) -> packets.ConnectPacket:
@@ -99,8 +101,8 @@ def _read_connack(cursor: FieldCursor, kind: PacketType, version: Version) -> pa
     if flags > 1 or (flags and reason):  # [MQTT-3.2.2-1], [MQTT-3.2.2-6]
         raise cursor.make_error(f"flags 0x{flags:02x} with code 0x{reason:02x}")
     connack_properties: properties.Properties = ()
-    # A broker that does not know our version refuses in the form of its own: MQTT 5 has at least
-    # a length of properties, 3.1.1 has not.
+    # A broker that does not support our version refuses in the format of its own version. MQTT 5
+    # has at least the length of the properties; 3.1.1 does not.
     if cursor.remaining if reason else version is Version.V5:
         connack_properties = properties.read_properties(cursor, kind)
         if 0 < reason < REFUSAL_CODE_MIN:
@@ -148,7 +150,7 @@ def _read_handshake_packet(
     )
 
 
-# ---------------------------------------------------------------- subscribing
+# ---------------------------------------------------------------- subscriptions
 
 
 def _read_subscribe(
@@ -189,7 +191,7 @@ def _read_suback(cursor: FieldCursor, kind: PacketType, version: Version) -> pac
 
 def _read_reasons(cursor: FieldCursor, kind: PacketType) -> bytes:
     if not cursor.remaining:
-        raise cursor.make_error("no reason codes, there is one for each filter")
+        raise cursor.make_error("no reason codes, expected one per filter")
     reasons = cursor.read_rest()
     for reason in sorted(set(reasons)):
         if reason < REFUSAL_CODE_MIN and reason not in _SUCCESS_CODES[kind]:
@@ -218,7 +220,7 @@ def _read_unsuback(
     return packets.UnsubAckPacket(packet_id, _read_reasons(cursor, kind), packet_properties)
 
 
-# ---------------------------------------------------------------- the table
+# ---------------------------------------------------------------- decoders by packet type
 
 _PING_REQ, _PING_RESP = packets.PingReqPacket(), packets.PingRespPacket()
 

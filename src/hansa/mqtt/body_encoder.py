@@ -1,6 +1,6 @@
-"""How each packet but PUBLISH is written: the mirror of `bodies`.
+"""The bodies of all packets except PUBLISH, encoded: the mirror of `body_decoder`.
 
-Only the form is kept here; whether it makes sense, `writer` finds out by reading it back.
+This module only lays out fields. `packet_writer` validates the result by decoding it again.
 """
 
 from hansa.mqtt import packets
@@ -30,7 +30,7 @@ _BRIDGE_BIT = 0x80
 
 
 def encode_body(packet: packets.Packet, version: Version) -> tuple[PacketType, bytes]:
-    """Return what kind of packet this is, and its body; raise ValueError if it has no bytes."""
+    """Return the packet type and the body; raise ValueError if the packet cannot be encoded."""
     packet_type = _PACKET_TYPES[type(packet)]
     match packet:
         case packets.ConnectPacket():
@@ -70,14 +70,12 @@ def _encode_properties(packet_properties: Properties, kind: PacketType, version:
 def _encode_reason(
     reason: int, packet_properties: Properties, kind: PacketType, version: Version
 ) -> bytes:
-    """Reason code and properties, both left out when they say nothing."""
+    """Encode reason code and properties; both are left out if they are empty."""
     if not reason and not packet_properties:
         return b""
     if version is Version.V311:
         raise ValueError(f"{kind.name}: a reason or properties, which 3.1.1 does not have")
-    if (
-        not packet_properties and kind is not PacketType.AUTH
-    ):  # AUTH may leave out both or none [3.15.2.1]
+    if not packet_properties and kind is not PacketType.AUTH:  # AUTH has both or neither [3.15.2.1]
         return write_integer(reason, 1)
     return write_integer(reason, 1) + write_properties(packet_properties, kind)
 

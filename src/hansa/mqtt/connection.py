@@ -1,22 +1,23 @@
-"""One connection of a client to its broker, from CONNECT to the end.
+"""The state machine of one connection to a broker, from CONNECT to the end.
 
-`handle(event, now)` applies one input and returns what must be done and told, in order;
-`next_deadline()` says when TimerFired is due. A broker cannot make it raise: what MQTT forbids
-becomes ProtocolViolation and the end. A caller who orders what cannot be is told so by ValueError;
-that is a bug of the caller's, and the session is not to be used any further.
+`handle(event, now)` applies one input and returns the effects in the order to perform them;
+`next_deadline()` says when TimerFired is due. A broker cannot make it raise: a violation of MQTT
+ends the connection with ProtocolViolation. An invalid command raises ValueError. That is a bug of
+the caller, and the connection must not be used any further.
 
-What a client library usually hides, the caller decides here:
+The caller decides what most client libraries hide:
 
-- Nothing is acknowledged unless it is ordered, so that a publication can be on disk before.
-- Publications have the packet ids that the caller gives them, so that they can be found again after
-  a crash. SUBSCRIBE and UNSUBSCRIBE have ids of their own (`requests`).
-- Nothing is sent again. After a reconnection the caller orders what the broker may not have:
-  PUBLISH with `dup`, or PUBREL alone. PUBREL for an id of an earlier connection is always allowed,
-  and one from the broker is always told.
+- Nothing is acknowledged unless the caller orders it, so a publication can be on disk before.
+- The caller chooses the packet ids of publications, so it can find them again after a crash.
+  SUBSCRIBE and UNSUBSCRIBE have packet ids of their own (`in_flight`).
+- Nothing is resent. After a reconnection the caller orders what the broker may not have: PUBLISH
+  with `dup`, or PUBREL alone. A PUBREL for an id of an earlier connection is always allowed, and
+  one from the broker is always reported.
 
-A session is one connection and ends with it; a reconnection is a new session. So an acknowledgement
-that comes late, after its connection, goes to the session that is over and is ignored there. On the
-next connection it might confirm another publication with the same id.
+An MQTT session outlives connections; this object does not. A reconnection is a new
+ClientConnection, so a late acknowledgement goes to the ended connection and is ignored there. On
+the next connection it could confirm another publication with the same id.
+`agent.broker.connection.Connection` is the shell that carries the bytes.
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ _RETURN_CODE_BAD_VERSION = 1  # a return code of 3.1.1
 
 @dataclass(frozen=True, slots=True)
 class _NotOpened:
-    """The connection does not stand yet."""
+    """The transport is not open yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +57,17 @@ class _AwaitingConnAck:
 
 @dataclass(frozen=True, slots=True)
 class _ConnectionEnded:
-    """The connection is over."""
+    """The connection has ended."""
 
     reason: str
 
 
 class ClientConnection:
-    """One connection."""
+    """The protocol state of one connection."""
 
     __slots__ = ("_options", "_reader", "_state", "_writer")
 
     def __init__(self, options: ConnectOptions) -> None:
-        """Prepare; Opened starts it."""
         self._options = options
         self._reader = PacketReader(options.version, options.packet_bytes_max)
         self._writer = PacketWriter(options.version)
@@ -77,16 +77,16 @@ class ClientConnection:
 
     @property
     def quota(self) -> int:
-        """How many publications of QoS 1 and 2 may now be ordered."""
+        """Publications of QoS 1 and 2 that may be sent now."""
         return self._state.quota if isinstance(self._state, EstablishedConnection) else 0
 
     @property
     def request_quota(self) -> int:
-        """How many Subscribe and Unsubscribe may now be ordered."""
+        """Subscribe and Unsubscribe commands that are accepted now."""
         return self._state.request_quota if isinstance(self._state, EstablishedConnection) else 0
 
     def next_deadline(self) -> float | None:
-        """When TimerFired is next due. Read it again after every input."""
+        """Return when TimerFired is due. Read it again after every input."""
         match self._state:
             case _AwaitingConnAck(due):
                 return due
@@ -95,10 +95,10 @@ class ClientConnection:
         return None
 
     def handle(self, event: Input, now: float) -> list[Effect]:
-        """Apply one input and return what must now be done and told, in order."""
+        """Apply one input and return the effects, in order."""
         state = self._state
         if isinstance(state, EstablishedConnection):
-            match event:  # traffic first: all the rest is rare
+            match event:  # traffic first: everything else is rare
                 case inputs.Received(data):
                     return self._receive(data, now)
                 case inputs.Publish(batch):
@@ -113,7 +113,7 @@ class ClientConnection:
     ) -> list[Effect]:
         match event:
             case inputs.TimerFired() if online.keep_alive.has_timed_out(now):
-                text = f"no sign of life for {self._options.answer_timeout:g} seconds"
+                text = f"no response for {self._options.answer_timeout:g} seconds"
                 return self._end_connection(effects.Disconnected(None, text, by_broker=False))
             case inputs.TimerFired() if not online.keep_alive.is_ping_due(now):
                 return []
@@ -127,7 +127,7 @@ class ClientConnection:
                 return self._disconnect(event)
             case inputs.Closed(reason):
                 return self._end_connection(effects.Disconnected(None, reason, by_broker=False))
-        raise ValueError(f"{type(event).__name__} when the session is online")
+        raise ValueError(f"{type(event).__name__} on an established connection")
 
     def _handle_offline(
         self, event: Input, state: _NotOpened | _AwaitingConnAck | _ConnectionEnded, now: float
@@ -143,14 +143,14 @@ class ClientConnection:
             case ((inputs.Closed() | inputs.TimerFired()), _AwaitingConnAck(due)):
                 return self._end_without_connack(event, due, now)
             case ((inputs.Received() | inputs.Closed() | inputs.TimerFired()), _ConnectionEnded()):
-                return []  # whoever ended it knows
+                return []  # the end was reported already
             case inputs.Publish(batch), _ConnectionEnded(reason):
                 return [effects.PublishNotSent(batch, reason, connection_ended=True)]
             case _, _ConnectionEnded(reason) if not isinstance(event, inputs.Opened):
                 return [effects.InputIgnored(f"{type(event).__name__}: {reason}")]
-        raise ValueError(f"{type(event).__name__} when the session is {state}")
+        raise ValueError(f"{type(event).__name__} in state {state}")
 
-    # ------------------------------------------------------------ what the broker sends
+    # ------------------------------------------------------------ received packets
 
     def _receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Effect]:
         if isinstance(self._state, EstablishedConnection):
@@ -166,7 +166,7 @@ class ClientConnection:
             for kind, run in groupby(decoded, type):
                 self._receive_batch(kind, list(run), output, now)
         except BrokerMisbehaved as error:
-            fault = error  # in what came before the other fault, if there was one
+            fault = error  # in a packet before the malformed one, if there was one
         if fault is not None and not isinstance(self._state, _ConnectionEnded):
             output += self._end_with_violation(fault)
         return output
@@ -174,7 +174,7 @@ class ClientConnection:
     def _receive_batch(
         self, packet_class: type, batch: list[packets.AnyPacket], output: list[Effect], now: float
     ) -> None:
-        """Take packets of one kind. What comes after the end means nothing."""
+        """Handle packets of one type. Packets after the end are ignored."""
         state = self._state
         if type(state) is EstablishedConnection and packet_class is not packets.DisconnectPacket:
             state.receive(packet_class, batch, output, now)
@@ -186,7 +186,7 @@ class ClientConnection:
             case packets.ConnAckPacket() as connack, _AwaitingConnAck() if len(batch) == 1:
                 output += self._receive_connack(connack, now)
             case _, _AwaitingConnAck():
-                problem = f"{packets.packet_name(packet_class)}: the first packet is one CONNACK"
+                problem = f"{packets.packet_name(packet_class)}: expected exactly one CONNACK first"
                 raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
     def _receive_connack(self, connack: packets.ConnAckPacket, now: float) -> list[Effect]:
@@ -194,18 +194,20 @@ class ClientConnection:
             text = _append_broker_text(describe_connack_code(connack.reason), connack.properties)
             return self._end_connection(self._make_refusal(connack.reason, text))
         if connack.session_present and self._options.clean_start:  # [MQTT-3.2.2-2]
-            raise BrokerMisbehaved("CONNACK: a session, none was wanted", Reason.PROTOCOL_ERROR)
+            raise BrokerMisbehaved(
+                "CONNACK: session present, although clean start was requested",
+                Reason.PROTOCOL_ERROR,
+            )
         granted = limits.limits_from_connack(connack, self._options)
         self._writer.set_packet_bytes_max(granted.packet_bytes_max)
         self._state = EstablishedConnection(self._options, granted, self._writer, now)
         return [effects.Connected(connack.session_present, granted)]
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ ending
 
     def _end_without_connack(
         self, event: inputs.Closed | inputs.TimerFired, deadline: float, now: float
     ) -> list[Effect]:
-        """No CONNACK came."""
         if isinstance(event, inputs.Closed):
             return self._end_connection(self._make_refusal(None, event.reason))
         if now < deadline:
@@ -215,11 +217,11 @@ class ClientConnection:
         return self._end_connection(effects.ConnectRefused(None, text, is_suspect, timed_out=True))
 
     def _make_refusal(self, reason: int | None, text: str) -> effects.ConnectRefused:
-        """Tell whether it may be our version that is refused, if there is another to try."""
+        """Make the refusal, and decide whether another protocol version is worth a try."""
         version_5 = self._options.version is Version.V5
         may_be_version = version_5 or self._options.bridge
         if may_be_version and reason not in (None, Reason.UNSUPPORTED_PROTOCOL_VERSION):
-            # Only a broker that does not know MQTT 5 answers it with a code of 3.1.1.
+            # Only a broker without MQTT 5 answers it with a return code of 3.1.1.
             may_be_version = (
                 reason < REFUSAL_CODE_MIN if version_5 else reason == _RETURN_CODE_BAD_VERSION
             )
@@ -230,11 +232,11 @@ class ClientConnection:
         if command.session_expiry is not None:
             packet_properties = ((Property.SESSION_EXPIRY_INTERVAL, command.session_expiry),)
         data = self._writer.encode(packets.DisconnectPacket(command.reason, packet_properties))
-        ending = effects.Disconnected(command.reason, "ordered to leave", by_broker=False)
+        ending = effects.Disconnected(command.reason, "disconnected by request", by_broker=False)
         return self._end_connection(ending, effects.Write(data))
 
     def _end_with_violation(self, fault: BrokerMisbehaved) -> list[Effect]:
-        """Leave, and in MQTT 5 say why."""
+        """Disconnect; in MQTT 5 with the reason."""
         ending = effects.ProtocolViolation(fault.reason, str(fault))
         if self._options.version is Version.V311:
             return self._end_connection(ending)
@@ -247,6 +249,6 @@ class ClientConnection:
 
 
 def _append_broker_text(text: str, packet_properties: Properties) -> str:
-    """Add what the broker said, and where it sends us."""
+    """Append the broker's reason string and server reference, if any."""
     shown = (Property.REASON_STRING, Property.SERVER_REFERENCE)
     return ", ".join([text, *(f"{value!r}" for name, value in packet_properties if name in shown)])

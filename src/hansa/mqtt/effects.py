@@ -1,7 +1,7 @@
-"""What a session wants done, and what it has to tell: the whole of its output, in order.
+"""The output of a connection: commands to perform and notifications, in order.
 
-*Orders* must be performed by the shell. The rest is *news*. The life of every connection ends with
-exactly one of ConnectRefused, Disconnected and ProtocolViolation, and with Close.
+The shell performs Write and Close. Every connection ends with exactly one of ConnectRefused,
+Disconnected and ProtocolViolation, followed by Close.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import msgspec
 from hansa.mqtt import packets
 from hansa.mqtt.limits import BrokerLimits
 
-# ---------------------------------------------------------------- orders
+# ---------------------------------------------------------------- commands
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -21,45 +21,45 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Close(msgspec.Struct, frozen=True):
-    """Close the connection once what was written before has left."""
+    """Close the transport after everything written before was sent."""
 
 
-# ---------------------------------------------------------------- the life of the connection
+# ---------------------------------------------------------------- start and end of the connection
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """The broker has accepted us."""
+    """The broker accepted the connection."""
 
     session_present: bool
-    """Whether it still knew us. If not, subscriptions and all handshakes of before are gone."""
+    """Whether the broker resumed a session. If not, subscriptions and handshakes are gone."""
     broker_limits: BrokerLimits
 
 
 class ConnectRefused(msgspec.Struct, frozen=True):
-    """The broker has not accepted us."""
+    """The broker did not accept the connection."""
 
     reason: int | None
-    """The code of its CONNACK; None if there was none."""
+    """The reason code of the CONNACK; None without a CONNACK."""
     text: str
     version_refused: bool
-    """Whether an older version (or 3.1.1 without the bridge bit) is worth a try. Some brokers close
-    the connection without a word instead of saying so, or leave it open; that counts too."""
+    """Whether another protocol version (or 3.1.1 without the bridge bit) is worth a try. Also set
+    if the broker closed the connection, or sent nothing, instead of naming the reason."""
     timed_out: bool = False
-    """Whether the connection stood and no answer came."""
+    """Whether the transport was open and no CONNACK came in time."""
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection has ended, or has to: nobody answers."""
+    """The connection has ended, or must end because the broker does not respond."""
 
     reason: int | None
-    """The code of a DISCONNECT; None if there was none."""
+    """The reason code of a DISCONNECT; None without a DISCONNECT."""
     text: str
     by_broker: bool
-    """Whether the broker said so. If it did not and we did not, nobody knows what arrived."""
+    """Whether the broker sent a DISCONNECT. If neither side did, it is unknown what arrived."""
 
 
 class ProtocolViolation(msgspec.Struct, frozen=True):
-    """The broker did what MQTT forbids, or exceeded what was agreed."""
+    """The broker violated MQTT or exceeded an agreed limit."""
 
     reason: int
     text: str
@@ -69,46 +69,47 @@ class ProtocolViolation(msgspec.Struct, frozen=True):
 
 
 class PublishReceived(msgspec.Struct, frozen=True):
-    """Publications, in the order they came. Those of QoS 1 and 2 wait for our answers."""
+    """Publications in the order of arrival. Those of QoS 1 and 2 await acknowledgement."""
 
     batch: Sequence[packets.PublishPacket]
 
 
 class ReceiveMaximumExceeded(msgspec.Struct, frozen=True):
-    """The broker has more publications under way to us than we allowed; told once a connection.
+    """The broker has more publications in flight to us than the receive maximum allows; reported
+    once per connection.
 
     MQTT calls it an error, but Mosquitto 2.0 does it whenever it resumes a session with a backlog,
-    and to leave would only make it resume again. What must be remembered of publications without
-    an answer is therefore bounded by the packet ids, not by the receive maximum.
+    and disconnecting would only make it resume again. The state for unacknowledged publications is
+    therefore bounded by the number of packet ids, not by the receive maximum.
     """
 
     maximum: int
 
 
 class OversizedPublishReceived(msgspec.Struct, frozen=True):
-    """A publication was too large to be read. At QoS 1 and 2 it still waits for our answer."""
+    """A publication was too large to be read. At QoS 1 and 2 it still awaits acknowledgement."""
 
     publication: packets.OversizedPublish
 
 
 class HandshakePacketsReceived(msgspec.Struct, frozen=True):
-    """Steps of handshakes, of one kind and in the order they came: PubAck, PubRec and PubComp for
-    what we published, PubRel for what the broker published."""
+    """Handshake packets of one type, in the order of arrival: PUBACK, PUBREC and PUBCOMP for our
+    publications, PUBREL for those of the broker."""
 
     batch: Sequence[packets.AnyHandshakePacket]
 
 
 class PublishNotSent(msgspec.Struct, frozen=True):
-    """These cannot be published at this broker, now or at all. No byte of them has left."""
+    """This broker cannot take these publications, now or ever. No byte of them was sent."""
 
     batch: Sequence[packets.PublishPacket | packets.PlainPublish]
     reason: str
     connection_ended: bool = False
-    """Whether that is because the session has ended: nothing is wrong with these."""
+    """Whether the only reason is that the connection has ended."""
 
 
 class Subscribed(msgspec.Struct, frozen=True):
-    """An answer to Subscribe, one code per filter: the granted QoS, or a refusal from 0x80 on."""
+    """The result of Subscribe, one code per filter: the granted QoS, or a refusal from 0x80 on."""
 
     subscriptions: tuple[packets.Subscription, ...]
     reasons: bytes
@@ -117,7 +118,7 @@ class Subscribed(msgspec.Struct, frozen=True):
 
 
 class Unsubscribed(msgspec.Struct, frozen=True):
-    """An answer to Unsubscribe, one code per filter."""
+    """The result of Unsubscribe, one code per filter."""
 
     filters: tuple[str, ...]
     reasons: bytes
@@ -125,14 +126,14 @@ class Unsubscribed(msgspec.Struct, frozen=True):
 
 
 class PingRespReceived(msgspec.Struct, frozen=True):
-    """The answer to our PINGREQ."""
+    """The broker answered our PINGREQ."""
 
     round_trip: float
     """Seconds."""
 
 
 class InputIgnored(msgspec.Struct, frozen=True):
-    """Something senseless but harmless was left aside."""
+    """A meaningless but harmless input was ignored."""
 
     reason: str
 

@@ -1,7 +1,10 @@
-"""What a session does between CONNACK and the end: orders become packets, packets become news.
+"""A connection between CONNACK and its end: commands become packets, packets become notifications.
 
-It keeps both sides to what was agreed. An order that breaks it raises ValueError; a broker that
-breaks it makes `take` raise BrokerMisbehaved. How a connection begins and ends is `session`'s.
+It enforces what both sides agreed. A command that violates it raises ValueError; a packet that
+violates it makes `receive` raise BrokerMisbehaved. `connection` handles start and end.
+
+The keep-alive timer counts silence of either side. MQTT only forbids silence of the client, but a
+client that publishes all the time would then never ping, and never notice a broker that hangs.
 """
 
 from collections.abc import Sequence
@@ -19,14 +22,12 @@ from hansa.mqtt.properties import Properties, Property, find_property
 from hansa.mqtt.types import PACKET_IDS_MAX, Reason, Version
 
 PING_AFTER_FRACTION = 0.5
-"""A sign of life is asked for after this part of the keep alive: well before the broker worries."""
+"""A PINGREQ is due after this fraction of the keep alive, well before the broker times out."""
 
 _PING = packets.PingReqPacket()
 
 
 class EstablishedConnection:
-    """A connection that the broker has accepted."""
-
     __slots__ = (
         "_maximum_reported",
         "_inbound_handshakes",
@@ -41,7 +42,6 @@ class EstablishedConnection:
     def __init__(
         self, options: ConnectOptions, broker_limits: BrokerLimits, writer: PacketWriter, now: float
     ) -> None:
-        """Start with nothing under way."""
         version_5 = options.version is Version.V5
         self._inbound_max = options.receive_maximum if version_5 else PACKET_IDS_MAX
         self._maximum_reported = False
@@ -50,24 +50,24 @@ class EstablishedConnection:
         self._requests = PendingRequests()
         self._broker_limits = broker_limits
         self._writer = writer
-        # A broker that wants no sign of life (0) gives one all the same.
+        # If the broker disables keep alive (0), this client still pings, to notice a hung broker.
         keep_alive = broker_limits.keep_alive or options.keep_alive
         self.keep_alive = KeepAliveTimer(keep_alive, options.answer_timeout, now)
 
     @property
     def quota(self) -> int:
-        """How many publications of QoS 1 and 2 may now be ordered."""
+        """Publications of QoS 1 and 2 that may be sent now."""
         return self._broker_limits.receive_maximum - self._outbound_handshakes.count
 
     @property
     def request_quota(self) -> int:
-        """How many subscriptions and their ends may now be ordered."""
+        """SUBSCRIBE and UNSUBSCRIBE packets that may be sent now."""
         return self._requests.remaining
 
-    # ------------------------------------------------------------ orders
+    # ------------------------------------------------------------ commands
 
     def publish(self, batch: Sequence[PublishPacket | PlainPublish], now: float) -> list[Effect]:
-        """Write publications; tell which cannot be written for this broker."""
+        """Write publications; report those that this broker cannot take."""
         output: list[Effect] = []
         if self._broker_limits.qos_max < 2 or not self._broker_limits.retain_available:
             batch = self._drop_unsupported(batch, output)
@@ -89,7 +89,7 @@ class EstablishedConnection:
     def _drop_unsupported(
         self, batch: Sequence[PublishPacket | PlainPublish], output: list[Effect]
     ) -> list[PublishPacket | PlainPublish]:
-        """Return what this broker can take [MQTT-3.2.2-11, MQTT-3.2.2-14]."""
+        """Return the publications that this broker supports [MQTT-3.2.2-11, MQTT-3.2.2-14]."""
         supported: list[PublishPacket | PlainPublish] = []
         for publish in batch:
             if isinstance(publish, tuple):
@@ -99,7 +99,9 @@ class EstablishedConnection:
                 output.append(effects.PublishNotSent((publish,), reason))
             elif publish.retain and not self._broker_limits.retain_available:
                 output.append(
-                    effects.PublishNotSent((publish,), "retained, which the broker does not do")
+                    effects.PublishNotSent(
+                        (publish,), "retained, which the broker does not support"
+                    )
                 )
             else:
                 supported.append(publish)
@@ -107,16 +109,15 @@ class EstablishedConnection:
 
     def _check_packet_ids(self, ids: list[int]) -> None:
         if len(ids) > self.quota:
-            raise ValueError(f"{len(ids)} publications, the broker has room for {self.quota}")
+            raise ValueError(f"{len(ids)} publications exceed the quota of {self.quota}")
         if min(ids) < 1 or max(ids) >= REQUEST_IDS_MIN:
             raise ValueError(f"packet ids {min(ids)} to {max(ids)}, not 1 to {REQUEST_IDS_MIN - 1}")
         if len(set(ids)) < len(ids) or any(each in self._outbound_handshakes for each in ids):
-            raise ValueError("a packet id that is still under way")
+            raise ValueError("a packet id is still in flight")
 
     def send_handshake_packets(
         self, batch: Sequence[packets.AnyHandshakePacket], now: float
     ) -> list[Effect]:
-        """Write steps of handshakes."""
         inbound, outbound = self._inbound_handshakes, self._outbound_handshakes
         for step in batch:
             packet_id = step.packet_id
@@ -127,15 +128,14 @@ class EstablishedConnection:
                     packet_id < REQUEST_IDS_MIN and outbound.resume(packet_id)
                 )
             if not is_next_step:
-                raise ValueError(f"{step}: this is not the next step of a handshake")
+                raise ValueError(f"{step}: not the next step of a handshake")
         return self._write(self._writer.encode_handshake_packets(batch), now)
 
     def subscribe(self, command: inputs.Subscribe, now: float) -> list[Effect]:
-        """Write a SUBSCRIBE."""
         packet_properties: Properties = ()
         if command.identifier is not None:
             if not self._broker_limits.subscription_ids_available:
-                raise ValueError("a subscription identifier, which this broker does not take")
+                raise ValueError("a subscription identifier, which this broker does not support")
             packet_properties = ((Property.SUBSCRIPTION_IDENTIFIER, command.identifier),)
         request = packets.SubscribePacket(
             self._requests.next_id(), command.subscriptions, packet_properties
@@ -143,7 +143,6 @@ class EstablishedConnection:
         return self._send_request(request, now)
 
     def unsubscribe(self, command: inputs.Unsubscribe, now: float) -> list[Effect]:
-        """Write an UNSUBSCRIBE."""
         request = packets.UnsubscribePacket(self._requests.next_id(), command.filters)
         return self._send_request(request, now)
 
@@ -158,7 +157,6 @@ class EstablishedConnection:
         return self._write(data, now)
 
     def ping(self, now: float) -> list[Effect]:
-        """Write a PINGREQ."""
         self.keep_alive.on_ping_sent(now)
         return [effects.Write(self._writer.encode(_PING))]
 
@@ -168,12 +166,12 @@ class EstablishedConnection:
         self.keep_alive.on_sent(now)
         return [effects.Write(data)]
 
-    # ------------------------------------------------------------ what the broker sends
+    # ------------------------------------------------------------ received packets
 
     def receive(
         self, packet_class: type, batch: list[Any], output: list[Effect], now: float
     ) -> None:
-        """Take packets of one kind, in order, and add the news; raise BrokerMisbehaved."""
+        """Handle packets of one type in order and append the effects; raise BrokerMisbehaved."""
         if packet_class is PublishPacket:
             self._receive_publications(batch, output)
         elif issubclass(packet_class, packets.HandshakePacket):
@@ -194,22 +192,25 @@ class EstablishedConnection:
             for publish in batch:
                 if not publish.qos or self._start_handshake(publish, output):
                     admitted.append(publish)
-        finally:  # what came before a fault counts
+        finally:  # packets before the invalid one count
             if admitted:
                 output.append(effects.PublishReceived(admitted))
 
     def _start_handshake(
         self, publish: PublishPacket | packets.OversizedPublish, output: list[Effect]
     ) -> bool:
-        """Begin the handshake of a publication of QoS 1 or 2; False if it has already begun."""
+        """Start the handshake of a QoS 1 or 2 publication; return False if it is in flight
+        already."""
         packet_id, inbound = publish.packet_id, self._inbound_handshakes
         if packet_id in inbound:
-            if publish.dup:  # forbidden by MQTT 5, and yet some brokers resend after a while
+            if publish.dup:  # MQTT 5 forbids it, but some brokers resend on a connection
                 output.append(
-                    effects.InputIgnored(f"PUBLISH {packet_id} again, it is not yet answered")
+                    effects.InputIgnored(
+                        f"PUBLISH {packet_id} was resent before it was acknowledged"
+                    )
                 )
                 return False
-            problem = f"PUBLISH: packet id {packet_id}, which is still under way"
+            problem = f"PUBLISH: packet id {packet_id} is still in flight"
             raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
         inbound.start(packet_id, publish.qos)
         if inbound.count > self._inbound_max and not self._maximum_reported:
@@ -234,9 +235,9 @@ class EstablishedConnection:
         finally:
             if accepted:
                 output.append(effects.HandshakePacketsReceived(accepted))
-            if ignored:  # one for all: a hostile broker must not fill the log
-                what = f"{len(ignored)} {packets.packet_name(type(batch[0]))} that nobody waits for"
-                output.append(effects.InputIgnored(f"{what}, packet id {ignored[0]} first"))
+            if ignored:  # one effect for all: a hostile broker must not fill the log
+                what = f"{len(ignored)} {packets.packet_name(type(batch[0]))} unexpected"
+                output.append(effects.InputIgnored(f"{what}, first packet id {ignored[0]}"))
 
     def _accept_acknowledgement(self, packet: packets.AnyHandshakePacket) -> bool:
         if self._outbound_handshakes.advance(packet):
@@ -244,18 +245,19 @@ class EstablishedConnection:
         if packet.packet_id not in self._outbound_handshakes:
             return False
         name = packets.packet_name(type(packet))
-        problem = f"{name}: not the next step for packet id {packet.packet_id}"
+        problem = f"{name}: not the next step of packet id {packet.packet_id}"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
     def _accept_release(self, packet: packets.AnyHandshakePacket) -> bool:
-        """A PUBREL for an unknown id ends a handshake of an earlier connection [MQTT-4.3.3-11]."""
+        """Accept a PUBREL; for an unknown id it ends a handshake of an earlier connection
+        [MQTT-4.3.3-11]."""
         if self._inbound_handshakes.advance(packet) or self._inbound_handshakes.resume(
             packet.packet_id
         ):
             return True
         if self._inbound_handshakes.expected_packet(packet.packet_id) is PubCompPacket:
-            return False  # sent again before our answer was ordered
-        problem = f"PUBREL: packet id {packet.packet_id} was not received with PUBREC"
+            return False  # resent before our PUBCOMP was ordered
+        problem = f"PUBREL: packet id {packet.packet_id} was not acknowledged with PUBREC"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
     def _receive_oversized(
@@ -276,16 +278,17 @@ class EstablishedConnection:
             case packets.PingRespPacket():
                 round_trip = self.keep_alive.on_ping_response(now)
                 if round_trip is None:
-                    return effects.InputIgnored("PINGRESP, nobody waits for it")
+                    return effects.InputIgnored("unexpected PINGRESP")
                 return effects.PingRespReceived(round_trip)
-        problem = f"{packets.packet_name(type(packet))}: out of place"
+        problem = f"{packets.packet_name(type(packet))}: unexpected packet"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 
 
 def _make_response_effect(
     request: packets.SubscribePacket | packets.UnsubscribePacket, reasons: bytes, text: str
 ) -> Effect:
-    """Return the news of an answer. One code may stand for all filters; none means yes."""
+    """Return the effect of a response. One code may stand for all filters; no code means
+    success."""
     if isinstance(request, packets.SubscribePacket):
         identifier = find_property(request.properties, Property.SUBSCRIPTION_IDENTIFIER, None)
         assert identifier is None or isinstance(identifier, int)
@@ -303,12 +306,12 @@ def _expand_reasons(reasons: bytes, count: int) -> bytes:
 
 
 class KeepAliveTimer:
-    """The clock of one connection."""
+    """When to ping the broker, and when to give the connection up."""
 
     __slots__ = ("_last_received", "_interval", "_ping_sent_at", "_last_sent", "_timeout")
 
     def __init__(self, keep_alive: int, timeout: float, now: float) -> None:
-        """Start; a keep alive of 0 seconds never asks."""
+        """Start the timer; a keep alive of 0 seconds never pings."""
         self._interval = keep_alive * PING_AFTER_FRACTION
         self._timeout = timeout
         self._last_sent = now
@@ -316,36 +319,33 @@ class KeepAliveTimer:
         self._ping_sent_at: float | None = None
 
     def on_sent(self, now: float) -> None:
-        """Something was sent."""
         self._last_sent = now
 
     def on_received(self, now: float) -> None:
-        """Something arrived. While a PINGREQ is open, that is a sign of life like any other."""
+        """Any packet counts as a response to an outstanding PINGREQ."""
         self._last_received = now
 
     def on_ping_sent(self, now: float) -> None:
-        """A PINGREQ was sent; the first that is open decides."""
+        """The oldest unanswered PINGREQ decides about the timeout."""
         self._last_sent = now
         if self._ping_sent_at is None:
             self._ping_sent_at = now
 
     def on_ping_response(self, now: float) -> float | None:
-        """A PINGRESP came: return the seconds that it took, or None if nobody had asked."""
+        """Return the round-trip time in seconds, or None if no PINGREQ was outstanding."""
         pinged, self._ping_sent_at = self._ping_sent_at, None
         return None if pinged is None else now - pinged
 
     def is_ping_due(self, now: float) -> bool:
-        """Whether to ask now."""
         due = self._ping_deadline()
         return due is not None and now >= due
 
     def has_timed_out(self, now: float) -> bool:
-        """Whether nobody answers."""
         limit = self._timeout_deadline()
         return limit is not None and now >= limit
 
     def next_deadline(self) -> float | None:
-        """When `is_due` or `is_over` may next be true."""
+        """Return when `is_ping_due` or `has_timed_out` may next become true."""
         return min(
             (due for due in (self._ping_deadline(), self._timeout_deadline()) if due is not None),
             default=None,
@@ -354,7 +354,7 @@ class KeepAliveTimer:
     def _ping_deadline(self) -> float | None:
         if not self._interval:
             return None
-        # Who has asked need not ask again for an answer, but still must not be silent.
+        # With a PINGREQ outstanding only our own silence makes the next one due.
         since = (
             self._last_sent
             if self._ping_sent_at is not None

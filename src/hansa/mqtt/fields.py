@@ -1,7 +1,7 @@
-"""The data types of MQTT [1.5] and their bytes: integers, variable integers, text, binary.
+"""The data types of MQTT [1.5]: integers, variable byte integers, UTF-8 strings and binary data.
 
-`Cursor` reads them from what a broker sent and raises BrokerMisbehaved; the functions write them
-and raise ValueError, because what cannot be written is our own mistake.
+`FieldCursor` reads them from received bytes and raises BrokerMisbehaved. The functions write them
+and raise ValueError, because a value that cannot be written is our own mistake.
 """
 
 import re
@@ -13,7 +13,7 @@ VARIABLE_INTEGER_MAX = 268_435_455
 """The largest variable byte integer: four bytes of seven bits [1.5.5]."""
 
 FIELD_BYTES_MAX = 65_535
-"""Bytes of a text or of binary data: what two bytes of length can say [1.5.4, 1.5.6]."""
+"""The longest string or binary field: its length has two bytes [1.5.4, 1.5.6]."""
 
 _PLANE_NONCHARACTERS = "".join(
     chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17)
@@ -22,18 +22,18 @@ _REFUSABLE_CHARACTERS = re.compile(f"[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANE_NON
 
 
 def has_refusable_characters(text: str) -> bool:
-    """Whether a receiver may end the connection over a text: it has control characters or what
-    Unicode calls non-characters [1.5.4]. Mosquitto does, others do not."""
+    """Whether a receiver may close the connection because of this text: it contains control
+    characters or Unicode non-characters [1.5.4]. Mosquitto does, other brokers do not."""
     return _REFUSABLE_CHARACTERS.search(text) is not None
 
 
 class FieldCursor:
-    """A place in some bytes, up to an end that no field may cross."""
+    """A read position in a buffer, with an end that no field may cross."""
 
     __slots__ = ("_data", "_end", "_context", "position")
 
     def __init__(self, data: bytes, position: int, end: int, context: str) -> None:
-        """Start at `at`; `place` begins every complaint."""
+        """Start at `at`; `context` begins every error message."""
         self._data = data
         self._end = end
         self._context = context
@@ -41,17 +41,14 @@ class FieldCursor:
 
     @property
     def remaining(self) -> int:
-        """Bytes up to the end."""
         return self._end - self.position
 
     def make_error(
         self, message: str, reason: Reason = Reason.MALFORMED_PACKET
     ) -> BrokerMisbehaved:
-        """Return the error to raise here."""
         return BrokerMisbehaved(f"{self._context}: {message}", reason)
 
     def read_bytes(self, count: int) -> bytes:
-        """Read so many bytes."""
         start = self.position
         if count > self._end - start:
             raise self.make_error(f"{count} bytes needed, {self._end - start} left")
@@ -59,26 +56,25 @@ class FieldCursor:
         return self._data[start : self.position]
 
     def read_rest(self) -> bytes:
-        """Read all that is left."""
         return self.read_bytes(self.remaining)
 
     def read_byte(self) -> int:
-        """Read one byte."""
         return self.read_bytes(1)[0]
 
     def read_integer(self, size: int) -> int:
-        """Read an integer of so many bytes."""
+        """Read an integer of `size` bytes."""
         return int.from_bytes(self.read_bytes(size), "big")
 
     def read_packet_id(self) -> int:
-        """Read a packet id, which is never 0 [MQTT-2.2.1-3]."""
+        """Read a packet id, which must not be 0 [MQTT-2.2.1-3]."""
         packet_id = self.read_integer(2)
         if not packet_id:
             raise self.make_error("packet id 0", Reason.PROTOCOL_ERROR)
         return packet_id
 
     def read_variable_integer(self) -> int:
-        """Read a variable byte integer: at most four bytes, and none too many [MQTT-1.5.5-1]."""
+        """Read a variable byte integer: at most four bytes, and no more than it needs
+        [MQTT-1.5.5-1]."""
         value = 0
         for shift in (0, 7, 14, 21):
             byte = self.read_byte()
@@ -90,11 +86,10 @@ class FieldCursor:
         raise self.make_error("a variable integer of more than 4 bytes")
 
     def read_binary(self) -> bytes:
-        """Read binary data."""
         return self.read_bytes(self.read_integer(2))
 
     def read_text(self) -> str:
-        """Read a text: strict UTF-8 without the null character [MQTT-1.5.4-1, -2]."""
+        """Read a UTF-8 string; the null character is forbidden [MQTT-1.5.4-1, -2]."""
         try:
             text = self.read_binary().decode()
         except UnicodeDecodeError as error:
@@ -106,20 +101,20 @@ class FieldCursor:
         return text
 
     def read_topic(self) -> str:
-        """Read the name of a topic: a text that is not empty and has no wildcard."""
+        """Read a topic name: not empty and without wildcards."""
         topic = self.read_text()
         if not topic or "+" in topic or "#" in topic:  # [MQTT-3.3.2-2], [MQTT-4.7.3-1]
-            raise self.make_error(f"{topic[:60]!r} is no topic name", Reason.TOPIC_NAME_INVALID)
+            raise self.make_error(f"{topic[:60]!r} is not a topic name", Reason.TOPIC_NAME_INVALID)
         return topic
 
     def require_end(self) -> None:
-        """Require that nothing is left."""
+        """Require that all bytes were read."""
         if self.position != self._end:
             raise self.make_error(f"{self.remaining} bytes too many")
 
 
 def write_integer(value: int, size: int) -> bytes:
-    """Return an integer in so many bytes."""
+    """Encode an integer in `size` bytes."""
     try:
         return value.to_bytes(size, "big")
     except OverflowError:
@@ -127,16 +122,14 @@ def write_integer(value: int, size: int) -> bytes:
 
 
 def write_packet_id(packet_id: int) -> bytes:
-    """Return a packet id in two bytes."""
     if not 0 < packet_id <= PACKET_IDS_MAX:
-        raise ValueError(f"packet id {packet_id}, they go from 1 to {PACKET_IDS_MAX}")
+        raise ValueError(f"packet id {packet_id}, not 1 to {PACKET_IDS_MAX}")
     return packet_id.to_bytes(2, "big")
 
 
 def write_variable_integer(value: int) -> bytes:
-    """Return a variable byte integer."""
     if not 0 <= value <= VARIABLE_INTEGER_MAX:
-        raise ValueError(f"{value}, a variable integer goes from 0 to {VARIABLE_INTEGER_MAX}")
+        raise ValueError(f"variable integer {value}, not 0 to {VARIABLE_INTEGER_MAX}")
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -146,15 +139,15 @@ def write_variable_integer(value: int) -> bytes:
 
 
 def write_binary(data: bytes) -> bytes:
-    """Return binary data behind its length."""
+    """Encode binary data with its length."""
     if len(data) > FIELD_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes, the limit of a field is {FIELD_BYTES_MAX}")
     return len(data).to_bytes(2, "big") + data
 
 
 def write_text(text: str) -> bytes:
-    """Return a text behind its length."""
+    """Encode a UTF-8 string with its length."""
     try:
         return write_binary(text.encode())
     except UnicodeEncodeError:
-        raise ValueError("a text with half a surrogate pair has no UTF-8") from None
+        raise ValueError("text with an unpaired surrogate has no UTF-8") from None

@@ -27,10 +27,10 @@ from hansa.mqtt.packets import (
 from hansa.mqtt.types import PACKET_IDS_MAX, Reason
 
 REQUEST_IDS_MIN = 65_000
-"""The first id for requests: publications have the ids from 1 to the one before it."""
+"""The first packet id for requests; publications use the ids from 1 to the one before."""
 
 REQUESTS_MAX = PACKET_IDS_MAX - REQUEST_IDS_MIN + 1
-"""Requests that can wait at the same time."""
+"""Requests that can be pending at the same time."""
 
 Request = SubscribePacket | UnsubscribePacket
 
@@ -49,33 +49,33 @@ _NEXT_STEP: dict[HandshakePacketType, HandshakePacketType] = {
 
 
 class InFlightHandshakes:
-    """All that are under way in one direction; never more than there are packet ids."""
+    """The handshakes in flight in one direction; at most one per packet id."""
 
     __slots__ = ("_next", "_resumed")
 
     def __init__(self) -> None:
-        """Start a connection: none are under way."""
         self._next: dict[int, HandshakePacketType] = {}
         self._resumed: dict[int, None] = {}
 
     @property
     def count(self) -> int:
-        """How many count against the receive maximum: not those that were resumed [4.9]."""
+        """Handshakes that count against the receive maximum; resumed ones do not [4.9]."""
         return len(self._next) - len(self._resumed)
 
     def __contains__(self, packet_id: int) -> bool:
         return packet_id in self._next
 
     def expected_packet(self, packet_id: int) -> HandshakePacketType | None:
-        """Return the next step of a handshake, or None if there is no such handshake."""
+        """Return the next packet of a handshake, or None if there is no such handshake."""
         return self._next.get(packet_id)
 
     def start(self, packet_id: int, qos: int) -> None:
-        """A PUBLISH was sent."""
+        """Start the handshake of a PUBLISH."""
         self._next[packet_id] = _FIRST_RESPONSE[qos]
 
     def resume(self, packet_id: int) -> bool:
-        """A PUBREL was sent for a PUBLISH of an earlier connection; False if it is of this one."""
+        """Start at PUBREL, for a PUBLISH of an earlier connection; return False if the id is in
+        flight."""
         if packet_id in self._next:
             return False
         self._next[packet_id] = PubCompPacket
@@ -83,7 +83,7 @@ class InFlightHandshakes:
         return True
 
     def advance(self, packet: AnyHandshakePacket) -> bool:
-        """Take the next step; return False if this is not it."""
+        """Advance by one packet; return False if it is not the expected one."""
         packet_id, kind = packet.packet_id, type(packet)
         if self._next.get(packet_id) is not kind:
             return False
@@ -97,24 +97,23 @@ class InFlightHandshakes:
 
 
 class PendingRequests:
-    """The requests of one connection."""
+    """The requests of one connection that wait for their response."""
 
     __slots__ = ("_last_id", "_waiting")
 
     def __init__(self) -> None:
-        """Start with none."""
         self._waiting: dict[int, Request] = {}
         self._last_id = PACKET_IDS_MAX
 
     @property
     def remaining(self) -> int:
-        """How many more may wait."""
+        """Requests that can still be sent."""
         return REQUESTS_MAX - len(self._waiting)
 
     def next_id(self) -> int:
-        """Return a free id, a long unused one before others; raise ValueError if there is none."""
+        """Return the least recently used free id; raise ValueError if there is none."""
         if not self.remaining:
-            raise ValueError(f"{REQUESTS_MAX} requests wait for answers, no more can be made")
+            raise ValueError(f"{REQUESTS_MAX} requests are pending, the limit is reached")
         candidate = self._last_id
         while True:
             candidate = REQUEST_IDS_MIN if candidate == PACKET_IDS_MAX else candidate + 1
@@ -122,16 +121,17 @@ class PendingRequests:
                 return candidate
 
     def add(self, request: Request) -> None:
-        """A request was sent under the id that `next_id` gave."""
+        """Add a request that was sent with the id from `next_id`."""
         self._last_id = request.packet_id
         self._waiting[request.packet_id] = request
 
     def match_response(self, response: SubAckPacket | UnsubAckPacket) -> Request:
-        """Return the request that this answers; raise BrokerMisbehaved if it answers none."""
+        """Remove and return the request of this response; raise BrokerMisbehaved if there is
+        none."""
         name = packet_name(type(response))
         request = self._waiting.get(response.packet_id)
         if request is None or _RESPONSE_TYPES[type(request)] is not type(response):
-            problem = f"an answer to request {response.packet_id}, which was not made"
+            problem = f"no pending request has packet id {response.packet_id}"
             raise BrokerMisbehaved(f"{name}: {problem}", Reason.PROTOCOL_ERROR)
         requested = (
             request.subscriptions if isinstance(request, SubscribePacket) else request.filters

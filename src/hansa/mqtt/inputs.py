@@ -1,7 +1,7 @@
-"""What can happen to a session, and what it can be told to do: the whole of its input.
+"""The input of a connection: events of the transport and commands of the caller.
 
-One is made for every read of the socket, so they are structs: frozen dataclasses cost five times as
-much to make.
+One is made for every read of the socket, so they are structs: a frozen dataclass costs five times
+as much to create.
 """
 
 from collections.abc import Sequence
@@ -10,65 +10,63 @@ import msgspec
 
 from hansa.mqtt import packets
 
-# ---------------------------------------------------------------- what happened
+# ---------------------------------------------------------------- events
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The connection to the broker stands."""
+    """The transport to the broker is open."""
 
 
 class Received(msgspec.Struct, frozen=True):
-    """Bytes arrived, cut anywhere."""
+    """Bytes arrived, split at any position."""
 
     data: bytes | bytearray | memoryview
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The connection is gone, by whomever."""
+    """The transport was closed by either side."""
 
     reason: str = "connection closed"
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """The deadline that the session named has come, or may have."""
+    """The deadline of the connection has passed, or may have."""
 
 
-# ---------------------------------------------------------------- orders
+# ---------------------------------------------------------------- commands
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Publish these, in this order. At QoS 1 and 2 the packet id is the caller's: 1 to 64999, not
-    under way, and no more of them than the session's `quota`."""
+    """Publish these in order. At QoS 1 and 2 the caller chooses the packet ids: from 1 to 64999,
+    not in flight, and at most `quota` of them."""
 
     batch: Sequence[packets.PublishPacket | packets.PlainPublish]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Send these steps of handshakes: PubAck, PubRec and PubComp for what the broker published,
-    PubRel for what we published. MQTT wants each kind in the order of the publications."""
+    """Send these handshake packets: PUBACK, PUBREC and PUBCOMP for publications of the broker,
+    PUBREL for ours. MQTT requires each type in the order of the publications."""
 
     batch: Sequence[packets.AnyHandshakePacket]
 
 
 class Subscribe(msgspec.Struct, frozen=True):
-    """Ask for publications. An identifier is for all filters of one order [3.8.2.1.2]."""
+    """Subscribe. One identifier covers all filters of the command [3.8.2.1.2]."""
 
     subscriptions: tuple[packets.Subscription, ...]
     identifier: int | None = None
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """Ask for no more of them."""
-
     filters: tuple[str, ...]
 
 
 class Ping(msgspec.Struct, frozen=True):
-    """Ask for a sign of life now, whether or not one is due."""
+    """Send a PINGREQ now, whether or not one is due."""
 
 
 class Disconnect(msgspec.Struct, frozen=True):
-    """Leave. The broker then publishes no will, unless the reason says so."""
+    """Disconnect. The broker then publishes no will, unless the reason requests it."""
 
     reason: int = 0
     session_expiry: int | None = None

@@ -1,6 +1,6 @@
-"""What a broker grants when it accepts a connection: the CONNACK's properties, with their defaults.
+"""The limits that a broker grants in CONNACK, with the defaults of the standard.
 
-`read` turns the one into the other; nothing here enforces anything.
+`limits_from_connack` extracts them; other modules enforce them.
 """
 
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ from hansa.mqtt.properties import Property, PropertyValue
 from hansa.mqtt.types import PACKET_BYTES_MAX, Reason, Version
 
 PACKET_BYTES_FLOOR = 64
-"""A broker that takes only smaller packets than this is of no use: handshakes need a few bytes."""
+"""Smallest usable maximum packet size: handshake packets need a few bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLimits:
-    """What this broker can do and how much of it, for this connection."""
+    """The capabilities and limits of the broker, for one connection."""
 
     version: Version
     client_id: str
-    """Ours, or the one that the broker chose because we had none."""
+    """Our client id, or the one that the broker assigned because we sent none."""
     keep_alive: int
-    """Seconds; ours, unless the broker asked for another."""
+    """Seconds; our value, unless the broker requested another."""
     session_expiry: int
-    """Seconds; ours, unless the broker asked for another."""
+    """Seconds; our value, unless the broker requested another."""
     receive_maximum: int = 65_535
-    """Publications at QoS 1 and 2 that may be under way to the broker."""
+    """Publications of QoS 1 and 2 that may be in flight to the broker."""
     packet_bytes_max: int = PACKET_BYTES_MAX
     qos_max: int = 2
     retain_available: bool = True
     topic_alias_maximum: int = 0
     wildcards_available: bool = True
     shared_subscriptions_available: bool = True
-    """Whether shared subscriptions work. Unknown in 3.1.1, so taken for granted."""
+    """Unknown in 3.1.1 and therefore assumed."""
     subscription_ids_available: bool = True
-    """Whether subscriptions may have identifiers; never in 3.1.1."""
+    """Always false in 3.1.1."""
 
 
 def limits_from_connack(connack: ConnAckPacket, options: ConnectOptions) -> BrokerLimits:
-    """Return what a broker that said yes grants; raise BrokerMisbehaved if that is unusable."""
+    """Return the limits of a successful CONNACK; raise BrokerMisbehaved if they are unusable."""
     connack_properties: dict[Property, PropertyValue] = dict(connack.properties)
 
     def number(name: Property, default: int) -> int:

@@ -1,4 +1,4 @@
-"""What a client says of itself when it connects, and how long it waits for answers."""
+"""The options of a connection: the content of CONNECT, and how long to wait for responses."""
 
 from dataclasses import dataclass, field
 
@@ -7,42 +7,41 @@ from hansa.mqtt.properties import Property, PropertyValue
 from hansa.mqtt.types import Version
 
 NEVER_EXPIRES = 0xFFFF_FFFF
-"""The session expiry that means: keep it until told otherwise [3.1.2.11.2]."""
+"""The session expiry interval of a session that never expires [3.1.2.11.2]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """One connection's options. A reconnection may use others, an older version for instance."""
+    """A reconnection may use other options, for example an older protocol version."""
 
     client_id: str
-    """Who we are to the broker. The same id resumes the session, and takes over a connection."""
+    """Our identity at the broker. The same id resumes the session and takes over a connection."""
     version: Version = Version.V5
     clean_start: bool = False
-    """Whether to forget the session of before. In 3.1.1 this also decides whether this one lasts:
-    it is then called clean session."""
+    """Whether to discard an existing session. In 3.1.1 (clean session) this also decides whether
+    the new session outlives the connection."""
     session_expiry: int = 0
     """Seconds that the broker keeps the session after the connection has ended; MQTT 5 only."""
     keep_alive: int = 30
-    """Seconds; the broker may give up a client that is silent for one and a half times this long,
-    and may ask for another value. A sign of life is asked for after half of it. 0 turns it off,
-    and with it the only way to notice a broker that hangs."""
+    """Seconds; the broker may drop a client that is silent for one and a half times this long, and
+    may request another value. The client pings after half of it. 0 disables it, and with it the
+    only way to notice a broker that hangs."""
     answer_timeout: float = 10.0
-    """Seconds of silence after a CONNECT or PINGREQ until the broker counts as dead."""
+    """Seconds of silence after CONNECT or PINGREQ until the broker counts as dead."""
     receive_maximum: int = 1_000
-    """Publications at QoS 1 and 2 that the broker may have under way to us; MQTT 5 only. Above
-    what one commit to disk takes, more brings nothing but a larger redelivery after a crash."""
+    """Publications of QoS 1 and 2 that the broker may have in flight to us; MQTT 5 only. More than
+    one commit to disk takes only makes the redelivery after a crash larger."""
     packet_bytes_max: int = 1 << 20
-    """Bytes of the largest packet that we take. An MQTT 5 broker drops larger publications for us;
-    from a 3.1.1 broker they come, and are reported without their payload."""
+    """Bytes of the largest packet that we accept. An MQTT 5 broker drops larger publications for
+    us; from a 3.1.1 broker they arrive and are reported without payload."""
     username: str | None = None
     password: bytes | None = field(default=None, repr=False)
     will: packets.Will | None = None
     bridge: bool = False
-    """3.1.1 only: ask not to be sent our own publications, in the way that bridges do it. A broker
-    that does not know it refuses the version."""
+    """3.1.1 only: ask the broker, in the way of bridges, not to send us our own publications. A
+    broker that does not know it refuses the version."""
 
     def make_connect_packet(self) -> packets.ConnectPacket:
-        """Return the packet that says all this."""
         connect_properties: list[tuple[Property, PropertyValue]] = []
         if self.version is Version.V5:
             connect_properties = [

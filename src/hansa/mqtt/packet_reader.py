@@ -1,12 +1,12 @@
-"""Bytes from a connection as packets, in batches: the one place where what a broker sends becomes
-values.
+"""Decodes received bytes into packets, in batches.
 
-`Reader` takes chunks as they come from the socket, cut anywhere. It raises BrokerMisbehaved for
-whatever no correct sender sends, and nothing else; how much it holds back is bounded by the largest
-packet that was agreed, and that is checked on a packet's header, before its body is waited for.
+`PacketReader` takes chunks as they come from the socket, split at any position. It raises
+BrokerMisbehaved for everything that a correct sender does not send, and nothing else. Its buffer is
+bounded by the agreed maximum packet size, which is checked on the header, before the body is
+buffered.
 
-PUBLISH is read in the loop itself, and topics are remembered: they repeat, and looking up their
-bytes is faster than decoding and checking them again.
+The loop itself decodes PUBLISH, and topics are cached: they repeat, and a lookup of their bytes is
+faster than decoding and checking them again.
 """
 
 from typing import NoReturn, TypeAlias
@@ -18,24 +18,24 @@ from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.types import PACKET_BYTES_MAX, PacketType, Reason, Side, Version
 
 PACKET_BYTES_LIMIT_MIN = 256
-"""No agreed packet size may be below this: packets this small are read without a look at it."""
+"""No agreed packet size may be below this: packets this small are read without a check."""
 
 CACHED_TOPICS_MAX = 8_192
 CACHED_TOPIC_BYTES_MAX = 256
-"""Topics that are remembered, and bytes of the longest of them: at most about 5 MB."""
+"""Number of cached topics, and bytes of the longest; about 5 MB at most."""
 
 CACHED_BLOCKS_MAX = 4_096
 CACHED_BLOCK_BYTES_MAX = 64
-"""Property blocks of publications that are remembered, and bytes of the longest: at most 2 MB."""
+"""Number of cached property blocks of publications, and bytes of the longest; 2 MB at most."""
 
 _PropertyBlock: TypeAlias = tuple[tuple[int, ...], bytes]
-"""The subscription identifiers of a publication, and all its other properties."""
+"""The subscription identifiers of a publication, and its other properties."""
 
 _HEADER_BYTES_MAX = 5
 _HEAD_BYTES_MAX = _HEADER_BYTES_MAX + 2 + FIELD_BYTES_MAX + 2  # header, topic, packet id
-_PUBLISH = _PLAIN = int(PacketType.PUBLISH) << 4  # plain is QoS 0 and not retained
+_PUBLISH = _PLAIN = int(PacketType.PUBLISH) << 4  # plain: QoS 0 and not retained
 
-# The lower four bits of a PUBLISH: QoS, retain, dup. There is no QoS 3, nor a resent QoS 0.
+# The lower four bits of a PUBLISH: QoS, retain, dup. QoS 3 and a DUP of QoS 0 are invalid.
 _FLAGS = {
     bits: (bits >> 1 & 3, bool(bits & 1), bool(bits & 8))
     for bits in range(16)
@@ -66,15 +66,16 @@ _FLAGGED_TYPES = {
     PacketType.PUBREL,
     PacketType.SUBSCRIBE,
     PacketType.UNSUBSCRIBE,
-}  # their lower four bits are 2, by decree
+}  # the standard fixes their lower four bits to 2
 
 
 def first_byte(kind: PacketType) -> int:
-    """Return the first byte of every packet of a kind that is not PUBLISH [table 2-2]."""
+    """Return the first byte of a packet type other than PUBLISH [table 2-2]."""
     return kind << 4 | (2 if kind in _FLAGGED_TYPES else 0)
 
 
-# Handshakes without a reason are as many as publications at QoS 1 and 2, and two bytes long.
+# Handshake packets without a reason are as frequent as QoS 1 and 2 publications; their body has two
+# bytes.
 _SHORT_HANDSHAKE_PACKETS = {
     first_byte(kind): answer for kind, answer in body_decoder.HANDSHAKE_PACKETS.items()
 }
@@ -99,9 +100,9 @@ class PacketReader:
     def __init__(
         self, version: Version, bytes_max: int = PACKET_BYTES_MAX, sender: Side = Side.BROKER
     ) -> None:
-        """Start at the beginning of a connection; `bytes_max` is for a whole packet.
+        """Start a connection; `bytes_max` limits a whole packet.
 
-        What a client sends starts with a CONNECT, and its version counts from there on.
+        A client's bytes start with a CONNECT, whose version applies from then on.
         """
         if bytes_max < PACKET_BYTES_LIMIT_MIN:
             raise ValueError(
@@ -110,9 +111,9 @@ class PacketReader:
         self._bytes_max = bytes_max
         self._sender = sender
         self._incomplete = bytearray()  # the beginning of a packet
-        self._bytes_needed = 0  # how long it must become before a look at it is worth while
+        self._bytes_needed = 0  # bytes of it that are needed for the next step
         self._oversized = False
-        self._bytes_to_skip = 0  # how much of an oversized publication is still to be thrown away
+        self._bytes_to_skip = 0  # bytes of an oversized publication still to discard
         self._topics: dict[bytes, str] = {}
         self._blocks: dict[bytes, _PropertyBlock] = {}
         self._set_version(version)
@@ -127,8 +128,8 @@ class PacketReader:
     def feed(self, chunk: bytes | bytearray | memoryview, output: list[packets.AnyPacket]) -> None:
         """Append the packets that are now complete.
 
-        When it raises BrokerMisbehaved, what came before the fault has been appended, and the
-        reader is of no further use.
+        If it raises BrokerMisbehaved, the packets before the fault have been appended, and the
+        reader must not be used any further.
         """
         if self._bytes_to_skip:
             skipped = min(self._bytes_to_skip, len(chunk))
@@ -139,7 +140,7 @@ class PacketReader:
             rest += chunk
             if len(rest) < self._bytes_needed:
                 return
-            data = bytes(rest)  # slices of bytes are faster than those of all other buffers
+            data = bytes(rest)  # slices of bytes are faster than those of other buffers
             rest.clear()
         else:
             data = bytes(chunk)
@@ -154,7 +155,8 @@ class PacketReader:
     # ------------------------------------------------------------ the loop
 
     def _read_packets(self, data: bytes, at: int, output: list[packets.AnyPacket]) -> int:
-        """Append all whole packets from `at` on; return where the first that is not begins."""
+        """Append all complete packets from `at` on; return where the first incomplete one
+        begins."""
         size, version_5 = len(data), self.version is Version.V5
         topics, seen, append = self._topics, self._blocks, output.append
         while at + 1 < size:
@@ -197,9 +199,10 @@ class PacketReader:
     def _read_publish(
         self, topic: str, first: int, data: bytes, at: int, end: int
     ) -> tuple[int, PublishPacket]:
-        """Read a PUBLISH with flags or properties from after its topic; return its payload's place.
+        """Read a PUBLISH with flags or properties from after its topic; return where its payload
+        begins.
 
-        Fields that cross the end are found by the caller, who compares that place with the end.
+        The caller detects fields that cross the end by comparing that position with the end.
         """
         qos, retain, dup = _FLAGS.get(first & 15) or self._refuse_flags(first)
         packet_id = 0
@@ -218,7 +221,7 @@ class PacketReader:
         return start, PublishPacket(topic, payload, qos, retain, dup, packet_id, block[0], block[1])
 
     def _read_properties(self, data: bytes, at: int, end: int) -> tuple[int, _PropertyBlock]:
-        """Read a PUBLISH's properties and remember them; return the place after them as well."""
+        """Read and cache a PUBLISH's properties; return also the position after them."""
         cursor = FieldCursor(data, at, end, "PUBLISH")
         raw = cursor.read_bytes(cursor.read_variable_integer())
         block = properties.split_publish_properties(raw)
@@ -238,7 +241,7 @@ class PacketReader:
         topic = cursor.read_topic()
         if cursor.position - body <= CACHED_TOPIC_BYTES_MAX:
             if len(self._topics) >= CACHED_TOPICS_MAX:
-                self._topics.clear()  # what is still in use comes back at once
+                self._topics.clear()  # topics in use return at once
             self._topics[data[body + 2 : cursor.position]] = topic
         return topic
 
@@ -265,8 +268,8 @@ class PacketReader:
     def _long_length(self, data: bytes, at: int) -> tuple[int, int]:
         """Return a length of more than one byte and where the body begins.
 
-        If either is not known yet or the packet is too large, so that it must not be read, the
-        length is more than there can be.
+        If the header is incomplete or the packet too large to be read, the returned length is
+        larger than any buffer.
         """
         header = self._read_header(data, at)
         if header is None or header[1] - at + header[0] > self._bytes_max:
@@ -274,7 +277,7 @@ class PacketReader:
         return header
 
     def _read_header(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Return the length and where the body begins; None if the header is not whole."""
+        """Return the length and where the body begins; None if the header is incomplete."""
         length = 0
         for index, byte in enumerate(data[at + 1 : at + _HEADER_BYTES_MAX]):
             length |= (byte & 127) << 7 * index
@@ -287,7 +290,7 @@ class PacketReader:
         return None
 
     def _wait_for_rest(self, data: bytes, at: int) -> None:
-        """The packet at `at` is not whole or too large: learn what its header already says."""
+        """Handle an incomplete or oversized packet at `at` by what its header says."""
         self._bytes_needed = 0
         first = data[at]
         if first & 0xF0 != _PUBLISH:
@@ -308,7 +311,8 @@ class PacketReader:
         self._oversized = len(data) - at >= self._bytes_needed
 
     def _skip_oversized(self, data: bytes, at: int) -> tuple[int, packets.OversizedPublish]:
-        """Read what comes before the payload of an oversized publication, and skip the payload."""
+        """Read the fields before the payload of an oversized publication, and discard the
+        payload."""
         self._oversized = False
         header = self._read_header(data, at)
         assert header is not None

@@ -1,8 +1,8 @@
-"""Packets as bytes, for one direction of one connection.
+"""Encodes packets, for one direction of one connection.
 
-Nothing leaves that a correct receiver refuses: what `encode` writes is read back as the other side
-would read it, and ValueError is raised if that fails. Publications are many, so `publish` keeps the
-rules itself, remembers topics as they are written, and joins a whole batch for one system call.
+It never sends what a correct receiver refuses: `encode` decodes its own output as the receiver
+would, and raises ValueError if that fails. `encode_publications` checks the rules itself because
+publications are many; it caches encoded topics and joins a batch for one system call.
 """
 
 import struct
@@ -30,7 +30,7 @@ from hansa.mqtt.properties import Property
 from hansa.mqtt.types import PACKET_BYTES_MAX, PACKET_IDS_MAX, PacketType, Side, Version
 
 _PUBLISH = int(PacketType.PUBLISH) << 4
-_ONE_BYTE_MAX = 127  # the largest length that one byte says
+_ONE_BYTE_MAX = 127  # the largest length in one byte
 _SHORT_HEADERS = tuple(bytes((_PUBLISH, length)) for length in range(_ONE_BYTE_MAX + 1))
 _QOS_MAX = 2
 _SHORT_HANDSHAKE_FORMAT = struct.Struct(">HH")
@@ -41,7 +41,7 @@ _SHORT_HANDSHAKE_HEADERS = {
 
 
 class PacketTooLarge(ValueError):
-    """The packet is well formed, but this receiver takes none of this size."""
+    """The packet is well formed, but exceeds the receiver's maximum packet size."""
 
 
 class PacketWriter:
@@ -60,23 +60,20 @@ class PacketWriter:
     def __init__(
         self, version: Version, bytes_max: int = PACKET_BYTES_MAX, sender: Side = Side.CLIENT
     ) -> None:
-        """Start; `bytes_max` is the largest packet that the other side takes."""
+        """`bytes_max` is the largest packet that the receiver accepts."""
         self._version = version
         self._sender = sender
-        self._no_properties = (
-            b"\0" if version is Version.V5 else b""
-        )  # the properties, when there are none
-        self._blocks: dict[bytes, bytes] = {}  # properties, and the same behind their length
-        self._topics: dict[str, bytes] = {}  # written, and followed by no properties
+        self._no_properties = b"\0" if version is Version.V5 else b""  # empty properties
+        self._blocks: dict[bytes, bytes] = {}  # properties, and the same with their length
+        self._topics: dict[str, bytes] = {}  # encoded topics, each followed by empty properties
         self.set_packet_bytes_max(bytes_max)
 
     def set_packet_bytes_max(self, bytes_max: int) -> None:
-        """From now on the other side takes packets up to this size."""
         self._bytes_max = bytes_max
         self._short_body_max = min(_ONE_BYTE_MAX, bytes_max - 2)
 
     def encode(self, packet: PublishPacket | packets.Packet) -> bytes:
-        """Return the bytes of a packet; raise ValueError if the other side would refuse them."""
+        """Return the bytes of a packet; raise ValueError if the receiver would refuse them."""
         if isinstance(packet, PublishPacket):
             return b"".join(self._encode_publish(packet))
         kind, body = body_encoder.encode_body(packet, self._version)
@@ -88,11 +85,12 @@ class PacketWriter:
         except BrokerMisbehaved as error:
             raise ValueError(str(error)) from None
         if decoded != [packet]:
-            raise ValueError(f"{kind.name}: its bytes would say something else")
+            raise ValueError(f"{kind.name}: does not survive encoding")
         return data
 
     def encode_handshake_packets(self, batch: Iterable[packets.AnyHandshakePacket]) -> bytes:
-        """Return the bytes of acknowledgements; most have no reason and are as good as constant."""
+        """Return the bytes of handshake packets; most have no reason and need only their packet
+        id."""
         chunks: list[bytes] = []
         for answer in batch:
             packet_id = answer.packet_id
@@ -113,8 +111,8 @@ class PacketWriter:
     def encode_publications(
         self, batch: Iterable[PublishPacket | PlainPublish]
     ) -> tuple[bytes, list[tuple[PublishPacket, str]]]:
-        """Return the bytes of a batch, and those that the other side would refuse, with reasons.
-        These are few and fixed, whatever is in a publication: they are counted by."""
+        """Return the bytes of a batch, and the publications that the receiver would refuse. Their
+        reasons are a small fixed set, so that they can be counted."""
         chunks: list[bytes] = []
         refused: list[tuple[PublishPacket, str]] = []
         topics, short_max = self._topics, self._short_body_max
@@ -162,7 +160,7 @@ class PacketWriter:
         return head, topic, before_payload, payload
 
     def _encode_topic(self, text: str) -> bytes:
-        """Check a topic and remember it."""
+        """Check and cache a topic."""
         topic = write_text(text)
         try:
             FieldCursor(topic, 0, len(topic), "PUBLISH").read_topic()
@@ -181,9 +179,9 @@ class PacketWriter:
             raise ValueError("a text that a broker may refuse")
 
     def _encode_properties(self, publish: PublishPacket) -> bytes:
-        """Return the properties behind their length.
+        """Return the properties with their length.
 
-        3.1.1 has none: they are left out, as a broker does for its subscribers of that version.
+        3.1.1 has none: they are left out, as a broker does for its 3.1.1 subscribers.
         """
         if self._version is Version.V311:
             return b""
@@ -200,7 +198,7 @@ class PacketWriter:
         return write_variable_integer(len(raw)) + raw
 
     def _encode_property_block(self, raw: bytes) -> bytes:
-        """Check properties and remember them."""
+        """Check and cache properties."""
         try:
             found = properties.decode_properties(raw)
         except BrokerMisbehaved:

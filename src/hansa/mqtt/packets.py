@@ -1,7 +1,7 @@
-"""The packets of MQTT as values. Their bytes are in `reader` and `writer`.
+"""MQTT packets as values. `packet_reader` and `packet_writer` convert them from and to bytes.
 
-`Publish` is the one that comes by the hundred thousand: it is flat, the garbage collector does not
-track it, and its properties stay bytes. All others are few, and have their properties decoded.
+`PublishPacket` is by far the most frequent: it is flat, exempt from garbage collection, and keeps
+its properties encoded. The other packets have decoded properties.
 """
 
 import msgspec
@@ -11,12 +11,10 @@ from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
 
 class Packet(msgspec.Struct, frozen=True):
-    """What all packets but PUBLISH share: they are values."""
+    """The base of all packets except PUBLISH."""
 
 
 class PublishPacket(msgspec.Struct, frozen=True, gc=False):
-    """A publication, in either direction."""
-
     topic: str
     payload: bytes
     qos: int = 0
@@ -25,21 +23,22 @@ class PublishPacket(msgspec.Struct, frozen=True, gc=False):
     packet_id: int = 0
     """From 1 at QoS 1 and 2; 0 at QoS 0."""
     subscription_ids: tuple[int, ...] = ()
-    """The identifiers of the subscriptions that this copy answers; only a broker sends them."""
+    """The identifiers of the subscriptions that match; only a broker sends them."""
     properties: bytes = b""
-    """All other properties as they arrived, without their length: valid, and free to travel on."""
+    """All other properties as they arrived, without their length; validated, ready to be forwarded.
+    """
 
 
 PlainPublish = tuple[str, bytes]
-"""Topic and payload: all of a publication of QoS 0 that is not retained and has no properties. Only
-for sending, where a tuple is half the cost of a `Publish`."""
+"""Topic and payload: a publication of QoS 0 that is not retained and has no properties. Only for
+sending, where a tuple costs half as much as a `PublishPacket`."""
 
 
 class OversizedPublish(msgspec.Struct, frozen=True):
-    """What is left of a publication above the agreed size: its payload was thrown away unread.
+    """The remains of a publication above the agreed size: its payload was discarded unread.
 
-    In MQTT 5 a broker must not send one. In 3.1.1 it cannot know, and would send it again after
-    every reconnection, so it has to be taken, acknowledged and counted as lost.
+    In MQTT 5 a broker must not send one. In 3.1.1 it cannot know the limit and would send it again
+    after every reconnection, so it is acknowledged and counted as lost.
     """
 
     topic: str
@@ -51,7 +50,7 @@ class OversizedPublish(msgspec.Struct, frozen=True):
 
 
 class Will(msgspec.Struct, frozen=True):
-    """What the broker publishes for a client that is gone without a DISCONNECT."""
+    """The publication that the broker makes if the client disappears without a DISCONNECT."""
 
     topic: str
     payload: bytes
@@ -61,8 +60,6 @@ class Will(msgspec.Struct, frozen=True):
 
 
 class ConnectPacket(Packet, frozen=True):
-    """The first packet of a client."""
-
     client_id: str
     version: Version = Version.V5
     clean_start: bool = True
@@ -72,26 +69,24 @@ class ConnectPacket(Packet, frozen=True):
     password: bytes | None = None
     will: Will | None = None
     bridge: bool = False
-    """3.1.1 only, outside the standard: the top bit of the protocol level, by which Mosquitto and
-    some others know a bridge and do not send it its own publications."""
+    """3.1.1 only, not in the standard: the top bit of the protocol level, which tells Mosquitto and
+    some other brokers that the client is a bridge and must not get its own publications."""
     properties: Properties = ()
 
     def __repr__(self) -> str:
-        """Say who connects; a password has no business in a log."""
+        """Leave out the password, which must not appear in logs."""
         return f"ConnectPacket({self.client_id!r}, version={self.version!r})"
 
 
 class ConnAckPacket(Packet, frozen=True):
-    """The broker's answer to a CONNECT."""
-
     session_present: bool = False
     reason: int = 0
-    """A reason code of MQTT 5, or a return code of 3.1.1; 0 is yes in both."""
+    """A reason code of MQTT 5, or a return code of 3.1.1; 0 is success in both."""
     properties: Properties = ()
 
 
 class HandshakePacket(Packet, frozen=True):
-    """What the four packets of a handshake share."""
+    """The fields of PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
     packet_id: int
     reason: int = 0
@@ -99,7 +94,7 @@ class HandshakePacket(Packet, frozen=True):
 
     @property
     def is_refused(self) -> bool:
-        """Whether this ends the handshake with a no."""
+        """Whether this ends the handshake with a refusal."""
         return self.reason >= REFUSAL_CODE_MIN
 
 
@@ -112,7 +107,7 @@ class PubRecPacket(HandshakePacket, frozen=True):
 
 
 class PubRelPacket(HandshakePacket, frozen=True):
-    """The sender has noted that, will never send it again, and releases the publication."""
+    """The sender will never resend the publication and releases it."""
 
 
 class PubCompPacket(HandshakePacket, frozen=True):
@@ -120,33 +115,29 @@ class PubCompPacket(HandshakePacket, frozen=True):
 
 
 AnyHandshakePacket = PubAckPacket | PubRecPacket | PubRelPacket | PubCompPacket
-"""The packets of the QoS 1 and 2 handshakes, in the order in which they go."""
+"""The packets of the QoS 1 and 2 handshakes, in order."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """One filter of a SUBSCRIBE. 3.1.1 knows only the first two fields."""
+    """One filter of a SUBSCRIBE. 3.1.1 has only the first two fields."""
 
     topic_filter: str
     qos: int = 0
     no_local: bool = False
-    """Whether to leave out what this client publishes itself."""
+    """Whether to exclude the client's own publications."""
     retain_as_published: bool = False
-    """Whether live publications keep the retain flag that they were published with."""
+    """Whether live publications keep their retain flag."""
     retain_handling: int = 0
-    """Send stored values: 0 always, 1 if the subscription is new, 2 never."""
+    """When to send retained messages: 0 always, 1 if the subscription is new, 2 never."""
 
 
 class SubscribePacket(Packet, frozen=True):
-    """A client asks for publications."""
-
     packet_id: int
     subscriptions: tuple[Subscription, ...]
     properties: Properties = ()
 
 
 class SubAckPacket(Packet, frozen=True):
-    """The broker's answer to a SUBSCRIBE."""
-
     packet_id: int
     reasons: bytes
     """One code per filter, in order: the granted QoS, or a refusal."""
@@ -154,24 +145,20 @@ class SubAckPacket(Packet, frozen=True):
 
 
 class UnsubscribePacket(Packet, frozen=True):
-    """A client no longer wants publications."""
-
     packet_id: int
     filters: tuple[str, ...]
     properties: Properties = ()
 
 
 class UnsubAckPacket(Packet, frozen=True):
-    """The broker's answer to an UNSUBSCRIBE."""
-
     packet_id: int
     reasons: bytes = b""
-    """One code per filter, in order; none at all in 3.1.1, where it cannot fail."""
+    """One code per filter, in order; empty in 3.1.1, where it cannot fail."""
     properties: Properties = ()
 
 
 class PingReqPacket(Packet, frozen=True):
-    """The client asks for a sign of life, and gives one."""
+    """The client is alive and asks whether the broker is."""
 
 
 class PingRespPacket(Packet, frozen=True):
@@ -179,7 +166,7 @@ class PingRespPacket(Packet, frozen=True):
 
 
 class DisconnectPacket(Packet, frozen=True):
-    """The last packet of whoever closes the connection; a broker sends it in MQTT 5 only."""
+    """In MQTT 5 either side may send it, in 3.1.1 only the client."""
 
     reason: int = 0
     properties: Properties = ()

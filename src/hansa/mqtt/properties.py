@@ -1,8 +1,8 @@
-"""The properties of MQTT 5 [2.2.2]: which there are, where they may stand, what they may hold.
+"""The properties of MQTT 5 [2.2.2]: their types, the packets that allow them, and their encoding.
 
-Properties of a PUBLISH stay bytes: `split` checks them once, takes out what concerns this
-connection only (subscription identifiers), and leaves the rest in the order it came, ready to be
-published again. All other packets are few, so theirs are pairs of a property and its value.
+Properties of a PUBLISH stay encoded: `split_publish_properties` checks them once, extracts the
+subscription identifiers, which concern only this connection, and leaves the rest in order, ready to
+be published again. Those of other packets are decoded into pairs of property and value.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from hansa.mqtt.fields import (
 from hansa.mqtt.types import PacketType, Reason
 
 PROPERTIES_MAX = 1_024
-"""Properties of one packet that is not a PUBLISH: each costs many times its five bytes."""
+"""Properties of one packet other than PUBLISH: decoded, each takes many times its five bytes."""
 
 _Default = TypeVar("_Default")
 
 
 class Property(IntEnum):
-    """All properties, by their identifiers [2.2.2.2]."""
+    """All properties by identifier [2.2.2.2]."""
 
     PAYLOAD_FORMAT_INDICATOR = 0x01
     MESSAGE_EXPIRY_INTERVAL = 0x02
@@ -62,7 +62,7 @@ Properties = tuple[tuple[Property, PropertyValue], ...]
 
 
 class _ValueType(Enum):
-    """How a value is written."""
+    """The data type of a property."""
 
     BYTE = 1
     TWO_BYTES = 2
@@ -86,7 +86,7 @@ _FORWARDED = (
 )
 _RESPONSE_PROPERTIES = frozenset((_P.REASON_STRING, _P.USER_PROPERTY))
 
-# Where which properties may stand [table 2-4].
+# The packets that allow each property [table 2-4].
 _ALLOWED: dict[PacketType, frozenset[Property]] = {
     _K.WILL: frozenset((*_FORWARDED, _P.WILL_DELAY_INTERVAL)),
     _K.CONNECT: frozenset(
@@ -182,7 +182,7 @@ _VALUE_READERS: dict[_ValueType, Callable[[FieldCursor], PropertyValue]] = {
     _ValueType.PAIR: lambda cursor: (cursor.read_text(), cursor.read_text()),
 }
 
-# Everything about a property by its number: an enumeration's own look-up is slow.
+# Everything about a property by its number; the lookup of an enumeration is slow.
 _BY_IDENTIFIER = {
     int(name): (name, form, _VALUE_READERS[form]) for name, form in _VALUE_TYPES.items()
 }
@@ -191,21 +191,21 @@ _BY_IDENTIFIER = {
 def find_property(
     properties: Properties, property_id: Property, default: _Default
 ) -> PropertyValue | _Default:
-    """Return the value of a property that is there at most once, or the default."""
+    """Return the value of a property that occurs at most once, or the default."""
     for name, value in properties:
         if name is property_id:
             return value
     return default
 
 
-# ---------------------------------------------------------------- reading
+# ---------------------------------------------------------------- decoding
 
 
 def read_properties(cursor: FieldCursor, owner: PacketType) -> Properties:
-    """Read the properties of a packet that is not a PUBLISH, their length first."""
+    """Read the properties of a packet other than PUBLISH, with their length."""
     length = cursor.read_variable_integer()
     if length > cursor.remaining:
-        raise cursor.make_error(f"{length} bytes of properties promised, {cursor.remaining} left")
+        raise cursor.make_error(f"{length} bytes of properties declared, {cursor.remaining} left")
     end = cursor.position + length
     found: list[tuple[Property, PropertyValue]] = []
     seen: set[Property] = set()
@@ -225,18 +225,18 @@ def read_properties(cursor: FieldCursor, owner: PacketType) -> Properties:
 def _read_property(
     cursor: FieldCursor, packet_type: PacketType, seen: set[Property]
 ) -> tuple[Property, PropertyValue]:
-    number = cursor.read_byte()  # a variable integer, but all that are defined fit one byte
+    number = cursor.read_byte()  # a variable integer, but all defined ones fit in one byte
     try:
         name, value_type, read_value = _BY_IDENTIFIER[number]
     except KeyError:
-        raise cursor.make_error(f"property 0x{number:02x}, which does not exist") from None
+        raise cursor.make_error(f"unknown property 0x{number:02x}") from None
     if name not in _ALLOWED[packet_type]:
-        raise cursor.make_error(f"{_display_name(name)} does not belong here")
+        raise cursor.make_error(f"{_display_name(name)} is not allowed here")
     if name in seen and not _may_repeat(name, packet_type):
-        raise cursor.make_error(f"{_display_name(name)} is there twice", Reason.PROTOCOL_ERROR)
+        raise cursor.make_error(f"{_display_name(name)} occurs twice", Reason.PROTOCOL_ERROR)
     seen.add(name)
     value = read_value(cursor)
-    # All properties of one byte are a choice of two [3.1.2.11, 3.2.2.3, 3.3.2.3].
+    # All one-byte properties are booleans [3.1.2.11, 3.2.2.3, 3.3.2.3].
     if (value_type is _ValueType.BYTE and value not in (0, 1)) or (value == 0 and name in _NONZERO):
         raise cursor.make_error(f"{_display_name(name)} is {value!r}", Reason.PROTOCOL_ERROR)
     return name, value
@@ -253,20 +253,22 @@ def _may_repeat(name: Property, packet_type: PacketType) -> bool:
 
 
 def split_publish_properties(raw: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Check a PUBLISH's properties; return the subscription identifiers, and all others as bytes.
+    """Check a PUBLISH's properties; return the subscription identifiers, and all others encoded.
 
-    A topic alias is refused: this client announces none, so none may be sent [MQTT-3.1.2-26].
+    A topic alias is an error: this client allows none [MQTT-3.1.2-26].
     """
     cursor = FieldCursor(raw, 0, len(raw), "PUBLISH properties")
     identifiers: list[int] = []
     forwarded_runs: list[bytes] = []
     seen: set[Property] = set()
-    start = 0  # of a run of properties that travel on
+    start = 0  # of a run of properties to keep
     while cursor.remaining:
         at = cursor.position
         name, value = _read_property(cursor, _K.PUBLISH, seen)
         if name is _P.TOPIC_ALIAS:
-            raise cursor.make_error("a topic alias, none was agreed", Reason.TOPIC_ALIAS_INVALID)
+            raise cursor.make_error(
+                "a topic alias, although none is allowed", Reason.TOPIC_ALIAS_INVALID
+            )
         if name is _P.SUBSCRIPTION_IDENTIFIER:
             assert isinstance(value, int)
             identifiers.append(value)
@@ -286,9 +288,9 @@ def decode_properties(raw: bytes) -> Properties:
 
 
 def message_expiry(raw: bytes) -> int | None:
-    """Return after how many seconds a PUBLISH is of no use any more, None if it never is. What
-    cannot be read has no expiry: it is refused when it is written."""
-    if _P.MESSAGE_EXPIRY_INTERVAL not in raw:  # the usual case, and cheap to know
+    """Return the message expiry interval of a PUBLISH in seconds, or None. Malformed properties
+    have none; they are refused when they are written."""
+    if _P.MESSAGE_EXPIRY_INTERVAL not in raw:  # the usual case, and cheap to check
         return None
     try:
         value = find_property(decode_properties(raw), _P.MESSAGE_EXPIRY_INTERVAL, None)
@@ -299,7 +301,8 @@ def message_expiry(raw: bytes) -> int | None:
 
 
 def with_reduced_expiry(raw: bytes, waited_s: int) -> bytes:
-    """Return a PUBLISH's properties after it has waited so long; its expiry ends at 0."""
+    """Return a PUBLISH's properties after `waited_s` seconds of waiting; the expiry never falls
+    below 0."""
     left = message_expiry(raw) if waited_s > 0 else None
     if left is None:
         return raw
@@ -309,7 +312,8 @@ def with_reduced_expiry(raw: bytes, waited_s: int) -> bytes:
 
 
 def without_expiry(raw: bytes) -> bytes:
-    """Return a PUBLISH's properties without its expiry: what does not change while it waits."""
+    """Return a PUBLISH's properties without its expiry: the part that does not change while it
+    waits."""
     if message_expiry(raw) is None:
         return raw
     return encode_properties(
@@ -317,11 +321,11 @@ def without_expiry(raw: bytes) -> bytes:
     )
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- encoding
 
 
 def write_properties(properties: Properties, packet_type: PacketType) -> bytes:
-    """Return properties behind their length; raise ValueError if no broker would take them."""
+    """Return properties with their length; raise ValueError if a broker would refuse them."""
     raw = encode_properties(properties)
     data = write_variable_integer(len(raw)) + raw
     try:
@@ -332,7 +336,7 @@ def write_properties(properties: Properties, packet_type: PacketType) -> bytes:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """Return properties without their length, as `Publish` has them."""
+    """Return properties without their length, as in `PublishPacket.properties`."""
     return b"".join(
         bytes((name,)) + _write_value(_VALUE_TYPES[name], value) for name, value in properties
     )
@@ -350,4 +354,4 @@ def _write_value(value_type: _ValueType, value: PropertyValue) -> bytes:
             return write_text(name) + write_text(text)
         case _ValueType.BYTE | _ValueType.TWO_BYTES | _ValueType.FOUR_BYTES, int():
             return write_integer(value, value_type.value)
-    raise ValueError(f"{value!r} is no {value_type.name.lower()}")
+    raise ValueError(f"{value!r} is not a {value_type.name.lower()}")

@@ -1,4 +1,4 @@
-"""The words of MQTT that every other module uses: versions, kinds of packets, reason codes.
+"""Basic types of MQTT: versions, packet types, reason codes.
 
 Sections and rules in square brackets, here and in the other modules, are those of the MQTT 5
 standard unless 3.1.1 is named.
@@ -7,33 +7,33 @@ standard unless 3.1.1 is named.
 from enum import Enum, IntEnum
 
 PACKET_IDS_MAX = 65_535
-"""Packet ids are 1 to this: two bytes, and 0 is none."""
+"""The largest packet id; ids have two bytes, and 0 is invalid."""
 
 PACKET_BYTES_MAX = 268_435_460
-"""Bytes of the largest packet that MQTT can write: five bytes of header, the rest after it."""
+"""Bytes of the largest packet of MQTT: five bytes of header and the body."""
 
 REFUSAL_CODE_MIN = 0x80
-"""Reason codes from here on say no; those below say yes [2.4]."""
+"""The smallest reason code of a refusal [2.4]."""
 
 
 class Version(IntEnum):
-    """The protocol level that a CONNECT names."""
+    """The protocol level in CONNECT."""
 
     V311 = 4
     V5 = 5
 
 
 class Side(Enum):
-    """Who sends: the two may not send the same packets, nor the same properties."""
+    """The sender of a packet: broker and client may send different packets and properties."""
 
     BROKER = "broker"
     CLIENT = "client"
 
 
 class PacketType(IntEnum):
-    """The kinds of packets, as in the upper four bits of the first byte."""
+    """The packet types, as in the upper four bits of the first byte."""
 
-    WILL = 0  # no packet of its own: the part of a CONNECT that has properties of its own
+    WILL = 0  # no packet: the part of a CONNECT that has its own properties
     CONNECT = 1
     CONNACK = 2
     PUBLISH = 3
@@ -52,7 +52,7 @@ class PacketType(IntEnum):
 
 
 class Reason(IntEnum):
-    """The reason codes of MQTT 5 [2.4]. One number may have several names, by the packet."""
+    """The reason codes of MQTT 5 [2.4]. Names of one number differ by packet."""
 
     SUCCESS = 0x00
     GRANTED_QOS_1 = 0x01
@@ -109,14 +109,14 @@ _CONNACK_RETURN_CODES = {
 
 
 def describe_reason(code: int) -> str:
-    """Return a reason code as a person reads it: `0x87 not authorized`."""
+    """Return a reason code as text: `0x87 not authorized`."""
     try:
         return f"0x{code:02x} {Reason(code).name.lower().replace('_', ' ')}"
     except ValueError:
-        return f"0x{code:02x} (a code that MQTT does not define)"
+        return f"0x{code:02x} (not defined by MQTT)"
 
 
 def describe_connack_code(code: int) -> str:
-    """Return a CONNACK's code as a person reads it, be it MQTT 5's or one of the five of 3.1.1."""
+    """Return a CONNACK code of MQTT 5 or 3.1.1 as text."""
     text = _CONNACK_RETURN_CODES.get(code)
     return f"0x{code:02x} {text}" if text else describe_reason(code)

@@ -1,4 +1,4 @@
-"""The protocol of the public `mqtt-fed` federator (Ribas 2022), as a node of it speaks it; pure.
+"""The protocol of the public `mqtt-fed` federator (Ribas 2022), for one node; pure.
 
-docs/mqtt-fed.md says what it can and cannot do. Nothing of Hansa's own protocol is used here.
+docs/mqtt-fed.md describes its capabilities and limits. It shares nothing with Hansa's own protocol.
 """

@@ -1,4 +1,4 @@
-"""What a node of `mqtt-fed` wants done, and what it tells."""
+"""The output of an `mqtt-fed` node: commands and notifications."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class PublishToClients:
 
 @dataclass(frozen=True, slots=True)
 class TopicCoreChanged:
-    """News: a topic has another core, or none."""
+    """Notification: a topic has another core, or none."""
 
     topic: str
     core: int | None
@@ -32,10 +32,10 @@ class TopicCoreChanged:
 
 @dataclass(frozen=True, slots=True)
 class MessageIgnored:
-    """News: a message led to nothing."""
+    """Notification: a message had no effect."""
 
     reason: str
-    """One of a few, to be counted by."""
+    """One of a small fixed set, so that it can be counted."""
     detail: str = ""
 
 

@@ -1,8 +1,8 @@
-"""The mesh of one topic at one node: who is core, which way it is, who is behind us.
+"""The mesh of one topic at one node: its core, our parents towards it, our children.
 
-The rules are those of Spohn 2020 as `mqtt-fed` has them. A distance is counted at both ends of a
-link, once by the sender and once by the receiver: a node that counted once would look nearer than
-it is, and its neighbours would have no second parent beside it.
+The rules are those of Spohn 2020 as `mqtt-fed` implements them. A distance is incremented at both
+ends of a link, by the sender and by the receiver. A node that incremented it once would seem nearer
+than it is, and its neighbours would have no second parent beside it.
 """
 
 from collections.abc import Iterable
@@ -18,86 +18,85 @@ from hansa.mqttfed.messages import (
 from hansa.mqttfed.settings import FedSettings
 
 DISTANCE_MAX = SEQUENCE_MODULUS // 2
-"""No federation is so large, and what comes after it still fits the format."""
+"""Larger distances are ignored; this one plus both increments still fits the wire format."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreState:
-    """We are core."""
+    """This node is the core."""
 
     announce_at: float
-    """When the next announcement is."""
+    """When the next announcement is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """Another node is core."""
+    """Another node is the core."""
 
     core: int
     sequence: int
     distance: int
     expires_at: float
-    """When the last announcement is forgotten."""
+    """When the last announcement expires."""
     parents: tuple[int, ...]
-    """Nearest neighbours towards the core, ascending."""
+    """The nearest neighbours towards the core, ascending."""
     notified_parents: frozenset[int] = frozenset()
-    """Parents that know that we are in the mesh."""
+    """Parents that know of our membership."""
 
 
 @dataclass(slots=True)
 class TopicMesh:
-    """One topic."""
+    """The state of one topic."""
 
     topic: str
     settings: FedSettings
     clock_offset: float
-    """Added to `now` it is the least number of an announcement: above those of earlier lives."""
+    """`now` plus this is the smallest sequence number of an announcement: above those of earlier
+    incarnations."""
     last_sequence: int = 0
-    """The number of our own last announcement."""
+    """The sequence number of our own last announcement."""
     state: CoreState | FollowerState | None = None
     child_expiry: dict[int, float] = field(default_factory=dict)
-    """Members behind us, and until when."""
+    """Child nodes, and when each expires."""
     beacon_until: float | None = None
     is_subscribed: bool = False
-    """Whether clients want the topic, as somebody else than a beacon says."""
+    """Whether an observer reports subscribers of the topic; beacons count separately."""
 
-    # ------------------------------------------------------------ what is so
+    # ------------------------------------------------------------ state
 
     @property
     def has_interest(self) -> bool:
-        """Whether clients of our own broker want the topic."""
+        """Whether clients of our own broker subscribe to the topic."""
         return self.is_subscribed or self.beacon_until is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to know."""
+        """Whether the mesh can be dropped."""
         return self.state is None and not self.has_interest
 
     @property
     def core(self) -> int | None:
-        """Who is core."""
         if isinstance(self.state, FollowerState):
             return self.state.core
         return self.settings.node if self.state else None
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """The ways to the core."""
         return self.state.parents if isinstance(self.state, FollowerState) else ()
 
     def live_children(self, now: float) -> tuple[int, ...]:
-        """The members behind us, ascending."""
+        """The children that have not expired, ascending."""
         return tuple(sorted(child for child, until in self.child_expiry.items() if now < until))
 
     def next_hops(self, sender: int | None, now: float) -> list[int]:
-        """Where a publication goes from here: to all parents and children but its sender."""
+        """Return the parents and children that a publication goes to, without its sender."""
         neighbours = {*self.parents, *self.live_children(now)}
         return [way for way in sorted(neighbours) if way != sender]
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def handle_timer(self, now: float) -> list[Effect]:
-        """Look at the clock: beacons and announcements end, a core's next one is due."""
+        """Expire beacons, announcements and children; send the core's next announcement if due."""
         if self.beacon_until is not None and now >= self.beacon_until:
             self.beacon_until = None
         self.child_expiry = {child: end for child, end in self.child_expiry.items() if now < end}
@@ -119,19 +118,19 @@ class TopicMesh:
         return output
 
     def receive_beacon(self, now: float) -> list[Effect]:
-        """A client wants the topic, for a while."""
+        """Extend the interest of a client."""
         self.beacon_until = now + self.settings.beacon_lifetime
         return [*self.handle_timer(now), *self._notify_parents()]
 
     def set_subscribed(self, is_subscribed: bool, now: float) -> list[Effect]:
-        """Clients want the topic, or no more."""
+        """Set the interest that an observer reports."""
         self.is_subscribed = is_subscribed
         return [*self.handle_timer(now), *(self._notify_parents() if is_subscribed else ())]
 
     def receive_announcement(
         self, announcement: CoreAnnouncementMessage, now: float
     ) -> list[Effect]:
-        """Take a neighbour's announcement; pass it on if it is newer or shorter."""
+        """Handle a neighbour's announcement; forward it if it is newer or shorter."""
         if self.settings.node in (announcement.core, announcement.sender):
             return []
         if announcement.distance > DISTANCE_MAX:
@@ -164,7 +163,8 @@ class TopicMesh:
         return [*output, *self._send_to(others, forwarded)]
 
     def receive_membership(self, membership: MembershipMessage, now: float) -> list[Effect]:
-        """Take a neighbour as child, if it means the mesh of now; our parents then need us too."""
+        """Add a neighbour as child if it refers to the current mesh; then our parents need us,
+        too."""
         if membership.core != self.core or membership.sender == self.settings.node:
             return []
         if isinstance(self.state, FollowerState) and membership.sequence != self.state.sequence:
@@ -173,7 +173,7 @@ class TopicMesh:
         return self._notify_parents()
 
     def next_deadline(self) -> float | None:
-        """When `wake` is due."""
+        """Return when `handle_timer` is due."""
         deadlines = [] if self.beacon_until is None else [self.beacon_until]
         match self.state:
             case CoreState(announce_at=due):
@@ -184,7 +184,7 @@ class TopicMesh:
                 pass
         return min(deadlines, default=None)
 
-    # ------------------------------------------------------------ how it is done
+    # ------------------------------------------------------------ internals
 
     def _set_state(self, state: CoreState | FollowerState | None) -> None:
         if not isinstance(state, FollowerState):
@@ -201,7 +201,7 @@ class TopicMesh:
         return self._send_to(self.settings.neighbours, announcement)
 
     def _add_parent(self, state: FollowerState, sender: int) -> list[Effect]:
-        """One more way of the same length: of too many, those with the smallest ids stay."""
+        """Add a parent at the same distance; beyond the redundancy the smallest ids stay."""
         parents = tuple(sorted({*state.parents, sender})[: self.settings.redundancy])
         self.state = replace(
             state, parents=parents, notified_parents=state.notified_parents & {*parents}
@@ -210,7 +210,7 @@ class TopicMesh:
         return self._notify_parents() if is_member else []
 
     def _notify_parents(self) -> list[Effect]:
-        """Tell those parents that do not know it yet that we are in the mesh."""
+        """Send our membership to parents that do not know it yet."""
         state = self.state
         if not isinstance(state, FollowerState):
             return []

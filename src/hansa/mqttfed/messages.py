@@ -3,10 +3,10 @@
     federator/core_ann/<topic>    u32 core, u32 number, u32 distance, u32 sender
     federator/memb_ann/<topic>    u32 core, u32 number, u32 sender
     federator/routing/<topic>     u32 origin, u32 number, u32 sender, u64 length, payload
-    federator/beacon/<topic>      nothing: somebody at this broker wants the topic
-    federated/<topic>             what clients publish and receive, as it is
+    federator/beacon/<topic>      empty: a client of this broker subscribes to the topic
+    federated/<topic>             publications of clients, unchanged
 
-Bytes after a message are left aside, as `mqtt-fed` does.
+Bytes after a message are ignored, as `mqtt-fed` does.
 """
 
 import struct
@@ -37,7 +37,7 @@ SEQUENCE_MODULUS = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class CoreAnnouncementMessage:
-    """Who is core of the topic, and how far that is from the sender."""
+    """The core of the topic, and its distance from the sender."""
 
     core: int
     sequence: int
@@ -56,7 +56,7 @@ class MembershipMessage:
 
 @dataclass(frozen=True, slots=True)
 class RoutedMessage:
-    """A publication on its way between brokers."""
+    """A publication in transit between brokers."""
 
     origin: int
     sequence: int
@@ -66,12 +66,12 @@ class RoutedMessage:
 
 @dataclass(frozen=True, slots=True)
 class BeaconMessage:
-    """Somebody at this broker wants the topic, for three beacon intervals."""
+    """A client of this broker subscribes to the topic, for three beacon intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
-    """What a client of this broker published."""
+    """A publication of a client of this broker."""
 
     payload: bytes
 
@@ -82,13 +82,13 @@ FedMessage = (
 
 
 def decode_message(name: str, payload: bytes) -> tuple[str, FedMessage]:
-    """Return the federated topic and what is said of it; raise InvalidFrame if that is nothing."""
+    """Return the federated topic and the message; raise InvalidFrame if it is malformed."""
     prefix = next((each for each in PREFIXES if name.startswith(each)), None)
     if prefix is None:
-        raise InvalidFrame(f"{name[:100]!r} is no topic of mqtt-fed")
+        raise InvalidFrame(f"{name[:100]!r} is not a topic of mqtt-fed")
     topic = name.removeprefix(prefix)
     if not topic:
-        raise InvalidFrame(f"{name!r} names no topic")
+        raise InvalidFrame(f"{name!r} contains no topic")
     try:
         return topic, _decode_payload(prefix, payload)
     except struct.error as error:
@@ -114,7 +114,7 @@ def _decode_payload(prefix: str, payload: bytes) -> FedMessage:
 def encode_message(
     topic: str, message: CoreAnnouncementMessage | MembershipMessage | RoutedMessage
 ) -> tuple[str, bytes]:
-    """Return topic and payload of the publication that says this."""
+    """Return topic and payload of the publication that carries a message."""
     match message:
         case CoreAnnouncementMessage(core, number, distance, sender):
             return CORE_ANNOUNCEMENT_PREFIX + topic, _CORE_ANNOUNCEMENT_FORMAT.pack(

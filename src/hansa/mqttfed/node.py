@@ -1,7 +1,7 @@
-"""One node of `mqtt-fed`: a mesh per topic, and publications on their way.
+"""One node of `mqtt-fed`: a mesh per topic, and forwarding of publications.
 
-`handle(event, now)` returns what must be done, `next_deadline()` says when TimerFired is due.
-Nothing here knows brokers or clocks, and nothing that a neighbour sends makes it raise.
+`handle(event, now)` returns the effects, `next_deadline()` says when FedTimerFired is due. The node
+has no clock and no broker, and no message of a neighbour makes it raise.
 """
 
 from collections import OrderedDict
@@ -9,6 +9,12 @@ from dataclasses import dataclass
 
 from hansa.errors import InvalidFrame
 from hansa.mqttfed.effects import Effect, MessageIgnored, PublishAtNeighbour, PublishToClients
+from hansa.mqttfed.events import (
+    BrokerMessageReceived,
+    FedEvent,
+    FedTimerFired,
+    TopicInterestChanged,
+)
 from hansa.mqttfed.mesh import TopicMesh
 from hansa.mqttfed.messages import (
     SEQUENCE_MODULUS,
@@ -23,36 +29,12 @@ from hansa.mqttfed.messages import (
 from hansa.mqttfed.settings import FedSettings
 
 SEQUENCES_PER_SECOND = 1_000
-"""A node may publish so often without meeting, after a restart, the numbers of its earlier life."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerMessageReceived:
-    """Our own broker has something for us."""
-
-    topic: str
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInterestChanged:
-    """Clients want other topics than before, as far as somebody else than a beacon says so."""
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FedTimerFired:
-    """The deadline has come, or may have."""
-
-
-FedEvent = BrokerMessageReceived | TopicInterestChanged | FedTimerFired
+"""Publication rate below which a restarted node does not reuse sequence numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """One topic, as an operator sees it."""
+    """One topic, for operators."""
 
     core: int | None
     parents: tuple[int, ...]
@@ -61,11 +43,11 @@ class TopicStatus:
 
 
 class FedNode:
-    """A core, a member, a publisher from outside or a node in between, topic by topic."""
+    """Core, member, outside publisher or intermediate node, per topic."""
 
     def __init__(self, settings: FedSettings, wall_clock_s: int, now: float) -> None:
-        """`birth` grows by a second per second, also from life to life: the format has no field for
-        an incarnation, so numbers that grow with it must do."""
+        """`birth` grows by a second per second, also across incarnations: the format has no field
+        for an incarnation, so sequence numbers grow with it instead."""
         self._settings = settings
         self._clock_offset = wall_clock_s - now
         self._next_sequence = wall_clock_s * SEQUENCES_PER_SECOND % SEQUENCE_MODULUS
@@ -75,7 +57,7 @@ class FedNode:
         self._is_deadline_stale = False
 
     def handle(self, event: FedEvent, now: float) -> list[Effect]:
-        """Apply one input and return what must now be done, in order."""
+        """Apply one event and return the effects, in order."""
         match event:
             case BrokerMessageReceived(name, payload):
                 try:
@@ -99,7 +81,7 @@ class FedNode:
                 ]
 
     def next_deadline(self) -> float | None:
-        """When TimerFired is next due. Read it again after every input."""
+        """Return when FedTimerFired is due. Read it again after every event."""
         if self._is_deadline_stale:
             deadlines = [mesh.next_deadline() for mesh in self._meshes.values()]
             self._deadline = min((each for each in deadlines if each is not None), default=None)
@@ -107,7 +89,6 @@ class FedNode:
         return self._deadline
 
     def status(self, now: float) -> dict[str, TopicStatus]:
-        """Return what is known of every topic."""
         return {
             topic: TopicStatus(mesh.core, mesh.parents, mesh.live_children(now), mesh.has_interest)
             for topic, mesh in sorted(self._meshes.items())
@@ -118,7 +99,7 @@ class FedNode:
     def _receive_message(self, topic: str, message: FedMessage, now: float) -> list[Effect]:
         sender = getattr(message, "sender", None)
         if sender is not None and sender not in self._settings.neighbours:
-            return [MessageIgnored("from no neighbour", str(sender))]
+            return [MessageIgnored("sender is not a neighbour", str(sender))]
         mesh = self._meshes.get(topic)
         output = self._handle_mesh_timer(mesh, now) if mesh else []
         match message:
@@ -128,7 +109,7 @@ class FedNode:
                 return output + self._forward(mesh, message, now)
             case ClientMessage(payload) if mesh and mesh.core is not None:
                 return output + self._publish(mesh, payload, now)
-        return [*output, MessageIgnored("no core is known")]
+        return [*output, MessageIgnored("no core known")]
 
     def _receive_control(
         self,
@@ -142,7 +123,7 @@ class FedNode:
             else self._find_or_make_mesh(topic)
         )
         if mesh is None:
-            return [MessageIgnored("no mesh, or no room for one")]
+            return [MessageIgnored("no mesh (or topics_max reached)")]
         match message:
             case BeaconMessage():
                 output = mesh.receive_beacon(now)
@@ -175,7 +156,7 @@ class FedNode:
         ]
 
     def _mark_seen(self, topic: str, origin: int, sequence: int) -> bool:
-        """Remember a publication; say whether it is new."""
+        """Remember a publication; return whether it is new."""
         key = (topic, origin, sequence)
         if key in self._seen:
             return False
@@ -187,7 +168,7 @@ class FedNode:
     # ------------------------------------------------------------ topics
 
     def _find_or_make_mesh(self, topic: str) -> TopicMesh | None:
-        """Return the mesh of a topic, a new one if there is room."""
+        """Return the mesh of a topic, a new one unless `topics_max` is reached."""
         if topic not in self._meshes and len(self._meshes) < self._settings.topics_max:
             self._meshes[topic] = TopicMesh(topic, self._settings, self._clock_offset)
         return self._meshes.get(topic)
@@ -195,7 +176,7 @@ class FedNode:
     def _set_subscribed(self, topic: str, is_subscribed: bool, now: float) -> list[Effect]:
         mesh = self._find_or_make_mesh(topic) if is_subscribed else self._meshes.get(topic)
         if mesh is None:
-            return [MessageIgnored("no mesh, or no room for one")]
+            return [MessageIgnored("no mesh (or topics_max reached)")]
         output = mesh.set_subscribed(is_subscribed, now)
         self._on_mesh_changed(mesh)
         return output
@@ -209,7 +190,7 @@ class FedNode:
         return output
 
     def _on_mesh_changed(self, mesh: TopicMesh) -> None:
-        """Forget a mesh that has nothing left to know; ask for deadlines anew."""
+        """Drop a mesh that is idle; update the deadlines."""
         self._is_deadline_stale = True
         if mesh.is_idle:
             self._meshes.pop(mesh.topic, None)

@@ -136,7 +136,7 @@ def test_as_publisher_outside_the_mesh(fed):
     world = fed([(1, 2), (2, 3)], hansa=3)
     one, three = world.subscriber(1), world.client(3)
     world.wait(lambda: world.topic().get("parents") == [2], "a way to the core")
-    assert world.topic()["wanted"] is False
+    assert world.topic()["has_interest"] is False
     world.assert_arrives_once(three, one)
 
 
@@ -146,7 +146,7 @@ def test_as_interconnecting_node(fed):
     world.wait(lambda: world.peers[3].core_of("t") == 1, "announced through Hansa")
     world.wait(lambda: world.topic().get("children") == [3], "Hansa has a child")
     world.wait(lambda: world.peers[1].children_of("t") == [2], "and is one")
-    assert world.topic()["wanted"] is False
+    assert world.topic()["has_interest"] is False
     world.assert_arrives_once(three, one)
     assert three.read_until(20)[-1] == b"19"  # its own broker's copies
     three.forget()

@@ -38,14 +38,14 @@ from hansa.mqttfed.effects import (
     PublishToClients,
     TopicCoreChanged,
 )
-from hansa.mqttfed.messages import FEDERATED_PREFIX, PREFIXES, encode_message
-from hansa.mqttfed.node import (
+from hansa.mqttfed.events import (
     BrokerMessageReceived,
     FedEvent,
-    FedNode,
     FedTimerFired,
     TopicInterestChanged,
 )
+from hansa.mqttfed.messages import FEDERATED_PREFIX, PREFIXES, encode_message
+from hansa.mqttfed.node import FedNode
 from hansa.mqttfed.settings import FedSettings
 from hansa.protocol import events
 from hansa.protocol.model import NodeId
