@@ -9,7 +9,7 @@ from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId
 
 _PERMISSIVE = DeliveryContext(
-    wants=lambda topic: True,
+    has_plain_subscriber=lambda topic: True,
     receivers=lambda topic: (),
     nodes={},
     clock=WallClock(1),
@@ -24,7 +24,10 @@ def records(*nodes: int) -> dict[NodeId, NodeRecord]:
 
 
 def context(
-    nodes: Mapping[NodeId, NodeRecord], wants: Callable[[str], bool] = lambda topic: True
+    nodes: Mapping[NodeId, NodeRecord],
+    has_plain_subscriber: Callable[[str], bool] = lambda topic: True,
 ) -> DeliveryContext:
     """A node that knows these others and refuses nothing."""
-    return replace(_PERMISSIVE, nodes=nodes, wants=wants, clock=WallClock(1))
+    return replace(
+        _PERMISSIVE, nodes=nodes, has_plain_subscriber=has_plain_subscriber, clock=WallClock(1)
+    )

@@ -107,7 +107,7 @@ class Node:
         )
         conflict = self._overlay.conflict
         context = DeliveryContext(
-            wants=has_plain_subscriber,
+            has_plain_subscriber=has_plain_subscriber,
             receivers=remote.receivers,
             nodes=nodes,
             clock=self._overlay.clock,
@@ -246,13 +246,13 @@ class Node:
     # ------------------------------------------------------------ changes between the parts
 
     def _dispatch_overlay_output(
-        self, outcome: Iterable[Effect | OverlayChange], now: float
+        self, output: Iterable[Effect | OverlayChange], now: float
     ) -> list[Effect]:
         """Apply the changes that the overlay reports, and keep the order of effects."""
         effects: list[Effect] = []
         joined: list[NodeId] = []
         lost: list[NodeId] = []
-        for item in outcome:
+        for item in output:
             if isinstance(item, OVERLAY_CHANGES):
                 effects += self._dispatch_change(item, now)
                 continue
@@ -295,8 +295,8 @@ class Node:
                     entries, lambda node: self._origins.speaks_for(sender, node), now
                 )
                 return [*refused, *(self._check_installed(now) if ours else ())]
-            case ControlFrameReceived(frame=InterestAckRequest() as enquiry):
-                self._interest_acks.receive_ack_request(enquiry, now)
+            case ControlFrameReceived(frame=InterestAckRequest() as request):
+                self._interest_acks.receive_ack_request(request, now)
                 return []
             case ControlFrameReceived(sender, frame) if isinstance(frame, UNICASTS):
                 # RetainedVersions may come from any node: the one that knows a newer value informs
@@ -305,8 +305,8 @@ class Node:
                     sender, frame.source
                 ):
                     return [Ignored(WRONG_SIDE)]
-                outcome = self._delivery.receive_unicast(frame, self._overlay.incarnation, now)
-                return self._route_unicasts(outcome, now)
+                output = self._delivery.receive_unicast(frame, self._overlay.incarnation, now)
+                return self._route_unicasts(output, now)
             case ControlFrameReceived(sender, frame):
                 return self._receive_strategy_frame(sender, frame, now)
             case NodeRestarted(node):
@@ -332,8 +332,8 @@ class Node:
         if isinstance(frame, CoreAnnouncement) and (claims := frame.claims) is not None:
             if claims.node in self._overlay.database.nodes:
                 link = self._overlay.neighbours.by_node[sender]
-                outcome = self._overlay.merge_record(link, claims, now, flood=False)
-                effects += self._dispatch_overlay_output(outcome, now)
+                output = self._overlay.merge_record(link, claims, now, flood=False)
+                effects += self._dispatch_overlay_output(output, now)
             else:  # it arrived before the node's record; nobody would send the claims again
                 rows = (RecordKind.NODE, claims.node), (RecordKind.CLAIMS, claims.node)
                 effects += self._overlay.send_to(sender, Fetch(rows), now)
@@ -343,11 +343,11 @@ class Node:
         return effects + self._send_strategy_output(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
 
     def _send_strategy_output(
-        self, outcome: Iterable[Effect | SendToNeighbour], now: float
+        self, output: Iterable[Effect | SendToNeighbour], now: float
     ) -> list[Effect]:
         """Turn the output of the strategy into frames on links, after each call of it."""
         effects: list[Effect] = []
-        for item in outcome:
+        for item in output:
             if isinstance(item, SendToNeighbour):
                 effects += self._overlay.send_to(item.node, item.frame, now)
             else:
@@ -487,25 +487,25 @@ class Node:
         match event:
             case PeersRestored(records):
                 self._overlay.leases.restore(event, self._delivery.outbox.receivers, now)
-                outcomes = (self._overlay.merge_record(None, r, now, False) for r in records)
+                outputs = (self._overlay.merge_record(None, r, now, False) for r in records)
                 return [
                     effect
-                    for outcome in outcomes
-                    for effect in self._dispatch_overlay_output(outcome, now)
+                    for output in outputs
+                    for effect in self._dispatch_overlay_output(output, now)
                 ]
             case PeersPersisted(number):
                 self._remote_interest.mark_persisted(number)
                 return []
             case _:
-                ready, outcome = self._delivery.handle_storage_event(event, now)
+                ready, output = self._delivery.handle_storage_event(event, now)
                 released = [effect for item in ready for effect in self._forwarding.originate(item)]
-                return released + self._route_unicasts(outcome, now)
+                return released + self._route_unicasts(output, now)
 
-    def _route_unicasts(self, outcome: Iterable[Effect | Unicast], now: float) -> list[Effect]:
+    def _route_unicasts(self, output: Iterable[Effect | Unicast], now: float) -> list[Effect]:
         """Send unicast frames to their next hop. A frame without one is dropped; its sender will
         retry."""
         effects: list[Effect] = []
-        for item in outcome:
+        for item in output:
             if not isinstance(item, Unicast):
                 effects.append(item)
                 continue

@@ -12,7 +12,7 @@ from hansa.protocol.model import NodeId
 class DeliveryContext:
     """Queries that other parts of the node answer."""
 
-    wants: Callable[[str], bool]
+    has_plain_subscriber: Callable[[str], bool]
     """Whether a local client has a matching filter that is not a shared subscription."""
     receivers: Callable[[str], tuple[NodeId, ...]]
     """The other nodes interested in a topic."""

@@ -31,8 +31,8 @@ ALREADY_ACKNOWLEDGED = "already acknowledged by a lost state, not sent again"
 
 def memory_bytes(publication: Publication) -> int:
     """Return approximately how much memory a publication takes."""
-    carried = len(publication.topic) + len(publication.properties) + len(publication.payload)
-    return PUBLICATION_OVERHEAD_BYTES + carried
+    contents = len(publication.topic) + len(publication.properties) + len(publication.payload)
+    return PUBLICATION_OVERHEAD_BYTES + contents
 
 
 class OriginStream:
@@ -198,10 +198,10 @@ class Inbox:
 
     def mark_committed(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
         """Deliveries up to this position are on disk, and so are all of earlier epochs."""
-        undelivered = self._uncommitted.get(origin)
-        while undelivered and undelivered[0][:2] <= (epoch, seq):
-            self.uncommitted_bytes -= undelivered.popleft()[2]
-        if not undelivered:
+        uncommitted = self._uncommitted.get(origin)
+        while uncommitted and uncommitted[0][:2] <= (epoch, seq):
+            self.uncommitted_bytes -= uncommitted.popleft()[2]
+        if not uncommitted:
             self._uncommitted.pop(origin, None)
         stream = self.streams.get(origin)
         if stream is not None and stream.epoch == epoch:
@@ -254,9 +254,9 @@ class Inbox:
             if not self._expired_origins:
                 return [Ignored("nodes_max")]
             effects += self._evict(next(iter(self._expired_origins)))
-        undelivered = self._uncommitted.get(origin, deque())
+        uncommitted = self._uncommitted.get(origin, deque())
         self.streams[origin] = OriginStream(
-            epoch, 0, self._settings.repair_retry_interval, undelivered
+            epoch, 0, self._settings.repair_retry_interval, uncommitted
         )
         return effects
 
@@ -344,17 +344,24 @@ class Inbox:
 
     def handle_timer(self, now: float) -> list[Unicast]:
         """Send the receipts that are due, with a request where something is missing."""
-        letters: list[Unicast] = []
+        receipts: list[Unicast] = []
         if not self._context.may_acknowledge():
-            return letters
+            return receipts
         for origin in list(self._scheduled):
             stream = self.streams[origin]
             ask = stream.request_at is not None and stream.request_at <= now
             if ask or (stream.receipt_at is not None and stream.receipt_at <= now):
-                want = self._settings.repair_bytes * self._settings.repair_frames if ask else 0
-                letters.append(
+                bytes_requested = (
+                    self._settings.repair_bytes * self._settings.repair_frames if ask else 0
+                )
+                receipts.append(
                     Receipt(
-                        origin, self._node, stream.epoch, stream.committed, stream.accepted, want
+                        origin,
+                        self._node,
+                        stream.epoch,
+                        stream.committed,
+                        stream.accepted,
+                        bytes_requested,
                     )
                 )
                 stream.receipt_at = None
@@ -363,7 +370,7 @@ class Inbox:
                 longest = RETRY_FACTOR_MAX * self._settings.repair_retry_interval
                 stream.retry_interval = min(2 * stream.retry_interval, longest)
             self._update_schedule(origin, stream)
-        return letters
+        return receipts
 
     def next_deadline(self) -> float | None:
         """When `handle_timer` is due."""

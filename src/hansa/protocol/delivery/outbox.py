@@ -281,10 +281,10 @@ class Outbox:
             after, lost = last, 0
         responses[-1] = replace(responses[-1], more=False)
         size = sum(len(item.payload) for item in found[:end])
-        usual = self._settings.repair_bytes * self._settings.repair_frames
+        usual_size = self._settings.repair_bytes * self._settings.repair_frames
         progress.repaired_upto, progress.repair_until = (
             after,
-            now + max(0, size - usual) / TRANSFER_BYTES_PER_S_MIN,
+            now + max(0, size - usual_size) / TRANSFER_BYTES_PER_S_MIN,
         )
         return responses
 

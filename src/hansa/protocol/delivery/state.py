@@ -66,7 +66,12 @@ class DeliveryState:
         self._node = node
         self.clock = context.clock
         self.retained = RetainedState(
-            node, settings, context.wants, context.receivers, restored.retained, context.clock
+            node,
+            settings,
+            context.has_plain_subscriber,
+            context.receivers,
+            restored.retained,
+            context.clock,
         )
         self.outbox = Outbox(node, settings, context.clock, restored.epoch, restored.next_seq)
         self.outbox.restore(restored.last_assigned, restored.acknowledged, restored.unheard_since)
@@ -155,17 +160,17 @@ class DeliveryState:
     def sizes(self) -> dict[str, int]:
         """Return the current size of everything that has a bound."""
         streams = self.inbox.streams.values()
-        held = undelivered = 0
+        out_of_order = uncommitted = 0
         for stream in streams:  # plain loops: checkers call this after every input
-            held = max(held, len(stream.out_of_order))
-            undelivered = max(undelivered, len(stream.uncommitted))
+            out_of_order = max(out_of_order, len(stream.out_of_order))
+            uncommitted = max(uncommitted, len(stream.uncommitted))
         return {
             "receivers": len(self.outbox.receivers),
-            "out_of_order": held,
+            "out_of_order": out_of_order,
             "out_of_order_bytes": self.inbox.out_of_order_bytes,
             "retained": len(self.retained.entries),
             "streams": len(streams),
-            "uncommitted": undelivered,
+            "uncommitted": uncommitted,
             "uncommitted_bytes": self.inbox.uncommitted_bytes,
         }
 

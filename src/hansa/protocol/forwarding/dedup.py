@@ -118,10 +118,10 @@ class DuplicateFilter:
         window = by_epoch[epoch] = SequenceWindow(self._size)
         return window
 
-    def ceiling(self, life: int) -> int:
+    def ceiling(self, epoch: int) -> int:
         """Return the greatest sequence number of an epoch; -1 if the epoch is ahead of the
         clock."""
-        return self._clock.numbers_max(life) if life <= self._clock.limit_ms else -1
+        return self._clock.numbers_max(epoch) if epoch <= self._clock.limit_ms else -1
 
     def refusal(self, publication: Publication) -> str | None:
         """Return why the epoch or sequence number of a publication is impossible, None if it is
@@ -144,18 +144,18 @@ class DuplicateFilter:
 
     def expire_node(self, origin: NodeId) -> None:
         """A node's lease has ended."""
-        for journalled in (False, True):
-            self._windows.pop((origin, journalled), None)
+        for is_guaranteed in (False, True):
+            self._windows.pop((origin, is_guaranteed), None)
 
 
-def _make_room(lives: dict[int, SequenceWindow], life: int, present: int | None) -> bool:
+def _make_room(windows: dict[int, SequenceWindow], epoch: int, present: int | None) -> bool:
     """Drop the oldest epoch for a newer one. The epoch in the origin's record always has a window:
     two forged epochs of the future must not replace it."""
-    if life == present:
-        del lives[max(lives) if min(lives) > life else min(lives)]
+    if epoch == present:
+        del windows[max(windows) if min(windows) > epoch else min(windows)]
         return True
-    oldest = min(each for each in lives if each != present)
-    if life < oldest:
+    oldest = min(each for each in windows if each != present)
+    if epoch < oldest:
         return False
-    del lives[oldest]
+    del windows[oldest]
     return True

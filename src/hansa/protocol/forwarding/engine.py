@@ -110,16 +110,18 @@ class ForwardingEngine:
             return self._append_to_journal(event, plan, version)
         if not plan.mesh_links and not plan.core_links:
             return []
-        audience = self._topic_interest(event.topic, plan)
-        if not audience.shares:
+        interest = self._topic_interest(event.topic, plan)
+        if not interest.shares:
             return self.originate(self.numbering.make_publication(event, incarnation, version))
-        only, overlaps = self._share_selector.choose_receivers(audience, is_guaranteed=False)
+        only, overlaps = self._share_selector.choose_receivers(interest, is_guaranteed=False)
         counted: list[Effect] = [Ignored("share_overlap")] * overlaps
         if not only:
             return counted
         counted += [Ignored("receivers_max")] * (len(only) - RECEIVERS_MAX)
-        named = self.numbering.make_publication(event, incarnation, version, only[:RECEIVERS_MAX])
-        return counted + self.originate(named)
+        publication = self.numbering.make_publication(
+            event, incarnation, version, only[:RECEIVERS_MAX]
+        )
+        return counted + self.originate(publication)
 
     def _is_too_large(self, event: LocalPublication) -> bool:
         rest = self._packet_bytes_max - len(event.payload) - len(event.properties)
@@ -148,10 +150,10 @@ class ForwardingEngine:
         """Send a local publication; without receivers it was only journaled."""
         if publication.qos and not publication.previous:
             return []
-        copies, stuck = self._forwarder.copies_of_local(publication)
+        copies, unroutable = self._forwarder.copies_of_local(publication)
         if publication.qos:
-            stuck = []  # its receivers will request it
-        return [*send_effects(publication, copies, hops=0), *drop_effects(publication, stuck)]
+            unroutable = []  # its receivers will request it
+        return [*send_effects(publication, copies, hops=0), *drop_effects(publication, unroutable)]
 
     def receive_copy(self, link: LinkId, publication: Publication, now: float) -> list[Effect]:
         """A neighbour sent a copy: deliver it, forward it, or drop it."""
@@ -162,7 +164,7 @@ class ForwardingEngine:
             return [Ignored(WRONG_SIDE)]
         if refusal := self.duplicate_filter.refusal(publication):
             return [Ignored(refusal)]
-        new, deliver, copies, stuck = self._forwarder.copies_of_received(publication, link)
+        new, deliver, copies, unroutable = self._forwarder.copies_of_received(publication, link)
         effects: list[Effect] = []
         if not new:
             effects.append(self._explain_dropped_copy(publication))
@@ -171,20 +173,20 @@ class ForwardingEngine:
         elif deliver and self._is_receiver(publication):
             effects.append(Deliver(self._delivery.retained.resolve_retain_flag(publication)))
         effects += send_effects(publication, copies, publication.hops + 1)
-        return effects + drop_effects(publication, stuck)
+        return effects + drop_effects(publication, unroutable)
 
     def _take_owed(self, publication: Publication, now: float) -> list[Effect]:
         """Accept a guaranteed publication for this node only while its origin is reachable: else it
         cannot be distinguished from a forgery. It is sent again when the origin is back."""
         if self.origins.is_in_reach(publication.origin):
             return self._delivery.inbox.receive_copy(publication, now)
-        is_owed = any(node == self._node for node, _ in publication.previous)
-        return [Ignored("publication of a node out of reach")] if is_owed else []
+        is_pending = any(node == self._node for node, _ in publication.previous)
+        return [Ignored("publication of a node out of reach")] if is_pending else []
 
     def _is_receiver(self, publication: Publication) -> bool:
         """Whether a publication of QoS 0 is for this node: it names the nodes that serve shares."""
-        meant = publication.previous
-        return not meant or any(node == self._node for node, _ in meant)
+        receivers = publication.previous
+        return not receivers or any(node == self._node for node, _ in receivers)
 
     def _explain_dropped_copy(self, copy: Publication) -> Effect:
         """Return why a copy is not new."""
@@ -273,11 +275,11 @@ class ForwardingEngine:
             PUBLICATION_HEADER.unpack_from,
         )
         by_origin = self.table.depends_on_origin
-        here, window, last_origin, last_life, ceiling = self._node, None, None, None, 0
+        here, window, last_origin, last_epoch, ceiling = self._node, None, None, None, 0
         accepted = self.origins.accepted(link)
         for data in frames:
             if len(data) >= _HEAD_BYTES:
-                opening, hops, count, origin, life, number, topic_bytes = unpack(data)
+                opening, hops, count, origin, epoch, number, topic_bytes = unpack(data)
                 end = _HEAD_BYTES + topic_bytes
                 if count:
                     end += _GROUP_BYTES * count
@@ -290,30 +292,32 @@ class ForwardingEngine:
                     and end <= len(data) <= SMALL_BYTES_MAX
                     and origin != here
                 ):
-                    if origin != last_origin or life != last_life:
-                        noted = accepted.get(origin)
-                        if noted is not None and noted[0] == life:
-                            ceiling = noted[1]
+                    if origin != last_origin or epoch != last_epoch:
+                        known = accepted.get(origin)
+                        if known is not None and known[0] == epoch:
+                            ceiling = known[1]
                         else:
-                            ceiling = self._ceiling(link, origin, life)
+                            ceiling = self._ceiling(link, origin, epoch)
                         window = (
-                            self.duplicate_filter.window_for(origin, life, False)
+                            self.duplicate_filter.window_for(origin, epoch, False)
                             if ceiling >= 0
                             else None
                         )
-                        last_origin, last_life = origin, life
-                    topic, links, onward = found
+                        last_origin, last_epoch = origin, epoch
+                    topic, links, target_groups = found
                     if number > ceiling:  # the slow path reports why it is refused
                         accepted.pop(origin, None)
                     elif window is not None and (
-                        window.add_with_groups(number, onward) if onward else window.add(number)
+                        window.add_with_groups(number, target_groups)
+                        if target_groups
+                        else window.add(number)
                     ):
                         if topic is not None:
                             deliveries.append((topic, data[end:]))
                         if links:
                             frame = bytearray(data)
                             frame[HOPS_AT] = hops + 1
-                            if count and not onward:
+                            if count and not target_groups:
                                 remove_target_groups(frame, count)
                             for each in links:
                                 outgoing[each].append(frame)
@@ -335,15 +339,15 @@ class ForwardingEngine:
             find = self.table.flow_cache.setdefault(link, {}).get
         return None
 
-    def _ceiling(self, link: LinkId, origin: NodeId, life: int) -> int:
+    def _ceiling(self, link: LinkId, origin: NodeId, epoch: int) -> int:
         """Return the greatest sequence number that a copy of an origin may have on a link; -1 if
         none is accepted."""
         if not self.origins.accepts(link, origin):
             return -1
-        ceiling = self.duplicate_filter.ceiling(life)
+        ceiling = self.duplicate_filter.ceiling(epoch)
         # else a peer could fill this table with invented origins
         if self.origins.is_in_reach(origin):
-            self.origins.accepted(link)[origin] = (life, ceiling)
+            self.origins.accepted(link)[origin] = (epoch, ceiling)
         return ceiling
 
     def _forward_slow_path(self, link: LinkId, data: bytes, now: float) -> list[Effect]:
@@ -361,14 +365,14 @@ class ForwardingEngine:
         plan = self.table.plan(copy.topic)
         found = make_flow_entry(copy, plan, link, self._non_member_forwarding)
         if found is not None:
-            shortcuts = self.table.flow_cache
-            if sum(map(len, shortcuts.values())) >= FLOW_CACHE_MAX:
-                shortcuts.clear()
+            flows = self.table.flow_cache
+            if sum(map(len, flows.values())) >= FLOW_CACHE_MAX:
+                flows.clear()
             origin = copy.origin.to_bytes(8, "big") if self.table.depends_on_origin else b""
             names = [GROUP_ID_STRUCT.pack(group) for group in copy.target_groups]
             # Encoded as in a frame.
             key = b"".join((origin, len(raw).to_bytes(2, "big"), *names, raw))
-            shortcuts.setdefault(link, {})[key] = found
+            flows.setdefault(link, {})[key] = found
 
 
 def _append_frames(effects: list[Effect], outgoing: Outgoing) -> list[bytes] | None:

@@ -116,7 +116,9 @@ class TopicPlan:
         """Return the links within the mesh for a copy of another origin."""
         if not self.origin_routes:
             return self.mesh_links
-        return tuple(dict.fromkeys(link for ways in self.origin_routes for link in ways(origin)))
+        return tuple(
+            dict.fromkeys(link for routes in self.origin_routes for link in routes(origin))
+        )
 
 
 FlowEntry = tuple[str | None, tuple[LinkId, ...], tuple[GroupId, ...]]
@@ -209,12 +211,12 @@ Copies = list[tuple[LinkId, tuple[GroupId, ...]]]
 
 
 def select_core_links(
-    outside: NonMemberForwarding, links: tuple[LinkId, ...], number: int
+    non_member_forwarding: NonMemberForwarding, links: tuple[LinkId, ...], number: int
 ) -> tuple[LinkId, ...]:
     """Select links towards a core; the sequence number replaces a random number."""
-    if outside is NonMemberForwarding.ONE:
+    if non_member_forwarding is NonMemberForwarding.ONE:
         return links[:1]
-    if outside is NonMemberForwarding.ALL:
+    if non_member_forwarding is NonMemberForwarding.ALL:
         return links
     mixed = (number * 0x9E3779B97F4A7C15) & ((1 << 64) - 1)
     return (links[(mixed >> 32) % len(links)],)
@@ -224,11 +226,14 @@ class Forwarder:
     """Decides for one copy at a time."""
 
     def __init__(
-        self, table: ForwardingTable, windows: DuplicateFilter, outside: NonMemberForwarding
+        self,
+        table: ForwardingTable,
+        windows: DuplicateFilter,
+        non_member_forwarding: NonMemberForwarding,
     ) -> None:
         self._table = table
         self._windows = windows
-        self._outside = outside
+        self._non_member_forwarding = non_member_forwarding
 
     def copies_of_local(self, publication: Publication) -> tuple[Copies, list[GroupId]]:
         """A local publication; return its copies, and the groups without a route."""
@@ -265,34 +270,36 @@ class Forwarder:
                 list(plan.group_ids if spreads else publication.target_groups),
             )
         spread = plan.mesh_links_from(publication.origin) if new else ()
-        copies, stuck = self._make_copies(
+        copies, unroutable = self._make_copies(
             plan, publication.target_groups, spread, sender, window, publication
         )
-        return new, new and plan.deliver_locally, copies, stuck
+        return new, new and plan.deliver_locally, copies, unroutable
 
     def _make_copies(  # the fast path: one call, no objects
         self,
         plan: TopicPlan,
-        named: tuple[GroupId, ...],
+        target_groups: tuple[GroupId, ...],
         spread: tuple[LinkId, ...],
         sender: LinkId | None,
         window: SequenceWindow,
         publication: Publication,
     ) -> tuple[Copies, list[GroupId]]:
-        if not named:
+        if not target_groups:
             return [(link, ()) for link in spread if link != sender], []
-        if len(named) == 1 and not spread:  # most copies on their way to a mesh
-            links = self._core_links(plan, named[0], sender, window, publication.sequence)
-            return [(link, named) for link in links or ()], list(named) if links == () else []
+        if len(target_groups) == 1 and not spread:  # most copies on their way to a mesh
+            links = self._core_links(plan, target_groups[0], sender, window, publication.sequence)
+            return [(link, target_groups) for link in links or ()], list(
+                target_groups
+            ) if links == () else []
         names: dict[LinkId, list[GroupId]] = {link: [] for link in spread if link != sender}
-        stuck: list[GroupId] = []
-        for group in named:
+        unroutable: list[GroupId] = []
+        for group in target_groups:
             links = self._core_links(plan, group, sender, window, publication.sequence)
             if links == ():
-                stuck.append(group)
+                unroutable.append(group)
             for link in links or ():
                 names.setdefault(link, []).append(group)
-        return [(link, tuple(groups)) for link, groups in names.items()], stuck
+        return [(link, tuple(groups)) for link, groups in names.items()], unroutable
 
     def _core_links(
         self,
@@ -304,18 +311,20 @@ class Forwarder:
     ) -> tuple[LinkId, ...] | None:
         """Return the links towards a group's core: empty without a route, None if this copy need
         not go there."""
-        towards = plan.core_links.get(group)
-        if towards is None:
+        core_links = plan.core_links.get(group)
+        if core_links is None:
             return None  # this node is in the mesh, or no node is interested any more
         if not window.mark_sent_towards(number, group):
             return None
-        if sender in towards:
-            towards = tuple(link for link in towards if link != sender)
-        return select_core_links(self._outside, towards, number) if towards else ()
+        if sender in core_links:
+            core_links = tuple(link for link in core_links if link != sender)
+        return (
+            select_core_links(self._non_member_forwarding, core_links, number) if core_links else ()
+        )
 
 
 def make_flow_entry(
-    copy: Publication, plan: TopicPlan, sender: LinkId, outside: NonMemberForwarding
+    copy: Publication, plan: TopicPlan, sender: LinkId, non_member_forwarding: NonMemberForwarding
 ) -> FlowEntry | None:
     """Return what `Forwarder` decides for every new copy with these target groups, and of this
     origin where that matters; None if copies differ, if their target groups change, or if there is
@@ -324,16 +333,16 @@ def make_flow_entry(
     spread = plan.mesh_links_from(copy.origin)
     if not any(group in plan.core_links for group in copy.target_groups):
         return delivered, tuple(link for link in spread if link != sender), ()
-    if spread or outside is NonMemberForwarding.RANDOM:
+    if spread or non_member_forwarding is NonMemberForwarding.RANDOM:
         return None
-    ways = {
+    routes = {
         tuple(link for link in plan.core_links.get(group, ()) if link != sender)
         for group in copy.target_groups
     }
-    links = ways.pop()
-    if ways or not links:
+    links = routes.pop()
+    if routes or not links:
         return None
-    return delivered, select_core_links(outside, links, 0), copy.target_groups
+    return delivered, select_core_links(non_member_forwarding, links, 0), copy.target_groups
 
 
 def send_effects(publication: Publication, copies: Copies, hops: int) -> list[Effect]:
@@ -344,10 +353,10 @@ def send_effects(publication: Publication, copies: Copies, hops: int) -> list[Ef
         # Groups beyond the limit go in further copies; the receiver handles each for its own
         # groups.
         for at in range(0, len(groups) or 1, TARGET_GROUPS_MAX):
-            named = groups[at : at + TARGET_GROUPS_MAX]
-            frame = frames.get(named)
+            target_groups = groups[at : at + TARGET_GROUPS_MAX]
+            frame = frames.get(target_groups)
             if frame is None:
-                frame = frames[named] = publication.forwarded_copy(hops, named)
+                frame = frames[target_groups] = publication.forwarded_copy(hops, target_groups)
             sends.append(Send(link, frame))
     return sends
 

@@ -55,8 +55,8 @@ class RemoteInterest:
 
     def mark_granted(self, filters: Iterable[str]) -> list[str]:
         """The broker granted these subscriptions; return those that were not granted before."""
-        asked = dict.fromkeys(filters)
-        new = [name for name in asked if name not in self.granted and name in self.nodes_by_filter]
+        unique = dict.fromkeys(filters)
+        new = [name for name in unique if name not in self.granted and name in self.nodes_by_filter]
         for name in new:
             self.granted[name] = None
             for node in self.nodes_by_filter[name]:

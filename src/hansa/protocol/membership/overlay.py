@@ -146,15 +146,13 @@ class Overlay:
     def handle_timer(self, now: float) -> OverlayOutput:
         """Do everything that is due."""
         effects, silent = self.neighbours.handle_timer(self.database.digest, now)
-        outcome: OverlayOutput = [*effects, *self._raise_incarnation(now)]
+        output: OverlayOutput = [*effects, *self._raise_incarnation(now)]
         for link in silent:
             stuck = link.channel is not None and link.channel.has_overflowed
             reason = link.refusal_reason or ("stuck" if stuck else "silent")
-            outcome += self._follow_neighbour_changes(
-                self.neighbours.remove_link(link, reason), now
-            )
-            outcome.append(CloseLink(link.id, reason))
-        return outcome
+            output += self._follow_neighbour_changes(self.neighbours.remove_link(link, reason), now)
+            output.append(CloseLink(link.id, reason))
+        return output
 
     def flush(self, now: float) -> list[Effect]:
         """Write and send everything that is due; called at the end of every input."""
@@ -257,19 +255,19 @@ class Overlay:
                 they, we = name_in(theirs), name_in(self._hello())
                 refusal += f": the clock of {they} is far ahead, or that of {we} far behind"
             return [Ignored(refusal), *self.neighbours.refuse_link(link, refusal, now)]
-        outcome: OverlayOutput = []
+        output: OverlayOutput = []
         holder = self.database.nodes.get(theirs.node)
         if holder is not None and holder.incarnation > theirs.incarnation:
             # It may be refused for a link of the newer incarnation: first send the record to
             # outrank.
-            outcome += self.neighbours.send(link, Update((holder,)), now)
-        greeted = self.neighbours.receive_hello(link, theirs, self._hello(), now)
-        outcome += self._follow_neighbour_changes(greeted, now)
+            output += self.neighbours.send(link, Update((holder,)), now)
+        effects = self.neighbours.receive_hello(link, theirs, self._hello(), now)
+        output += self._follow_neighbour_changes(effects, now)
         if link.refusal_reason is None:
             if theirs.digest != self.database.digest:
-                outcome += self._send_summary(link, now)
-            outcome.append(self.neighbours.make_heartbeat(link, self.database.digest, now))
-        return outcome
+                output += self._send_summary(link, now)
+            output.append(self.neighbours.make_heartbeat(link, self.database.digest, now))
+        return output
 
     def _identity_refusal(self, node: NodeId, key: bytes, incarnation: int) -> str | None:
         if self._derives_ids and node_id(key) != node:
@@ -278,24 +276,24 @@ class Overlay:
 
     def _receive_goodbye(self, link: NeighbourLink, frame: Goodbye, now: float) -> OverlayOutput:
         reason = link.refusal_reason or frame.reason
-        outcome = self._follow_neighbour_changes(self.neighbours.remove_link(link, reason), now)
-        return [*outcome, CloseLink(link.id, reason)]
+        output = self._follow_neighbour_changes(self.neighbours.remove_link(link, reason), now)
+        return [*output, CloseLink(link.id, reason)]
 
     def _receive_heartbeat(
         self, link: NeighbourLink, frame: Heartbeat, now: float
     ) -> OverlayOutput:
-        outcome: OverlayOutput = [
+        output: OverlayOutput = [
             *self.neighbours.receive_heartbeat(link, frame, self.database.digest, now)
         ]
         if self.neighbours.update_reported_rtt(link):
-            outcome += [*self._update_own_links(now), LinkCostsChanged()]
+            output += [*self._update_own_links(now), LinkCostsChanged()]
         if link.mismatches >= link.mismatches_allowed:
             link.mismatches, link.mismatches_allowed = (
                 0,
                 min(2 * link.mismatches_allowed, MISMATCHES_MAX),
             )
-            outcome += self._send_summary(link, now)
-        return outcome
+            output += self._send_summary(link, now)
+        return output
 
     def _send_summary(self, link: NeighbourLink, now: float) -> list[Effect]:
         link.awaits_summary = True
@@ -304,11 +302,11 @@ class Overlay:
     def _receive_summary(self, link: NeighbourLink, theirs: Summary, now: float) -> OverlayOutput:
         """Send the rows that the other side lacks. A change that crossed the hellos is visible to
         one side only, so the other starts a comparison as well if it lacks something."""
-        outcome = self._send_records(link, self.database.missing_from(theirs), now)
+        output = self._send_records(link, self.database.missing_from(theirs), now)
         if not link.awaits_summary and self.database.is_behind(theirs):
-            outcome += self._send_summary(link, now)
+            output += self._send_summary(link, now)
         link.awaits_summary = False
-        return outcome
+        return output
 
     def _receive_records(
         self, link: NeighbourLink, records: tuple[Record, ...], now: float
@@ -340,8 +338,8 @@ class Overlay:
             ask = InterestAckRequest(
                 record.node, self.identity.node, 0, *stamp
             )  # lost nodes do not answer
-            asked = self.neighbours.send(link, ask, now) if link else []
-            return [Ignored("record of a node whose lease has ended"), *asked]
+            fetches = self.neighbours.send(link, ask, now) if link else []
+            return [Ignored("record of a node whose lease has ended"), *fetches]
         change = self.database.merge(record, link.id if link else None, flood)
         self._account(record, source)
         if change is None:
@@ -422,19 +420,19 @@ class Overlay:
         self, change: RecordChange, before: NodeRecord | None, now: float
     ) -> OverlayOutput:
         record, node = change.record, change.record.node
-        outcome: OverlayOutput = []
+        output: OverlayOutput = []
         if before is not None and before.incarnation < record.incarnation:
-            outcome.append(NodeRestarted(node))
+            output.append(NodeRestarted(node))
         if before is not None and before.capacity != record.capacity:
-            outcome.append(CapacityChanged(node))
+            output.append(CapacityChanged(node))
         joined, lost = self.graph.set_links(node, dict(record.links))
         if joined or lost:
-            outcome += self._report_reachability(joined, lost, now)
+            output += self._report_reachability(joined, lost, now)
         if node in self.neighbours.by_node and is_new_incarnation(record, before):
-            outcome += self._update_own_links(now)  # the link to it counts from now on
+            output += self._update_own_links(now)  # the link to it counts from now on
         if node not in self.graph.reachable:
             self.leases.start_lease(node, now)
-        return outcome
+        return output
 
     def _report_reachability(
         self, joined: list[NodeId], lost: list[NodeId], now: float
@@ -451,10 +449,10 @@ class Overlay:
 
     def _follow_neighbour_changes(self, effects: list[Effect], now: float) -> OverlayOutput:
         """Update the map if neighbours were added or lost."""
-        outcome: OverlayOutput = [*effects]
+        output: OverlayOutput = [*effects]
         if any(isinstance(effect, NeighbourUp | NeighbourDown) for effect in effects):
-            outcome += self._update_own_links(now)
-        return outcome
+            output += self._update_own_links(now)
+        return output
 
     def _update_own_links(self, now: float) -> OverlayOutput:
         """If this node's links changed, update the map at once and the own record when due."""
@@ -488,11 +486,11 @@ class Overlay:
             if link.peer is not None and record.incarnation >= link.peer.incarnation
         ]
 
-    def _refresh_own_record(self, enquiry: InterestAckRequest, now: float) -> None:
+    def _refresh_own_record(self, request: InterestAckRequest, now: float) -> None:
         """A node that has forgotten this one needs a newer record than the one it names."""
         me = self.identity.node
-        named = (enquiry.incarnation, enquiry.version)
-        if enquiry.destination == me and named == self.database.stamp(RecordKind.NODE, me):
+        stamp = (request.incarnation, request.version)
+        if request.destination == me and stamp == self.database.stamp(RecordKind.NODE, me):
             self._schedule_own_record(now)
 
     def _schedule_own_record(self, now: float) -> None:

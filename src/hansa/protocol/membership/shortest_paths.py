@@ -87,11 +87,11 @@ def _second_path(
         if node in before:
             continue
         before[node] = parent
-        onward, far = first.get(node), cost + tree.distances[node]
+        next_node, far = first.get(node), cost + tree.distances[node]
         for other, length in graph.lengths(node).items():
             if other in before:
                 continue
-            if other == onward:
+            if other == next_node:
                 heapq.heappush(heap, (cost + _SHARED_LINK_COST, other, node))
             elif first.get(other) == node:
                 heapq.heappush(heap, (cost, other, node))

@@ -47,16 +47,16 @@ def value_frames(
     to: NodeId, owner: NodeId, publications: list[Publication], bytes_max: int
 ) -> list[Unicast]:
     """Return frames with these values, each with as many as fit, but at least one."""
-    letters: list[Unicast] = []
+    frames: list[Unicast] = []
     batch: list[bytes] = []
     room = bytes_max
     for data in map(encode, publications):
         if batch and len(data) > room:
-            letters.append(RetainedValuesFrame(to, owner, tuple(batch)))
+            frames.append(RetainedValuesFrame(to, owner, tuple(batch)))
             batch, room = [], bytes_max
         batch.append(data)
         room -= len(data)
-    return [*letters, RetainedValuesFrame(to, owner, tuple(batch))] if batch else letters
+    return [*frames, RetainedValuesFrame(to, owner, tuple(batch))] if batch else frames
 
 
 class RetainedSync:
@@ -120,19 +120,19 @@ class RetainedSync:
         for node, _ in self._digest_repeats.pop_due(now):
             self._digest_receivers[node] = None
         corrections, self._corrections = self._corrections, {}
-        letters = [
-            letter
+        frames = [
+            frame
             for (former, owner), entries in corrections.items()
-            for letter in version_frames(former, owner, entries)
+            for frame in version_frames(former, owner, entries)
         ]
         if not self.is_busy:
-            return letters
+            return frames
         if self._current_job is None:
             self._current_job = self._start_next_job()
         more, is_done = next(self._current_job, ([], True))
         if is_done:
             self._current_job = None
-        return letters + more
+        return frames + more
 
     def _start_next_job(self) -> Iterator[_Step]:
         if self._requested_buckets:

@@ -172,12 +172,12 @@ class RetainedState:
         )
         if self.entries.get(publication.topic) == value:
             return publication  # stored by an earlier incarnation that did not deliver it
-        is_sound = self._clock.is_plausible(value.version)
-        self._implausible_count += not is_sound
-        is_wanted = is_sound and self._has_plain_subscriber(
+        is_plausible = self._clock.is_plausible(value.version)
+        self._implausible_count += not is_plausible
+        is_subscribed = is_plausible and self._has_plain_subscriber(
             publication.topic
         )  # not only by a share
-        if not is_wanted or not self._is_newer(publication.topic, value):
+        if not is_subscribed or not self._is_newer(publication.topic, value):
             return replace(publication, retain=False)
         self._replace_entry(publication, value)
         return publication
@@ -279,16 +279,19 @@ class RetainedState:
                 self._unconfirmed.schedule(topic, self._now)
         return self._together(effects)
 
-    def _together(self, outcome: RetainedOutput) -> RetainedOutput:
+    def _together(self, output: RetainedOutput) -> RetainedOutput:
         """Combine requests for single topics to the same owner."""
-        asked: dict[NodeId, list[tuple[str, int]]] = {}
+        topics_by_owner: dict[NodeId, list[tuple[str, int]]] = {}
         others: RetainedOutput = []
-        for each in outcome:
+        for each in output:
             if isinstance(each, RetainedRequest):
-                asked.setdefault(each.destination, []).extend(each.topics)
+                topics_by_owner.setdefault(each.destination, []).extend(each.topics)
             else:
                 others.append(each)
-        return [*others, *(ask for to, topics in asked.items() for ask in self._asks(to, topics))]
+        return [
+            *others,
+            *(ask for to, topics in topics_by_owner.items() for ask in self._asks(to, topics)),
+        ]
 
     def _reconcile(self, topic: str, found: bytes) -> RetainedOutput:
         """Make the known value of a topic agree with the broker's."""
@@ -334,8 +337,8 @@ class RetainedState:
         self._repairs[topic] = (value.version, count)
         if value.version and not value.digest:
             self._set_entry(topic, value, qos=1)
-            gone = Publication(value.owner, 0, 0, 1, topic, b"", True, version=value.version)
-            return [PublishRetained(gone)]
+            deletion = Publication(value.owner, 0, 0, 1, topic, b"", True, version=value.version)
+            return [PublishRetained(deletion)]
         if found:  # until the owner answers, this is the value here, and older than any other
             self._set_entry(topic, RetainedEntry(0, value.owner, found))
         else:
@@ -347,8 +350,8 @@ class RetainedState:
         self._remove_entry(topic)
         if not value.digest:
             return []
-        gone = Publication(value.owner, 0, 0, 0, topic, b"", retain=True, version=value.version)
-        return [PublishRetained(gone)]
+        deletion = Publication(value.owner, 0, 0, 0, topic, b"", retain=True, version=value.version)
+        return [PublishRetained(deletion)]
 
     # ------------------------------------------------------------ unicast frames
 
@@ -433,8 +436,8 @@ class RetainedState:
                 to_read.append(topic)
             else:
                 deleted.append(self._publication(topic, b"", 0, b"", value.version))
-        outcome: RetainedOutput = [*self._value_frames(node, deleted)]
-        return [*outcome, ReadRetained(node, tuple(to_read))] if to_read else outcome
+        output: RetainedOutput = [*self._value_frames(node, deleted)]
+        return [*output, ReadRetained(node, tuple(to_read))] if to_read else output
 
     def on_retained_read(self, event: RetainedRead) -> list[Unicast]:
         """The shell has read requested values; values that changed meanwhile are sent anyway."""
@@ -457,12 +460,12 @@ class RetainedState:
         return value_frames(to, self._node, publications, self._settings.repair_bytes)
 
     def _receive_values(self, frame: RetainedValuesFrame) -> RetainedOutput:
-        outcome: RetainedOutput = []
+        output: RetainedOutput = []
         for data in frame.publications:
             try:
                 publication = decode_publication(data)
             except InvalidFrame:
-                return [*outcome, Ignored("value that cannot be read")]
+                return [*output, Ignored("value that cannot be read")]
             value = RetainedEntry(
                 publication.version, frame.source, payload_digest(publication.payload)
             )
@@ -475,10 +478,10 @@ class RetainedState:
                 continue
             self._replace_entry(publication, value)
             if value.digest or (known is not None and known.digest):
-                outcome.append(PublishRetained(publication))
+                output.append(PublishRetained(publication))
             elif known is None:  # the broker may hold what an earlier incarnation did not store
                 self.distrust((publication.topic,))
-        return outcome
+        return output
 
     # ------------------------------------------------------------ time
 
@@ -487,17 +490,17 @@ class RetainedState:
         now = self._now
         found = (*self._checks_due.pop_due(now), *self._checks.sample(now), *self._full.step(now))
         due = tuple(dict.fromkeys(found))
-        outcome: RetainedOutput = [ListRetained(due)] if due else []
-        outcome += self._list_unconfirmed()
-        outcome += [Ignored("retained version ahead of time")] * self._implausible_count
+        output: RetainedOutput = [ListRetained(due)] if due else []
+        output += self._list_unconfirmed()
+        output += [Ignored("retained version ahead of time")] * self._implausible_count
         self._implausible_count = 0
         self._check_leftovers()
-        outcome += self._sync.process_next_slice(now)
+        output += self._sync.process_next_slice(now)
         if self._persist_at <= now:
             self._persist_at = math.inf
             self._remove_expired()
-            outcome.append(PersistRetained())
-        return outcome
+            output.append(PersistRetained())
+        return output
 
     def _check_leftovers(self) -> None:
         """An earlier incarnation may have stopped before it cleared values without local

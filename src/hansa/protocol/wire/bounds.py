@@ -171,9 +171,9 @@ def _topic(entry: tuple[str, int]) -> None:
     check_name(entry[0])
 
 
-def _resend(resend: frames.RepairResponse) -> None:
-    if not resend.after <= resend.upto:
-        raise InvalidFrame(f"goes from {resend.after} to {resend.upto}")
+def _repair_response(frame: frames.RepairResponse) -> None:
+    if not frame.after <= frame.upto:
+        raise InvalidFrame(f"goes from {frame.after} to {frame.upto}")
 
 
 # ---------------------------------------------------------------- bounds of each frame
@@ -230,7 +230,7 @@ _BOUNDS: dict[type, _Bounds] = {
     frames.RepairResponse: _Bounds(
         "repair response",
         {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)},
-        _resend,
+        _repair_response,
     ),
     frames.RetainedDigests: _Bounds(
         "retained digests",

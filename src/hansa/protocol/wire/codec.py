@@ -163,7 +163,7 @@ def _require_decodable(data: bytes) -> None:
 def encode_publication(publication: Publication) -> bytes:
     """Return the bytes of a publication; raise ValueError if peers would refuse them."""
     qos, hops, topic = publication.qos, publication.hops, publication.topic
-    named = publication.target_groups
+    target_groups = publication.target_groups
     rest = encoded = topic.encode()
     topic_bytes = len(encoded)
     opening = _OPENING | qos
@@ -176,10 +176,12 @@ def encode_publication(publication: Publication) -> bytes:
         if publication.version:
             opening |= _VERSIONED
             rest = _VERSION.pack(publication.version) + rest
-        if named:
-            rest = _integers(len(named)).pack(*named) + rest
-        origin, life, number = publication.origin, publication.epoch, publication.sequence
-        head = PUBLICATION_HEADER.pack(opening, hops, len(named), origin, life, number, topic_bytes)
+        if target_groups:
+            rest = _integers(len(target_groups)).pack(*target_groups) + rest
+        origin, epoch, sequence = publication.origin, publication.epoch, publication.sequence
+        head = PUBLICATION_HEADER.pack(
+            opening, hops, len(target_groups), origin, epoch, sequence, topic_bytes
+        )
     except struct.error as error:
         raise ValueError(f"publication: {error}") from None
     if qos > _QOS_MAX:
@@ -203,15 +205,15 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
     if type(data) is not bytes:
         data = bytes(data)  # slices of bytes are much faster than slices of a view
     at, version, entry_count, properties_bytes = _HEAD_BYTES, 0, 0, 0
-    named: tuple[GroupId, ...] = ()
+    target_groups: tuple[GroupId, ...] = ()
     previous: tuple[tuple[NodeId, int], ...] = ()
     try:
-        opening, hops, count, origin, life, number, topic_bytes = PUBLICATION_HEADER.unpack_from(
+        opening, hops, count, origin, epoch, sequence, topic_bytes = PUBLICATION_HEADER.unpack_from(
             data
         )
         qos, retain, more, versioned = _OPENINGS[opening]
         if count:
-            named = _integers(count).unpack_from(data, at)
+            target_groups = _integers(count).unpack_from(data, at)
             at += 8 * count
         if versioned:
             (version,) = _VERSION.unpack_from(data, at)
@@ -239,14 +241,14 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
     properties = data[topic_end:end] if properties_bytes else b""
     return Publication(
         origin,
-        life,
-        number,
+        epoch,
+        sequence,
         qos,
         topic,
         data[end:],
         retain,
         hops,
-        named,
+        target_groups,
         previous,
         properties,
         version,

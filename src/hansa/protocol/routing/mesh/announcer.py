@@ -46,10 +46,10 @@ class Announcer:
         """Whether the last announcement is at least that old."""
         return self._announced_at <= then
 
-    def update_management_core(self, leads: bool, now: float) -> None:
+    def update_management_core(self, is_best: bool, now: float) -> None:
         """This node is, or is not, the best reachable node; the reachable nodes have just
         changed."""
-        if not leads:
+        if not is_best:
             self.is_management_core, self._management_due = False, None
         elif not self.is_management_core:
             self._management_due = now + self._management_claim_delay

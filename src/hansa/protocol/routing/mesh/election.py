@@ -138,28 +138,28 @@ class Election:
 
     def _fill_vacancy(self, group: Group, before: NodeId | None, now: float) -> NodeId | None:
         """No node claims the group: claim it now or later, if it is this node's turn."""
-        wanters = self._interested_nodes(group)
-        if self._self not in wanters:
+        interested = self._interested_nodes(group)
+        if self._self not in interested:
             self._vacancies.pop(group, None)
             return None
         vacancy = self._vacancies.pop(group, None)
-        if vacancy is None and before is None and len(wanters) == 1:
+        if vacancy is None and before is None and len(interested) == 1:
             return self._claim(group)
         lost, since = (vacancy.lost, vacancy.since) if vacancy else (before, now)
-        due = self._takeover_at(lost, since, wanters)
+        due = self._takeover_at(lost, since, interested)
         if now >= due:
             return self._claim(group)
         self._vacancies[group] = Vacancy(lost, since, due)
         return None
 
-    def _takeover_at(self, lost: NodeId | None, since: float, wanters: list[NodeId]) -> float:
+    def _takeover_at(self, lost: NodeId | None, since: float, interested: list[NodeId]) -> float:
         """When this node may claim a vacant group: at once if it is next in line."""
         if lost is None:
             return since + (
-                0 if self._self == min(wanters) else self._settings.takeover_fallback_delay
+                0 if self._self == min(interested) else self._settings.takeover_fallback_delay
             )
         due = since + self._settings.takeover_delay
-        if self._graph.nearest_to(lost, wanters) != self._self:
+        if self._graph.nearest_to(lost, interested) != self._self:
             due += self._settings.takeover_fallback_delay
         return due
 

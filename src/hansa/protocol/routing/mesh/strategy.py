@@ -69,19 +69,19 @@ class MeshStrategy:
 
     def neighbour_up(self, node: NodeId, now: float) -> StrategyOutput:
         """Announce every known route to a new neighbour (rule 4.6)."""
-        outcome: StrategyOutput = [
+        output: StrategyOutput = [
             SendToNeighbour(node, self._make_announcement(core))
             for core in self._routes.routes
             if self._routes.has_route(core)
         ]
-        return outcome + self._finish_input(now)
+        return output + self._finish_input(now)
 
     def neighbour_down(self, node: NodeId, now: float) -> StrategyOutput:
         """Remaining parents continue; without one, announce that and ask the core (rule 4.7)."""
-        outcome = self._reselect_parents(lambda: self._routes.remove_neighbour(node), now)
+        output = self._reselect_parents(lambda: self._routes.remove_neighbour(node), now)
         self._schedule_update(self._members.remove_neighbour(node))
         self.flags = {key: flags for key, flags in self.flags.items() if key[1] != node}
-        return outcome + self._finish_input(now)
+        return output + self._finish_input(now)
 
     def costs_changed(self, now: float) -> StrategyOutput:
         """Select parents again."""
@@ -103,8 +103,8 @@ class MeshStrategy:
             for names in (self._context.claims_of(node), self._context.groups_of(node)):
                 groups.update(dict.fromkeys(names))
         self._announcement_requests.cancel(lost)
-        outcome = self._elect_management_core(joined, now)
-        return outcome + self._evaluate_cores(groups, now) + self._finish_input(now)
+        output = self._elect_management_core(joined, now)
+        return output + self._evaluate_cores(groups, now) + self._finish_input(now)
 
     def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
         """Elect again; join or leave meshes."""
@@ -125,30 +125,30 @@ class MeshStrategy:
 
     def receive(self, sender: NodeId, frame: ControlFrame, now: float) -> StrategyOutput:
         """Handle an announcement, a membership or an announcement request."""
-        outcome: StrategyOutput = []
+        output: StrategyOutput = []
         match frame:
             case CoreAnnouncement():
-                outcome = self._receive_announcement(sender, frame, now)
+                output = self._receive_announcement(sender, frame, now)
             case MeshMembership():
-                outcome = self._receive_membership(sender, frame)
+                output = self._receive_membership(sender, frame)
             case AnnouncementRequest():
-                outcome = self._receive_request(sender, frame, now)
+                output = self._receive_request(sender, frame, now)
             case _:
                 pass  # a frame of another strategy: the hello has ruled that out
-        return outcome + self._finish_input(now)
+        return output + self._finish_input(now)
 
     # ------------------------------------------------------------ time
 
     def handle_timer(self, now: float) -> StrategyOutput:
         """Do everything that is due."""
-        outcome: StrategyOutput = []
+        output: StrategyOutput = []
         if self._announcer.claim_management_if_due(now):
             self._announcer.schedule_announcement(now)
-        outcome += self._evaluate_cores(self._election.due_groups(now), now)
-        outcome += self._notify_former_parents(now)
+        output += self._evaluate_cores(self._election.due_groups(now), now)
+        output += self._notify_former_parents(now)
         for core in self._announcement_requests.pop_due(now):
-            outcome += self._request_announcement(core)
-        return outcome + self._finish_input(now)
+            output += self._request_announcement(core)
+        return output + self._finish_input(now)
 
     def next_deadline(self) -> float | None:
         """When `handle_timer` is due."""
@@ -162,31 +162,31 @@ class MeshStrategy:
     # ------------------------------------------------------------ cores
 
     def _evaluate_cores(self, groups: Iterable[Group], now: float) -> StrategyOutput:
-        outcome: StrategyOutput = []
+        output: StrategyOutput = []
         for group in groups:
             if group == MANAGEMENT_GROUP:
                 continue  # it cannot be claimed
             self._groups_to_update[group] = None
             claimed = group in self._election.own_claims
             cores = [self._election.cores.get(group)]
-            if news := self._election.evaluate(group, now):
+            if effects := self._election.evaluate(group, now):
                 cores.append(self._election.cores.get(group))
                 self._schedule_core_check(core for core in cores if core is not None)
-                outcome += news
+                output += effects
             if claimed != (group in self._election.own_claims):
                 self._announcer.schedule_announcement(now)
-        return outcome
+        return output
 
     def _elect_management_core(self, joined: list[NodeId], now: float) -> StrategyOutput:
         """The best reachable node is core of the management group, after a delay."""
         self._schedule_core_check([self._election.cores[MANAGEMENT_GROUP]])
-        outcome: StrategyOutput = [*self._election.evaluate_management(joined)]
+        output: StrategyOutput = [*self._election.evaluate_management(joined)]
         self._schedule_core_check(self._election.groups_by_core)  # other cores may be reachable now
         self._groups_to_update[MANAGEMENT_GROUP] = None
         self._announcer.update_management_core(
             self._election.cores[MANAGEMENT_GROUP] == self._self, now
         )
-        return outcome
+        return output
 
     def _announce_own_groups(self, now: float) -> StrategyOutput:
         """Announce this node as core of all its groups, with the changed claims (rule 4.1)."""
@@ -194,13 +194,13 @@ class MeshStrategy:
         added = [group for group in self._election.own_claims if group not in claimed]
         removed = [group for group in claimed if group not in self._election.own_claims]
         records: list[ClaimsRecord | None] = [*self._context.claim(added, removed, now)]
-        outcome: StrategyOutput = []
+        output: StrategyOutput = []
         for record in records or [None]:
             self._routes.set_own_route(
                 self._self, (self._context.incarnation(), self._announcer.start_announcement(now))
             )
-            outcome += self._announce_to_neighbours(self._self, None, record)
-        return outcome
+            output += self._announce_to_neighbours(self._self, None, record)
+        return output
 
     # ------------------------------------------------------------ routes to cores
 
@@ -236,17 +236,17 @@ class MeshStrategy:
         pass_on = self._routes.receive_announcement(sender, frame)
         if frame.core in routes:
             self.flags[frame.core, sender] = frozenset(frame.members)
-        outcome = self._apply_parent_change(frame.core, before, now)
+        output = self._apply_parent_change(frame.core, before, now)
         if not self._routes.has_route(frame.core) and frame.core in self._election.groups_by_core:
             self._announcement_requests.request_now(frame.core, now)
         if pass_on:
             route = routes[frame.core]
             source = None if route.distance == UNREACHABLE else sender
             current = route.stamp == (frame.incarnation, frame.seq)
-            outcome += self._announce_to_neighbours(
+            output += self._announce_to_neighbours(
                 frame.core, source, frame.claims if current else None
             )
-        return outcome
+        return output
 
     def _receive_membership(self, child: NodeId, frame: MeshMembership) -> StrategyOutput:
         most = self._settings.filters_per_node_max + len(
@@ -261,12 +261,12 @@ class MeshStrategy:
         before = {core: route.parents for core, route in self._routes.routes.items()}
         moved = change()
         self._schedule_core_check(self._election.groups_by_core)
-        outcome: StrategyOutput = []
+        output: StrategyOutput = []
         for core, parents in before.items():
-            outcome += self._apply_parent_change(core, parents, now)
+            output += self._apply_parent_change(core, parents, now)
         for core in moved:
-            outcome += self._announce_to_neighbours(core, None, None)
-        return outcome
+            output += self._announce_to_neighbours(core, None, None)
+        return output
 
     def _apply_parent_change(
         self, core: NodeId, before: tuple[NodeId, ...], now: float
@@ -275,9 +275,11 @@ class MeshStrategy:
         route = self._routes.routes.get(core)
         if route is None or route.parents == before:
             return []
-        led = self._election.groups_by_core.get(core, ())
-        self._schedule_update(group for group in led if group in self._members.member_groups)
-        self._stale_groups.update(dict.fromkeys(led))
+        groups_of_core = self._election.groups_by_core.get(core, ())
+        self._schedule_update(
+            group for group in groups_of_core if group in self._members.member_groups
+        )
+        self._stale_groups.update(dict.fromkeys(groups_of_core))
         if not route.parents and core in self._election.groups_by_core:
             self._announcement_requests.request_now(core, now)
         return [ParentsChanged(core, *route.stamp, route.distance, route.parents)]
@@ -287,8 +289,8 @@ class MeshStrategy:
 
     def _check_core_routes(self, now: float) -> None:
         """Every reachable core needs a route; the announcement of a new core may be in flight."""
-        doubtful, self._cores_to_check = self._cores_to_check, {}
-        for core in doubtful:
+        to_check, self._cores_to_check = self._cores_to_check, {}
+        for core in to_check:
             if core not in self._election.groups_by_core or self._routes.has_route(core):
                 self._announcement_requests.cancel([core])
             elif core != self._self and core in self._context.graph.reachable:
@@ -315,9 +317,9 @@ class MeshStrategy:
         hop = self._context.graph.next_hop(frame.core)
         if hop is None or hop == sender or frame.hops >= HOPS_MAX:
             return [Ignored("announcement request without a route")]
-        onward = AnnouncementRequest(frame.core, *stamp, frame.hops + 1)
+        request = AnnouncementRequest(frame.core, *stamp, frame.hops + 1)
         return (
-            [SendToNeighbour(hop, onward)]
+            [SendToNeighbour(hop, request)]
             if self._announcement_requests.should_forward(frame.core, stamp, now)
             else []
         )
@@ -350,17 +352,17 @@ class MeshStrategy:
 
     def _finish_input(self, now: float) -> StrategyOutput:
         """Update affected groups; announce if due. Ends every input."""
-        outcome: StrategyOutput = []
+        output: StrategyOutput = []
         if self._announcer.is_due(now):
-            outcome += self._announce_own_groups(now)
+            output += self._announce_own_groups(now)
         self._check_core_routes(now)
         joins: dict[tuple[NodeId, NodeId], list[Group]] = {}
         touched, self._groups_to_update = self._groups_to_update, {}
         for group in touched:
-            outcome += self._update_membership(group, joins, now)
+            output += self._update_membership(group, joins, now)
         for (parent, core), groups in joins.items():
-            outcome += self._membership_frames(parent, core, groups, [])
-        return outcome
+            output += self._membership_frames(parent, core, groups, [])
+        return output
 
     def _update_membership(
         self, group: Group, joins: dict[tuple[NodeId, NodeId], list[Group]], now: float
@@ -405,15 +407,15 @@ class MeshStrategy:
 
     def _notify_former_parents(self, now: float) -> StrategyOutput:
         """Notify former parents that this node has left, after the linger."""
-        lefts: dict[tuple[NodeId, NodeId], list[Group]] = {}
+        left: dict[tuple[NodeId, NodeId], list[Group]] = {}
         for parent, group in self._members.pop_due_leaves(now):
             core = self._election.cores.get(group, self._self)
-            lefts.setdefault((parent, core), []).append(group)
+            left.setdefault((parent, core), []).append(group)
             self._groups_to_update[group] = None
-        outcome: StrategyOutput = []
-        for (parent, core), groups in lefts.items():
-            outcome += self._membership_frames(parent, core, [], groups)
-        return outcome
+        output: StrategyOutput = []
+        for (parent, core), groups in left.items():
+            output += self._membership_frames(parent, core, [], groups)
+        return output
 
     def _membership_frames(
         self, parent: NodeId, core: NodeId, joined: list[Group], left: list[Group]
