@@ -474,7 +474,7 @@ def test_a_damaged_inbox_is_set_aside(tmp_path):
     (file,) = path.glob("*.log")
     file.write_bytes(file.read_bytes()[:-3])
     again = InboxJournal(path, ME, 6, JournalSettings())
-    assert "it is set aside as inbox-damaged-6" in again.damage_text
+    assert "moved to inbox-damaged-6" in again.damage_text
     assert (again.entries, again.accepted) == ({}, {})
     again.writer.close()
 

@@ -54,7 +54,7 @@ class Trouble(Star):
     def gap(self) -> range:
         """Return what the receiver says that it will never get."""
         text = self.alarm(RECEIVER, "delivery gap")
-        found = re.search(r"published, positions (\d+) to (\d+) are lost", text)
+        found = re.search(r"positions (\d+) to (\d+) of .* are lost", text)
         assert found, text
         return range(int(found[1]) - 1, int(found[2]))
 

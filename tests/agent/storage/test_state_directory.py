@@ -105,7 +105,7 @@ def other_key(password: bytes | None) -> bytes:
 def test_a_damaged_key_is_not_replaced_silently(path, content):
     lives(path)
     (path / "key.pem").write_bytes(content)
-    with pytest.raises(UsageError, match="holds no Ed25519 key .*: remove it to run as a new node"):
+    with pytest.raises(UsageError, match="is not an Ed25519 key .*: remove it to run"):
         lives(path)
     assert (path / "key.pem").read_bytes() == content
     StateDirectory(path).close()
@@ -120,7 +120,7 @@ def test_a_key_that_cannot_be_read_is_named(path):
 def test_the_identity_of_a_version_without_keys_is_refused(path):
     path.mkdir(parents=True)
     (path / "identity").write_text("ab" * 32)
-    with pytest.raises(UsageError, match="identity is of a version without key pairs: remove it"):
+    with pytest.raises(UsageError, match="belongs to a version without key pairs: remove it"):
         lives(path)
     (path / "identity").unlink()
     lives(path)

@@ -1,6 +1,8 @@
-"""Guaranteed delivery, the live part: disk and handshakes around `hansa.protocol.delivery.state`.
+"""Guaranteed delivery at one agent: journals and broker handshakes around
+`hansa.protocol.delivery`.
 
-What clients here publish at QoS 1 and 2 goes through `capture` into a journal (`keeping`); what
-other nodes owe this one goes through a journal of its own (`backlog`) and `injection` into the
-broker. Both ways keep one rule: a record is durable before anybody is told what it says.
+    outbound   broker → capture → outbox_journal → node
+    inbound    node → inbox_journal → injection → broker
+
+Both directions follow one rule: a record is durable before an acknowledgement depends on it.
 """

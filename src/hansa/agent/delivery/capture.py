@@ -67,7 +67,7 @@ class PendingAck(NamedTuple):
 
 
 class Capture:
-    """Publications on their way into one journal, and the acknowledgements that wait for it."""
+    """Captures into one journal and sends the acknowledgements that wait for it."""
 
     def __init__(self, journal: OutboxJournal, callbacks: CaptureCallbacks) -> None:
         self.journal = journal
@@ -302,6 +302,6 @@ class Capture:
         return old_commit
 
     def _stop_capturing(self, error: JournalUnusable) -> None:
-        """Capture nothing more: only recovery can tell which records are durable."""
+        """Capture nothing more: only recovery knows which records are durable."""
         self._has_failed = True
         self._callbacks.set_journal_alarm(str(error))

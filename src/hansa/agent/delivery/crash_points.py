@@ -1,10 +1,10 @@
-"""Where a test can end the process on a publication's way (see `hansa.journal.crash`)."""
+"""Crash points of capture, injection and epoch rollover (see `hansa.journal.crash`)."""
 
 from enum import IntEnum
 
 
 class DeliveryCrashPoint(IntEnum):
-    """What was just done. Points are passed once per batch."""
+    """The step that was just done. A batch passes each point once."""
 
     CAPTURE_APPENDED = 101
     CAPTURE_DURABLE = 102

@@ -88,7 +88,7 @@ class InjectionCallbacks(NamedTuple):
 
 
 class Injection:
-    """Publications of other nodes on their way into one broker."""
+    """Injects publications of other nodes into one broker."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Injection:
 
     @contextmanager
     def _stop_on_journal_error(self) -> Iterator[None]:
-        """Stop if the journal cannot be written any more: only recovery can tell what it holds."""
+        """Stop if the journal cannot be written any more: only recovery knows what it holds."""
         try:
             yield
         except JournalUnusable as error:

@@ -264,7 +264,7 @@ class DeliveryService:
         epoch = max(epoch, self._outbox.writer.epoch + 1)
         self.capture.record_acknowledged(self._driver.node.delivery.acknowledged)
         self.capture.schedule_rollover(epoch, delay_s)
-        text = f"it was an old copy; epoch {epoch} begins, publications may be lost"
+        text = f"the journal was an old copy: epoch {epoch} starts, publications may be lost"
         self._alarms.set("journal restored from copy", text)
 
     def on_notification(self, notification: Effect) -> None:
@@ -272,14 +272,15 @@ class DeliveryService:
         match notification:
             case Gap(origin, _, first, last, reason):
                 self.counters["gaps"] += 1
-                who = self._label_node(origin)
-                text = f"of what {who} published, positions {first} to {last} are lost: {reason}"
+                label = self._label_node(origin)
+                text = f"positions {first} to {last} of {label} are lost: {reason}"
                 self._alarms.set("delivery gap", text)
             case DeliveryAbandoned(node, _, first, last):
                 self.counters["deliveries abandoned"] += 1
                 lost = f"positions {first} to {last} were not delivered"
                 self._alarms.set(
-                    "delivery abandoned", f"{self._label_node(node)} was away too long: {lost}"
+                    "delivery abandoned",
+                    f"{self._label_node(node)} was unreachable for too long: {lost}",
                 )
             case NodeReachable(node):
                 self._lease_store.on_node_reachable(node)
@@ -372,7 +373,7 @@ class DeliveryService:
                 if len(pending) > ALARM_NODES_MAX
                 else ""
             )
-            text = f"positions before {first} are dropped, not acknowledged by {names}{more}"
+            text = f"positions before {first} were deleted, not acknowledged by {names}{more}"
             self._alarms.set("undelivered publications trimmed", text)
         self._first_sequence = first
 
@@ -387,7 +388,7 @@ class DeliveryService:
         self._alarms.set("broker session uncertain", SESSION_UNCERTAIN if is_uncertain else "")
         if session_expected and not session_present:
             self.counters["broker sessions lost"] += 1
-            text = "the broker has forgotten the agent's session: publications may be lost"
+            text = "the broker lost the agent's session: publications may be lost"
             self._alarms.set("broker session lost", text)
         self.capture.on_connected(session_present)
         self.injection.on_connected(session_present, limits)

@@ -1,4 +1,4 @@
-"""The choices of guaranteed delivery at one agent, with what each of them trades."""
+"""Settings of guaranteed delivery at one agent, with the trade-off of each."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,26 @@ SESSION_LOSS_POLICIES = ("no-loss", "no-dup")
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """How publications of QoS 1 and 2 are kept and given to the broker."""
+    """Journals and broker handshakes of QoS 1 and 2."""
 
     in_flight_max: int = 1_000
-    """Publications that may be under way from the broker, and to it; the broker may allow less.
-    As many may come twice at QoS 1 after a crash."""
+    """Publications that may be in flight from the broker, and to it; the broker may allow fewer.
+    After a crash as many may be duplicated at QoS 1."""
     inbox_bytes: int = 64 << 20
-    """Bytes of others' publications that wait here for the broker, in memory and on disk; beyond
-    them they wait at their origins."""
+    """Bytes of other nodes' publications that wait for the broker, in memory and on disk. Above
+    this they wait at their origins."""
     session_loss_policy: str = "no-loss"
-    """When the broker has lost the agent's session: no-loss sends again what was under way, no-dup
-    does not."""
+    """If the broker loses the agent's session, "no-loss" sends publications in flight again, with
+    the risk of duplicates; "no-dup" does not, with the risk of losses."""
     retention_seconds: float = 7 * 86_400.0
-    """Seconds that what clients here published is kept for nodes that are away."""
+    """Seconds for which local publications are kept for unreachable nodes. Should exceed the
+    longest partition."""
     retention_bytes: int = 4 << 30
-    """Bytes of it; the oldest goes first."""
+    """Bytes of the journal of local publications; the oldest segments are deleted first."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
         if not 1 <= self.in_flight_max <= 32_768:
-            raise UsageError(f"window must be from 1 to 32768, not {self.in_flight_max}")
+            raise UsageError(f"in_flight_max must be from 1 to 32768, not {self.in_flight_max}")
         if self.inbox_bytes < 1:
             raise UsageError(f"inbox_bytes must be at least 1, not {self.inbox_bytes}")
         if self.session_loss_policy not in SESSION_LOSS_POLICIES:
@@ -40,7 +40,7 @@ class DeliverySettings:
         self.outbox_settings()
 
     def outbox_settings(self) -> JournalSettings:
-        """Return how the journal of what clients here published is kept."""
+        """Return the settings of the outbox journal."""
         segment = min(JournalSettings().segment_bytes, max(1, self.retention_bytes // 4))
         return JournalSettings(
             segment_bytes=segment,
@@ -49,5 +49,5 @@ class DeliverySettings:
         )
 
     def inbox_settings(self) -> JournalSettings:
-        """Return how the journal of what others published is kept: its last segment tells all."""
+        """Return the settings of the inbox journal, whose state is always in the last segment."""
         return JournalSettings(retention_bytes=JournalSettings().segment_bytes)

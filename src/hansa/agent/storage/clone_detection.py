@@ -1,9 +1,11 @@
-"""Tells a journal from a copy of it: a list holds the numbers that the file system gave to a few
-empty files in it, and in a copy they have others. Numbers are used again, the lowest first, so
-these are drawn from many: a copy that takes the original's place does not get the same ones.
+"""Detects copies of a journal directory by the inode numbers of a few empty files in it.
 
-A snapshot of a whole disk keeps the numbers; that is noticed when a receiver knows more than the
-journal began with.
+A list in the directory holds their inode numbers; in a copy the files have others. File systems
+reuse the lowest free inode numbers, so the files are drawn at random from many: a copy that takes
+the original's place does not get the same numbers.
+
+A snapshot of the whole disk keeps the numbers. The node notices it when a receiver knows later
+positions than the journal.
 """
 
 import os
@@ -19,7 +21,7 @@ CANDIDATE_FILES = 32
 
 
 def record_inodes(directory: Path) -> None:
-    """Say that this is the original; return when that is durable."""
+    """Mark a directory as the original; durable on return."""
     (directory / INODE_LIST).unlink(missing_ok=True)
     drawn = [directory / f"inode-{number}.drawn" for number in range(CANDIDATE_FILES)]
     for path in drawn:
@@ -38,7 +40,7 @@ def record_inodes(directory: Path) -> None:
 
 
 def is_cloned(directory: Path) -> bool:
-    """Whether it is one; what is not signed yet is signed."""
+    """Whether the directory is a copy. A directory without a mark is marked as an original."""
     try:
         recorded = (
             (directory / INODE_LIST).read_bytes() if (directory / INODE_LIST).exists() else b""

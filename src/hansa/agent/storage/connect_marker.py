@@ -1,9 +1,10 @@
-"""Whether the agent was interrupted while it connected to its broker.
+"""Marker file: a CONNECT was sent and its result is not durable yet.
 
-A broker that has forgotten the agent's session says so once, in its answer to CONNECT. If that
-answer is lost, or the agent ends before all that follows from it is durable, the next answer speaks
-of the new session as if it were the old one. A file stands for as long as that can happen: CONNECT
-waits until it is durable, and nothing else does.
+A broker that lost the agent's session says so once, in CONNACK. If CONNACK is lost, or the agent
+stops before the consequences are durable, the next CONNACK reports the new session as if it were
+the old one. The file exists for as long as that can happen. CONNECT waits until the file is
+durable; nothing else waits for it. If the file cannot be written, the agent raises an alarm and
+connects nevertheless.
 """
 
 import asyncio
@@ -13,25 +14,24 @@ from pathlib import Path
 from hansa.journal.disk import sync_directory
 
 SESSION_UNCERTAIN = (
-    "connecting was interrupted: if the broker forgot the agent's session just then, publications "
-    "under way may be lost or come twice"
+    "a connection attempt was interrupted: if the broker lost the agent's session meanwhile, "
+    "publications in flight may be lost or duplicated"
 )
 
 
 class ConnectMarker:
-    """From CONNECT until everything is durable that its answer means."""
+    """State of the connection attempt that the file stands for."""
 
     def __init__(self, path: Path, set_alarm: Callable[[str], None]) -> None:
-        """Find out what a former life left. `problem` is told why the disk does not take it."""
         self._path = path
         self._set_alarm = set_alarm
         self.is_uncertain = path.exists()
-        """Whether the session that the broker says it has may be another than it was."""
+        """Whether the session that the broker reports may be a new one."""
         self._is_connecting = False
         self._is_loss_pending = False
 
     async def before_connect(self) -> None:
-        """CONNECT leaves when this returns."""
+        """Create the file; CONNECT is sent when this returns."""
         self.is_uncertain |= self._is_connecting
         self._is_connecting = True
         try:
@@ -46,28 +46,26 @@ class ConnectMarker:
         sync_directory(self._path.parent)
 
     def on_connect_refused(self) -> None:
-        """The broker has refused it, or it did not leave: there is no new session."""
+        """CONNECT was refused or not sent: there is no new session."""
         self._is_connecting = False
         self._remove_if_done()
 
     def on_session_kept(self) -> None:
-        """The broker has kept the session."""
         self._is_connecting = self.is_uncertain = False
         self._remove_if_done()
 
     def on_session_lost(self) -> None:
-        """The broker has forgotten the session; `noted` is called when that is durable."""
+        """The broker lost the session; `on_loss_durable` follows when that is durable."""
         self._is_connecting = self.is_uncertain = False
         self._is_loss_pending = True
 
     def on_loss_durable(self) -> None:
-        """All losses are durable."""
         self._is_loss_pending = False
         self._remove_if_done()
 
     def _remove_if_done(self) -> None:
-        """If everything is known and durable, let the file go. If it comes back with a power
-        failure, the doubt is needless."""
+        """Delete the file if nothing is uncertain. The deletion is not synced: if a power failure
+        restores the file, the only consequence is a needless alarm."""
         if self._is_connecting or self.is_uncertain or self._is_loss_pending:
             return
         try:

@@ -1,8 +1,8 @@
-"""How long other nodes have been out of reach, and who was forgotten, on disk: leases run on over
-restarts.
+"""Store of leases: how long other nodes have been unreachable, and which have expired.
 
-Only the time counts in which this agent ran, as the clock of a machine that just started may be
-wrong. Nobody waits for this file: what it does not know yet is counted again.
+Leases continue over restarts. Only time in which this agent ran counts, because the clock of a
+machine that just started may be wrong. The file is saved every SAVE_INTERVAL_S, when a node
+returns, and at the end; after a crash the time since the last save is counted again.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import NodeId
 
 SAVE_INTERVAL_S = 60.0
-"""Seconds between two looks whether there is something to save."""
+"""Seconds between two saves, if something has changed."""
 
 
 class SavedLeases(msgspec.Struct, frozen=True):
-    """What the file says."""
+    """Content of the file. The field names are keys in the file."""
 
     absent: Mapping[int, float]
     forgotten: Mapping[int, Stamp]
@@ -35,7 +35,7 @@ _decoder = msgspec.msgpack.Decoder(SavedLeases)
 
 
 class LeaseStore:
-    """Writes the file while the agent runs, and when it ends."""
+    """Saves the leases of the membership while the agent runs, and at its end."""
 
     def __init__(
         self,
@@ -44,31 +44,29 @@ class LeaseStore:
         write: Callable[[bytes], None],
         set_alarm: Callable[[str], None],
     ) -> None:
-        """Go on with what was saved. `write` saves, `problem` is told why it cannot, and an empty
-        text when it can again."""
         self._write = write
         self._membership = membership
         self._set_alarm = set_alarm
         try:
             self._saved = _decoder.decode(saved)
-        except msgspec.MsgspecError:  # there is none, or it is of no use: leases begin anew
+        except msgspec.MsgspecError:  # missing or corrupt: all leases start again
             self._saved = SavedLeases({}, {})
         self._node_returned = asyncio.Event()
         self._task = tasks.start_task(self._run())
 
     def peers_restored(self, records: Iterable[Record]) -> PeersRestored:
-        """Return what a life begins with, beside what it knows of others."""
+        """Return the event that restores the peers and their leases."""
         absent = {NodeId(node): seconds for node, seconds in self._saved.absent.items()}
         forgotten = {NodeId(node): stamp for node, stamp in self._saved.forgotten.items()}
         return PeersRestored(tuple(records), absent, forgotten)
 
     def on_node_reachable(self, node: NodeId) -> None:
-        """A node is in reach: should this agent end now, its absence must not count any more."""
+        """Save soon if the file says that this node is unreachable."""
         if node in self._saved.absent:
             self._node_returned.set()
 
     async def stop(self) -> None:
-        """Write what is known now, if the disk lets it, and nothing more."""
+        """Save once more, without a retry."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self._save()

@@ -1,5 +1,8 @@
-"""What is known of other nodes, on disk: publications are owed to them even after a restart here,
-before this node has met anybody."""
+"""Store of peers: membership records of other nodes, so that publications for them are captured
+right after a restart, before this node has met any peer.
+
+The file is replaced whole after each change; changes during a write share the next one.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -21,12 +24,11 @@ _decoder = msgspec.msgpack.Decoder(dict[int, tuple[Record, ...]])
 
 
 def decode_peers(data: bytes) -> dict[NodeId, tuple[Record, ...]]:
-    """Return what a file says; raise ValueError if it is none."""
+    """Decode the file; raise ValueError if it is corrupt."""
     return {NodeId(node): records for node, records in _decoder.decode(data).items()}
 
 
 def load_peers(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:
-    """Return what a former life knew."""
     data = state.load_peers()
     try:
         return decode_peers(data) if data else {}
@@ -36,7 +38,7 @@ def load_peers(state: StateDirectory) -> dict[NodeId, tuple[Record, ...]]:
 
 
 class PeerStore:
-    """Writes the file, whole, whenever something has changed."""
+    """Saves the records of peers in the background."""
 
     def __init__(
         self,
@@ -45,8 +47,7 @@ class PeerStore:
         on_persisted: Callable[[PeersPersisted], None],
         set_alarm: Callable[[str], None],
     ) -> None:
-        """Start with what is known; `write` returns when its bytes are durable, `problem` is told
-        why they are not, and an empty text when they are again."""
+        """`write` returns when its bytes are durable; `on_persisted` follows each save."""
         self._encoded_peers = {
             node: msgspec.Raw(_encode(records)) for node, records in peers.items()
         }
@@ -57,7 +58,7 @@ class PeerStore:
         self._task: asyncio.Task[None] | None = None
 
     def persist_peer(self, command: PersistPeer, records: Iterable[Record]) -> None:
-        """Note what is known of a node now; if nothing is, forget it."""
+        """Save the current records of a node; without records, remove it."""
         found = tuple(records)
         if found:
             self._encoded_peers[command.node] = msgspec.Raw(_encode(found))
@@ -68,7 +69,7 @@ class PeerStore:
             self._task = tasks.start_task(self._save())
 
     async def stop(self) -> None:
-        """Write nothing more."""
+        """Cancel a pending save."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

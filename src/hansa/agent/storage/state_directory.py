@@ -1,13 +1,11 @@
-"""What an agent keeps between its lives: its key pair, its incarnation, what its clients wanted,
-what other nodes want, and how its session at the broker stands. The journals have directories of
-their own in it.
+"""The state directory of an agent: key pair, incarnation, and what it keeps over restarts.
 
-One directory, one agent: a lock keeps a second one out. Files are for the owner only, and every
-write is either whole or not there.
+A lock keeps a second agent out. Files are readable by the owner only. Each write replaces a whole
+file and is durable when it returns. The journals are subdirectories.
 
-The key pair is Ed25519. Its public half gives the node its id and is told in every hello; its
-private half never leaves the directory. Nothing asks for a proof of it yet: until links are secure,
-whoever sees the public half can claim to be this node.
+The key pair is Ed25519. The node id follows from the public key, which every hello carries. The
+private key never leaves the directory. No peer asks for a proof of possession yet: until links are
+authenticated, anybody who knows the public key can claim to be this node.
 """
 
 import fcntl
@@ -33,46 +31,45 @@ from hansa.protocol.clock import AHEAD_MAX_MS
 from hansa.protocol.model import Identity, node_id
 
 KEY_FILE = "key.pem"
-"""The file with the private key, from which the public one follows."""
 
 JOURNAL_DIRECTORY = "journal"
 INBOX_DIRECTORY = "inbox"
-"""The directories of what clients here published, and of what others did."""
+"""Journals of local publications and of publications from other nodes."""
 
 PEERS_FILE = "nodes"
-"""The file with what is known of other nodes."""
+"""Membership records of other nodes."""
 
 LEASES_FILE = "leases"
-"""The file with how long others have been out of reach, and who was forgotten."""
+"""How long other nodes have been unreachable, and which have expired."""
 
 RETAINED_FILE = "retained"
-"""The file with the versions of the retained values that the broker holds."""
+"""Versions of the retained values that the broker stores."""
 
 SUBSCRIPTIONS_FILE = "subscriptions.log"
-"""The file with what the broker's session of the agent is subscribed to."""
+"""Subscriptions of the agent's session at the broker."""
 
 CONNECT_MARKER_FILE = "greeting"
-"""The file that is there while the agent connects to its broker."""
+"""Exists while the agent connects to its broker. The name is that of version 0.1: a file that such
+an agent left must be found."""
 
 TOPOLOGY_FILE = "topology.json"
 REDUNDANCY_FILE = "redundancy"
-"""The files with what the manager said last, and where other members are."""
+"""Last assignment of the manager with the addresses of other members; last redundancy."""
 
 OLD_IDENTITY_FILE = "identity"
-"""Where version 0.1 kept 32 bytes that it told everybody: no secret can be made of them."""
+"""Identity of early versions: 32 public bytes, from which no key pair can be made."""
 
 
 class StateDirectory:
     """The directory of one agent, locked while it runs."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, make it if need be, and lock it."""
+        """Open and lock the directory; create it if it does not exist."""
         self.path = path
-        self._write_lock = (
-            threading.Lock()
-        )  # what is saved in the background may meet the last save
+        # A save in a background thread may overlap with the last save at shutdown.
+        self._write_lock = threading.Lock()
         self.clock_behind_s = 0.0
-        """How far the clock is behind the beginning of the life before this one."""
+        """Seconds by which the clock is behind the start of the previous incarnation."""
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
@@ -80,8 +77,8 @@ class StateDirectory:
             self._lock = os.fdopen(descriptor, "w")
         except OSError as error:
             raise UsageError(
-                f"cannot use the state directory {path}: {error.strerror}; another one is chosen"
-                " with state in the settings, or HANSA_STATE"
+                f"cannot use the state directory {path}: {error.strerror}; choose another one with"
+                " the setting state or HANSA_STATE"
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,79 +89,72 @@ class StateDirectory:
             ) from error
 
     def close(self) -> None:
-        """Let the next agent in."""
+        """Release the lock."""
         self._lock.close()
 
     def start_incarnation(self, name: str, addresses: tuple[str, ...], capacity: float) -> Identity:
-        """Return who this agent is, in a new life."""
+        """Return the identity of this agent with a new incarnation."""
         key = self._private_key().public_key().public_bytes_raw()
         incarnation = self._next_incarnation()
         return Identity(node_id(key), key, incarnation, name, addresses, capacity)
 
     def manager_secret(self) -> str:
-        """Return what this agent, and no other, shows its manager: it follows from the private key,
-        and the key does not follow from it."""
+        """Return the secret that identifies this agent to its manager: a hash of the private
+        key."""
         return hashlib.sha256(
             b"hansa manager" + self._private_key().private_bytes_raw()
         ).hexdigest()
 
     def save_incarnation(self, incarnation: int) -> None:
-        """Keep an incarnation that was raised while running."""
+        """Save an incarnation that was raised at run time."""
         self._write("incarnation", str(incarnation).encode())
 
     def load_interest(self) -> object:
-        """Return what the observer had learned, None if nothing is kept."""
+        """Return the last snapshot of the observer, None without one."""
         try:
-            kept: object = json.loads((self.path / "interest.json").read_text())
+            snapshot: object = json.loads((self.path / "interest.json").read_text())
         except (OSError, ValueError):
             return None
-        return kept
+        return snapshot
 
     def save_interest(self, snapshot: object) -> None:
-        """Keep what the observer has learned."""
         self._write("interest.json", json.dumps(snapshot).encode())
 
     def load_topology(self) -> bytes:
-        """Return whom the agent knew and was linked to, nothing if nothing is kept."""
+        """Return the last topology assignment, empty without one."""
         return self._read_or_empty(TOPOLOGY_FILE)
 
     def save_topology(self, data: bytes) -> None:
-        """Keep whom the agent knows and is linked to."""
         self._write(TOPOLOGY_FILE, data)
 
     def load_redundancy(self) -> int | None:
-        """Return the redundancy that the manager asked for last, None if it never did."""
+        """Return the last redundancy that the manager set, None if it never did."""
         text = self._read_or_empty(REDUNDANCY_FILE)
         return int(text) if text.isdigit() else None
 
     def save_redundancy(self, redundancy: int) -> None:
-        """Keep the redundancy that the manager asks for: all nodes must have the same."""
+        """Save the redundancy that the manager set: all nodes must use the same."""
         self._write(REDUNDANCY_FILE, str(redundancy).encode())
 
     def _read_or_empty(self, name: str) -> bytes:
         try:
             return (self.path / name).read_bytes()
         except OSError:
-            return b""  # not there, or of no use: it is learned again
+            return b""  # the content is only a cache
 
     def load_peers(self) -> bytes:
-        """Return what is known of other nodes, nothing if nothing is kept."""
         return self._read(PEERS_FILE)
 
     def load_leases(self) -> bytes:
-        """Return how long others had been out of reach, nothing if nothing is kept."""
         return self._read_or_empty(LEASES_FILE)
 
     def save_leases(self, data: bytes) -> None:
-        """Keep how long others have been out of reach."""
         self._write(LEASES_FILE, data)
 
     def load_retained(self) -> bytes:
-        """Return what is known of retained values, nothing if nothing is kept."""
         return self._read(RETAINED_FILE)
 
     def save_retained(self, data: bytes) -> None:
-        """Keep what is known of retained values."""
         self._write(RETAINED_FILE, data)
 
     def _read(self, name: str) -> bytes:
@@ -176,7 +166,6 @@ class StateDirectory:
             raise UsageError(f"cannot read {self.path / name}: {error.strerror}") from error
 
     def save_peers(self, data: bytes) -> None:
-        """Keep what is known of other nodes; return when it is durable."""
         self._write(PEERS_FILE, data)
 
     def _private_key(self) -> Ed25519PrivateKey:
@@ -187,11 +176,11 @@ class StateDirectory:
             return self._new_key()
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except (TypeError, ValueError, UnsupportedAlgorithm):  # the first if it has a password
+        except (TypeError, ValueError, UnsupportedAlgorithm):  # TypeError: it has a password
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise UsageError(
-                f"{path} holds no Ed25519 key without a password: remove it to run as a new node"
+                f"{path} is not an Ed25519 key without a password: remove it to run as a new node"
             )
         return key
 
@@ -199,15 +188,15 @@ class StateDirectory:
         old = self.path / OLD_IDENTITY_FILE
         if old.exists():
             raise UsageError(
-                f"{old} is of a version without key pairs: remove it to run as a new node"
+                f"{old} belongs to a version without key pairs: remove it to run as a new node"
             )
         key = Ed25519PrivateKey.generate()
         self._write(KEY_FILE, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return key
 
     def _next_incarnation(self) -> int:
-        """Take it from the clock, and never go back with it. One that is so far ahead of the clock
-        that every other node refuses it came from a clock that was wrong: it is not used again."""
+        """Return milliseconds since 1970, but more than the previous incarnation. A previous one
+        that is so far ahead that other nodes refuse it came from a wrong clock and is ignored."""
         try:
             before = int((self.path / "incarnation").read_text())
         except (OSError, ValueError):
