@@ -1,1 +1,1 @@
-"""Benchmarks: one file per question. They print counts and ratios; they never fail."""
+"""Benchmarks: one file each. They print counts and ratios; they never fail."""

@@ -34,7 +34,7 @@ from bench import (
     telemetry,
 )
 
-QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
+BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "forwarding": forwarding.measure,
     "mqtt-codec": mqtt_codec.measure,
     "journal": journal.measure,
@@ -60,7 +60,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, object]]] = {
     "live-healing": live_healing.measure,
     "live-soak": live_soak.measure,
 }
-TAKES_LONG = (
+BY_NAME_ONLY = (
     "pipeline",
     "sweep",
     "live-papers",
@@ -70,37 +70,37 @@ TAKES_LONG = (
     "live-healing",
     "live-soak",
 )
-"""Questions that are only asked by name."""
+"""Benchmarks that run only if they are named."""
 
 
 def main() -> int:
-    """Ask the questions, print the answers, and keep them if asked to."""
+    """Run the benchmarks, print the results, and save them with `--json`."""
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
-    parser.add_argument("question", nargs="*", help=f"which ones: {', '.join(QUESTIONS)}")
+    parser.add_argument("benchmark", nargs="*", help=f"which ones: {', '.join(BENCHMARKS)}")
     parser.add_argument(
         "--runs", type=int, default=10, metavar="N", help="live-healing: runs per fault (10)"
     )
     parser.add_argument(
         "--minutes", type=int, default=10, metavar="N", help="live-soak: how long it runs (10)"
     )
-    parser.add_argument("--json", type=Path, help="also write the answers to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.question if name not in QUESTIONS]
+    unknown = [name for name in arguments.benchmark if name not in BENCHMARKS]
     if unknown:
-        sys.stderr.write(f"hansa: no question {unknown[0]!r}; there are {', '.join(QUESTIONS)}\n")
+        sys.stderr.write(f"hansa: no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}\n")
         return 2
-    answers: dict[str, dict[str, object]] = {}
-    questions: dict[str, Callable[[], dict[str, object]]] = {
-        **QUESTIONS,
+    results: dict[str, dict[str, object]] = {}
+    benchmarks: dict[str, Callable[[], dict[str, object]]] = {
+        **BENCHMARKS,
         "live-healing": partial(live_healing.measure, arguments.runs),
         "live-soak": partial(live_soak.measure, arguments.minutes),
     }
-    for name in arguments.question or (name for name in QUESTIONS if name not in TAKES_LONG):
-        sys.stdout.write(f"\n{name}: {QUESTIONS[name].__doc__}\n")
+    for name in arguments.benchmark or (name for name in BENCHMARKS if name not in BY_NAME_ONLY):
+        sys.stdout.write(f"\n{name}: {BENCHMARKS[name].__doc__}\n")
         sys.stdout.flush()
-        answers[name] = questions[name]()
+        results[name] = benchmarks[name]()
     if arguments.json:
-        arguments.json.write_text(json.dumps(answers, indent=2, sort_keys=True) + "\n")
+        arguments.json.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""How a benchmark says what it found: one line per answer, as it comes."""
+"""Output of a benchmark: one line per result, as it is measured."""
 
 import sys
 
 
 def say(what: str, answer: str) -> None:
-    """Print one answer."""
+    """Print one result."""
     sys.stdout.write(f"  {what:<58} {answer}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What something costs, together with the processes that it starts."""
+"""Wall and CPU time of a function, with the processes that it starts."""
 
 import os
 import time
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 Cost = tuple[float, float]
-"""Seconds that passed, and seconds of CPU: the second hardly changes on a busy machine."""
+"""Wall time and CPU time in seconds; the second hardly changes on a busy machine."""
 
 
 def cost_of(work: Callable[[], object]) -> Cost:
-    """Do something, and return what it cost."""
+    """Call a function and return its cost."""
     began, cpu = time.perf_counter(), _cpu_s()
     work()
     return time.perf_counter() - began, _cpu_s() - cpu
 
 
 def _cpu_s() -> float:
-    """What this process and all below it, Java and Python's workers, have used so far."""
+    """CPU seconds of this process and its children (Java, Python workers)."""
     used, parents = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

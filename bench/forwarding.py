@@ -1,4 +1,4 @@
-"""What one forwarding decision costs, and how that grows with the number of filters."""
+"""Cost of one forwarding decision, by number of filters."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ SENDER = LinkId(1)
 
 
 def measure() -> dict[str, object]:
-    """Forwarding decisions per second, beside one bare dictionary look-up in the same run."""
+    """Forwarding decisions per second, compared with one dictionary look-up in the same run."""
     bare = _bare_look_up()
     say("a bare dictionary look-up", f"{bare:12,.0f} /s")
     answers: dict[str, object] = {"dictionary_look_ups_per_s": round(bare)}

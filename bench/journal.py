@@ -1,4 +1,4 @@
-"""What a durable record costs: the journal beside bare writes and beside SQLite."""
+"""Cost of a durable record: the journal compared with plain writes and SQLite."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ WINDOW = 1_000
 
 
 def measure() -> dict[str, object]:
-    """Durable records per second at 64 B, beside bare writes with the same syncs and SQLite."""
+    """Durable records per second at 64 B, compared with plain writes and SQLite."""
     # In the working directory, because /tmp is a memory disk on many machines.
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-journal-") as directory:
         return _measure(Path(directory))
@@ -35,9 +35,9 @@ def measure() -> dict[str, object]:
 def _measure(path: Path) -> dict[str, object]:
     answers: dict[str, object] = {}
     with JournalWriter(path / "journal", 1, 1) as writer:
-        ways = {"journal": _Journal(writer), "bare": _Bare(path), "sqlite": _Sqlite(path)}
+        methods = {"journal": _Journal(writer), "bare": _Bare(path), "sqlite": _Sqlite(path)}
         for batch in BATCHES:
-            rates = _race(ways, batch)
+            rates = _race(methods, batch)
             for name, rounds in rates.items():
                 answers[f"{name}_batch_{batch}_per_s"] = round(median(rounds))
             of_bare = _ratio(rates["journal"], rates["bare"])
@@ -50,7 +50,7 @@ def _measure(path: Path) -> dict[str, object]:
                 f"  {of_sqlite:5.2f} of SQLite",
             )
         answers["captured_per_s"] = captured = round(_capture(writer))
-        say(f"captured and acknowledged, {WINDOW:,} under way", f"{captured:9,} /s")
+        say(f"captured and acknowledged, {WINDOW:,} in flight", f"{captured:9,} /s")
         answers["unwaited_per_s"] = unwaited = round(_unwaited(writer))
         say("recorded while a thread commits, nobody waits", f"{unwaited:9,} /s")
     answers["read_per_s"] = reads = round(_read(path / "journal"))
@@ -62,12 +62,12 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
     return median(our / their for our, their in zip(ours, theirs, strict=True))
 
 
-def _race(ways: dict[str, "_Way"], batch: int) -> dict[str, list[float]]:
+def _race(methods: dict[str, "_Method"], batch: int) -> dict[str, list[float]]:
     """Let all take turns in short rounds, so that a busy moment hits all of them."""
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+    rates: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(ROUNDS):
-        for name, way in ways.items():
-            rates[name].append(_per_second(lambda way=way: way.commit(batch)))  # type: ignore[misc]
+        for name, method in methods.items():
+            rates[name].append(_per_second(lambda method=method: method.commit(batch)))  # type: ignore[misc]
     return rates
 
 
@@ -84,15 +84,15 @@ def _captured(number: int) -> CapturedRecord:
     )
 
 
-class _Way:
-    """One way to make records durable."""
+class _Method:
+    """A method of making records durable."""
 
     def commit(self, batch: int) -> int:
         """Make so many records durable; return how many."""
         raise NotImplementedError
 
 
-class _Journal(_Way):
+class _Journal(_Method):
     def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
 
@@ -104,7 +104,7 @@ class _Journal(_Way):
         return batch
 
 
-class _Bare(_Way):
+class _Bare(_Method):
     """The same bytes, made before; one write and one sync per batch."""
 
     def __init__(self, path: Path) -> None:
@@ -117,7 +117,7 @@ class _Bare(_Way):
         return batch
 
 
-class _Sqlite(_Way):
+class _Sqlite(_Method):
     """A table with the same columns: write-ahead log, synchronous, one transaction per batch."""
 
     def __init__(self, path: Path) -> None:
@@ -148,7 +148,7 @@ def _told(problem: str) -> None:
 
 
 def _capture(writer: JournalWriter) -> float:
-    """As an agent does: append what arrives, answer what is durable, and get as much again."""
+    """Like an agent: append what arrives, acknowledge what is durable, receive as much again."""
 
     async def run() -> float:
         under_way: deque[int] = deque()
@@ -168,7 +168,7 @@ def _capture(writer: JournalWriter) -> float:
             receive(answered)
 
         commits = GroupCommit(writer, durable, _told)
-        receive(WINDOW)  # what is under way at the end is left to the writer's own
+        receive(WINDOW)  # what is in flight at the end is left to the writer's own
         await asyncio.sleep(ROUNDS * ROUND_SECONDS)
         return done / (time.perf_counter() - began)
 

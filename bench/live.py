@@ -1,4 +1,4 @@
-"""What the live benchmarks share: raw load, chains of bridges, and the CPU of a process.
+"""Shared by the live benchmarks: raw load, chains of bridges, and the CPU of a process.
 
 The load is made with plain sockets and packets that were encoded before, so that it costs little;
 what is measured are brokers, agents and bridges. Hansa and its rival take turns in one run, the
@@ -31,7 +31,7 @@ BATCH = 50
 """Publications that one write of the load generator holds."""
 
 WINDOW = 4_000
-"""Publications that may be under way: enough to keep everybody busy, too few to be dropped."""
+"""Publications in flight: enough to keep all processes busy, too few to be dropped."""
 
 PAUSE_S = 0.001
 """A pause of the load generator after each read, so that it costs next to nothing."""
@@ -52,7 +52,7 @@ BATCH_DATA = publication(b"x" * PAYLOAD_BYTES) * BATCH
 
 
 class Client:
-    """An MQTT 3.1.1 connection with nothing around it."""
+    """A minimal MQTT 3.1.1 connection."""
 
     def __init__(self, port: int, name: str, topic_filter: str | None = None) -> None:
         """Connect, and subscribe if there is a filter."""
@@ -85,7 +85,7 @@ class Client:
             self.socket.settimeout(10.0)
 
 
-class Way:
+class Load:
     """A publisher at one broker, and subscribers at others."""
 
     def __init__(self, source: int, targets: Sequence[int]) -> None:
@@ -174,14 +174,13 @@ class Way:
         return delays
 
     def close(self) -> None:
-        """Disconnect."""
         for client in (self.publisher, *self.subscribers):
             client.socket.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What one flood brought."""
+    """Result of publishing as fast as possible."""
 
     sent: int
     arrived: int
@@ -204,7 +203,6 @@ class CpuMeter:
     """CPU of some processes between two moments."""
 
     def __init__(self, pids: dict[str, int]) -> None:
-        """Start to count."""
         self._pids = pids
         self._before = {name: cpu_seconds(pid) for name, pid in pids.items()}
 
@@ -267,9 +265,9 @@ def _bridge(number: int, port: int) -> list[str]:
 
 
 @contextmanager
-def way(source: int, targets: Sequence[int]) -> Iterator[Way]:
-    """A publisher and its subscribers, for a while."""
-    found = Way(source, targets)
+def open_load(source: int, targets: Sequence[int]) -> Iterator[Load]:
+    """A publisher and its subscribers, connected in the `with` block."""
+    found = Load(source, targets)
     try:
         yield found
     finally:
@@ -277,7 +275,7 @@ def way(source: int, targets: Sequence[int]) -> Iterator[Way]:
 
 
 def pids_of(running: LocalFederation) -> dict[str, int]:
-    """Return the process ids of brokers and agents by what they are called here."""
+    """Return the process ids of brokers and agents by name."""
     pids: dict[str, int] = {}
     for node in running.nodes:
         assert node.agent is not None and node.broker.process is not None

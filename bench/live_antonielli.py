@@ -1,7 +1,7 @@
 """Antonielli 2020, live: five brokers in a tree, a star and a line, three localities, QoS 1.
 
-The paper's three ways of forwarding are ours by other names, and C is the root, as there. Ten or a
-hundred publications a second, as there; bytes, CPU and delays are those of everything that runs:
+The paper's three forwarding schemes are ours under other names, and C is the root, as there. Ten
+or a hundred publications a second, as there; bytes, CPU and delays include everything that runs:
 brokers, agents, control traffic.
 """
 
@@ -62,12 +62,12 @@ QUIET_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What so many publications took."""
+    """Cost of one run."""
 
     link_kb: float
-    """What agents sent to each other."""
+    """Bytes between agents."""
     broker_kb: float
-    """What brokers sent: to clients, and to their agents."""
+    """Bytes that brokers sent to clients and to their agents."""
     cpu_mean: float
     """Percent of a core, all brokers and agents together."""
     cpu_peak: float
@@ -212,8 +212,8 @@ async def installed(running: LocalFederation, targets: list[int], topic: str) ->
     """Wait until these nodes' interest in a topic is in force everywhere."""
 
     def holds() -> bool:
-        pages: list[Any] = [running.nodes[number].status() for number in targets]
-        return all(topic in p["interest"]["local"] and p["interest"]["installed"] for p in pages)
+        statuses: list[Any] = [running.nodes[number].status() for number in targets]
+        return all(topic in p["interest"]["local"] and p["interest"]["installed"] for p in statuses)
 
     while not await asyncio.to_thread(holds):
         await asyncio.sleep(0.05)
@@ -238,8 +238,8 @@ async def _counter(reader: RecordingClient) -> int:
 
 
 def _links(running: LocalFederation) -> tuple[int, int]:
-    pages: list[Any] = [node.status() for node in running.nodes]
-    links = [link for page in pages for link in page["neighbours"].values()]
+    statuses: list[Any] = [node.status() for node in running.nodes]
+    links = [link for page in statuses for link in page["neighbours"].values()]
     return sum(link["bytes_out"] for link in links), sum(link["frames_out"] for link in links)
 
 

@@ -1,10 +1,10 @@
-"""How long a publication takes, over one hop and over five, beside as many bridges."""
+"""Delay of a publication over one hop and over five, compared with as many bridges."""
 
 import asyncio
 import statistics
 
 from bench.console import say
-from bench.live import bridged, federation, way
+from bench.live import bridged, federation, open_load
 
 ROUNDS = 3
 PER_SECOND = 400
@@ -40,6 +40,6 @@ async def _measure() -> dict[str, object]:
 
 async def median_delay(source: int, target: int) -> float:
     """Return the median of one round; the first tenth only warms up."""
-    with way(source, [target]) as load:
+    with open_load(source, [target]) as load:
         delays = await asyncio.to_thread(load.delays, COUNT, PER_SECOND)
     return statistics.median(delays[COUNT // 10 :])

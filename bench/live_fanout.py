@@ -1,10 +1,10 @@
-"""What four interested brokers get, beside a broker with four bridges."""
+"""Deliveries at four interested brokers, compared with a broker with four bridges."""
 
 import asyncio
 import statistics
 
 from bench.console import say
-from bench.live import bridged, federation, way
+from bench.live import bridged, federation, open_load
 
 ROUNDS = 4
 SECONDS = 1.0
@@ -25,7 +25,7 @@ async def _measure() -> dict[str, object]:
         bridge_ports = [broker.port for broker in theirs]
         for _ in range(ROUNDS):
             for name, among in (("bridges", bridge_ports), ("hansa", ports)):
-                with way(among[0], among[1:]) as load:
+                with open_load(among[0], among[1:]) as load:
                     flow = await asyncio.to_thread(load.flood, SECONDS)
                 rates[name].append(flow.per_second)
                 lost += flow.lost

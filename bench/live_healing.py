@@ -1,4 +1,4 @@
-"""How long traffic stops when something breaks: nine brokers in the papers' grid, one fault a run.
+"""Interruption of traffic after a fault: nine brokers in the papers' grid, one fault a run.
 
 A sensor at node 6 publishes numbers at a steady pace. Healed is when the first publication after
 the last lost one arrives, counted from the fault: later than the first that gets through again, if
@@ -35,7 +35,7 @@ TIMEOUT_S = 30.0
 PARTED_S = 5.0
 """How long a partition lasts once it is noticed: until neighbours are dialled as rarely as ever."""
 LATE_S = 0.3
-"""How long to wait for what is under way when the stream stops."""
+"""Seconds to wait for publications in flight when the stream stops."""
 
 
 @dataclass(slots=True)
@@ -48,11 +48,11 @@ class Scene:
     found: dict[str, list[OutageMeasurement]] = field(default_factory=dict)
 
     async def status(self, number: int) -> dict[str, Any]:
-        """What an agent says of itself."""
+        """The status of an agent."""
         return await asyncio.to_thread(self.federation.nodes[number].status)
 
     async def numbers(self) -> dict[str, int]:
-        """Which node has which id."""
+        """Number of each node by id."""
         every = range(len(self.federation.nodes))
         return {(await self.status(number))["node"]: number for number in every}
 
@@ -155,7 +155,7 @@ async def _agent_of_the_core(scene: Scene) -> None:
 
 
 async def _broker_on_the_path(scene: Scene) -> None:
-    """The core's broker: its agent goes on carrying for others."""
+    """The core's broker: its agent keeps forwarding for others."""
     victim = await scene.core()
     sink = next(number for number in (2, 8) if number != victim)
     broker = scene.federation.nodes[victim].broker

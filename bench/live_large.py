@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench.console import say
-from bench.live import Client, bridged, federation, publication, way
+from bench.live import Client, bridged, federation, open_load, publication
 
 SIZES_MIB = (1, 64)
 MIB_PER_SECOND = 16
@@ -49,7 +49,7 @@ def _words(found: dict[str, float]) -> str:
 
 
 async def _delays(source: int, target: int, size_mib: int) -> dict[str, float]:
-    with way(source, [target]) as load, _large(source, target, size_mib):
+    with open_load(source, [target]) as load, _large(source, target, size_mib):
         delays = sorted(await asyncio.to_thread(load.delays, COUNT, PER_SECOND))
     return {
         "median": statistics.median(delays),

@@ -1,10 +1,10 @@
-"""What a link through a broker costs, beside one over TCP."""
+"""Cost of a link through a broker, compared with TCP."""
 
 import asyncio
 import statistics
 
 from bench.console import say
-from bench.live import CpuMeter, federation, pids_of, way
+from bench.live import CpuMeter, federation, open_load, pids_of
 from bench.live_delay import median_delay
 from hansa.testbed.federation import LinkProfile
 
@@ -28,7 +28,7 @@ async def _measure() -> dict[str, object]:
         for _ in range(ROUNDS):
             for name, running in (("tcp", tcp), ("mqtt", mqtt)):
                 ports = [node.broker.port for node in running.nodes]
-                with way(ports[0], [ports[1]]) as load:
+                with open_load(ports[0], [ports[1]]) as load:
                     meter = CpuMeter(pids_of(running))
                     flow = await asyncio.to_thread(load.flood, SECONDS)
                     costs[name].append(sum(meter.micros(flow.arrived).values()))

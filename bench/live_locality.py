@@ -1,4 +1,4 @@
-"""What crosses the links, by how local the interest is, on Antonielli's three topologies."""
+"""Bytes on the links by locality of interest, on Antonielli's three topologies."""
 
 import asyncio
 import time
@@ -59,7 +59,7 @@ def _bytes(running: LocalFederation, sources: list[int], targets: list[int]) -> 
     readers = [Client(ports[node], f"reads-{node}", TOPIC) for node in targets]
     writers = [Client(ports[node], f"writes-{node}") for node in sources]
     time.sleep(SETTLE_S)
-    for writer in writers:  # each way is used once before it counts
+    for writer in writers:  # each path is used once before the measurement
         writer.socket.sendall(publication(bytes(PAYLOAD_BYTES)))
     time.sleep(SETTLE_S)
     for reader in readers:

@@ -79,7 +79,7 @@ async def _lose_neighbours(
         assert agent is not None
         agent.kill()
     began = loop.time()
-    await asyncio.sleep(BEFORE_S)  # what was under way has arrived by then
+    await asyncio.sleep(BEFORE_S)  # publications in flight have arrived by then
     count = len(reader.arrivals)
     await wait_until(lambda: len(reader.arrivals) > count, TIMEOUT_S)
     await stream.stop()

@@ -1,4 +1,4 @@
-"""What a sick federation costs the clients of one broker among themselves."""
+"""Delay between clients of one broker while its agent has a neighbour that hangs."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.console import say
-from bench.live import TOPIC, Client, federation, pids_of, way
+from bench.live import TOPIC, Client, federation, open_load, pids_of
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 ROUNDS = 5
@@ -27,7 +27,7 @@ async def _measure() -> dict[str, object]:
     delays: dict[str, list[float]] = {"alone": [], "sick": []}
     async with federation("line:2") as ours, _broker() as alone:
         here, there = (node.broker.port for node in ours.nodes)
-        with way(here, [there]):  # so the agent has subscribed to it
+        with open_load(here, [there]):  # so the agent has subscribed to it
             far = Client(there, "far", TOPIC)
         hanging = pids_of(ours)[f"agent {ours.nodes[1].name}"]
         os.kill(hanging, signal.SIGSTOP)
@@ -54,7 +54,7 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 async def _delays(port: int) -> list[float]:
-    with way(port, [port]) as load:
+    with open_load(port, [port]) as load:
         return (await asyncio.to_thread(load.delays, COUNT, PER_SECOND))[COUNT // 10 :]
 
 

@@ -61,7 +61,6 @@ class Setting:
             await client.start()
 
     async def stop(self) -> None:
-        """Leave."""
         clients = [self.publisher, *self.subscribers.values()]
         await asyncio.gather(*(client.stop() for client in clients))
 
@@ -142,11 +141,11 @@ async def _federated(delay_ms: float) -> AsyncIterator[Setting]:
 
 
 async def _say_mesh(federation: LocalFederation) -> None:
-    pages: list[Any] = [await asyncio.to_thread(node.status) for node in federation.nodes]
-    groups = [page["groups"].get(TOPIC) for page in pages]
+    statuses: list[Any] = [await asyncio.to_thread(node.status) for node in federation.nodes]
+    groups = [status["groups"].get(TOPIC) for status in statuses]
     members = [str(number) for number, group in enumerate(groups) if group and group["member"]]
     core = next(group["core"] for group in groups if group)
-    number = [page["node"] for page in pages].index(core)
+    number = [status["node"] for status in statuses].index(core)
     say("mesh members", f"{' '.join(members)}, core {number}   (paper: 1 2 4 5 7 8, core 2)")
 
 

@@ -1,4 +1,4 @@
-"""Recording for the lake: QoS 1 at one broker, in its agent's journal, wanted by nobody else."""
+"""Recording for the lake: QoS 1 at one broker, in its agent's journal, without a receiver."""
 
 import asyncio
 import tempfile

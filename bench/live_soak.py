@@ -1,4 +1,4 @@
-"""What an agent's memory does in ten minutes of load, new topics and changing subscriptions.
+"""Memory of an agent over ten minutes of load, new topics and changing subscriptions.
 
 Three brokers in a ring. A sensor publishes to ever new topics, all of which cross; a client changes
 its subscriptions all the time, others come, subscribe and leave. Caches of topics and of groups are
@@ -87,7 +87,7 @@ async def _publish(sensor: RecordingClient, reader: RecordingClient, published: 
 
 
 async def _change(client: RecordingClient) -> None:
-    """Want something new and something old no more; every tenth filter overlaps with the load."""
+    """Subscribe and unsubscribe; every tenth filter overlaps with the load."""
     for number in count():
         client.subscribe(_filter(number))
         if number >= CHURN_HELD:
@@ -102,7 +102,7 @@ def _filter(number: int) -> str:
 
 
 async def _visit(address: BrokerAddress) -> None:
-    """Come, subscribe, leave."""
+    """Connect, subscribe, disconnect."""
     for number in count():
         visitor = RecordingClient(address, f"visitor-{number}", f"visit/{number}", "visit/all")
         await visitor.start()

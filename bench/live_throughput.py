@@ -1,10 +1,10 @@
-"""How much crosses one link, and what it costs, beside a bridge of Mosquitto's own."""
+"""Throughput over one link and its cost, compared with a Mosquitto bridge."""
 
 import asyncio
 import statistics
 
 from bench.console import say
-from bench.live import CpuMeter, bridged, federation, pids_of, way
+from bench.live import CpuMeter, bridged, federation, open_load, pids_of
 
 ROUNDS = 6
 SECONDS = 0.8
@@ -29,7 +29,7 @@ async def _measure() -> dict[str, object]:
                 ("bridge", theirs[0].port, theirs[1].port, bridge_pids),
                 ("hansa", ports[0], ports[1], pids),
             ):
-                with way(source, [target]) as load:
+                with open_load(source, [target]) as load:
                     meter = CpuMeter(watched)
                     flow = await asyncio.to_thread(load.flood, SECONDS)
                     spent = meter.micros(flow.arrived)
@@ -37,7 +37,7 @@ async def _measure() -> dict[str, object]:
                 lost += flow.lost
                 for process, micros in spent.items():
                     costs.setdefault(process, []).append(micros)
-        with way(ports[0], [ports[2]]) as load:
+        with open_load(ports[0], [ports[2]]) as load:
             meter = CpuMeter({"relay": pids["agent 1"]})
             flow = await asyncio.to_thread(load.flood, SECONDS)
             costs |= {name: [micros] for name, micros in meter.micros(flow.arrived).items()}

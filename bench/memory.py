@@ -1,4 +1,4 @@
-"""What a node with many filters weighs."""
+"""Memory of a node with many filters."""
 
 import gc
 import subprocess
@@ -29,7 +29,7 @@ def measure() -> dict[str, object]:
 
 
 def weigh() -> None:
-    """Print the resident memory before and after, in a process of its own."""
+    """Print the resident memory before and after, in a separate process."""
     settings = ProtocolSettings(filters_per_neighbour_max=NODES * FILTERS_PER_NODE)
     node = Node(Identity(NodeId(1), bytes(32), 1), settings)
     before = _resident_mb()

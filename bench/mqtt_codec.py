@@ -1,4 +1,4 @@
-"""What reading and writing one MQTT publication costs, beside other clients in the same run."""
+"""Cost of decoding and encoding one MQTT publication, compared with other clients."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What exactly once costs: a million recorded messages into a lake, beside plain Parquet."""
+"""Cost of the pipeline: a million recorded messages into a lake, compared with plain Parquet."""
 
 import tempfile
 from pathlib import Path

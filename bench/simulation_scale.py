@@ -1,4 +1,4 @@
-"""How large a federation the simulator can play."""
+"""Time to simulate a large federation."""
 
 import random
 import time

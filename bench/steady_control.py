@@ -1,4 +1,4 @@
-"""What a federation says when nothing happens."""
+"""Control traffic of a quiet federation."""
 
 from bench.console import say
 from hansa.protocol.settings import ProtocolSettings

@@ -1,4 +1,4 @@
-"""What Spark costs a sweep of small simulations, beside the same work in a pool of processes."""
+"""Cost of Spark for a sweep of small simulations, compared with a pool of processes."""
 
 import multiprocessing
 from functools import partial

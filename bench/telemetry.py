@@ -1,4 +1,4 @@
-"""What telemetry costs the forwarding path: CPU per publication, off, none, one in 100, all.
+"""Cost of telemetry on the forwarding path: CPU per publication, off, none, one in 100, all.
 
 Three drivers in one process, joined by lists instead of sockets: the first captures, the second
 passes on and delivers, the third delivers. Encoding and writing the records is part of the cost.
@@ -62,13 +62,12 @@ class Line:
         self.waiting += map(bytes, frames)
 
     def admit(self) -> None:
-        """Nothing limits it."""
+        pass
 
     def allow_last_frames(self) -> None:
-        """Nobody refuses it."""
+        pass
 
     def close(self, reason: str) -> None:
-        """Nobody closes it."""
         raise AssertionError(reason)
 
 
@@ -87,11 +86,10 @@ class Place:
         self.delivered = 0
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Grant everything."""
         self.driver.feed(SubscriptionsGranted(tuple(filters)))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Nothing ends here."""
+        pass
 
     def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
         """Count what clients would get."""
@@ -137,7 +135,7 @@ class _Row:
         self._logs: list[tuple[TelemetryLog, NodeRecorder]] = []
         for place in self.places:
             if one_in is not None:
-                self._tell(place, path / place.identity.name, one_in)
+                self._record(place, path / place.identity.name, one_in)
         self._lines: list[tuple[Line, Driver, Line]] = []
         self._batch = [Message(f"plant/{number % 10}/temp") for number in range(BATCH)]
         for number, place in enumerate(self.places):
@@ -145,11 +143,11 @@ class _Row:
         for near, far in zip(self.places, self.places[1:], strict=False):
             self._join(near.driver, far.driver)
 
-    def _tell(self, place: Place, path: Path, one_in: int) -> None:
+    def _record(self, place: Place, path: Path, one_in: int) -> None:
         log = TelemetryLog(path)
         recorder = NodeRecorder(log, place.identity.node, 1)
-        life = (place.identity.node, 1)
-        place.driver.sampler = Sampler(recorder.put, life, one_in, time.time_ns)
+        incarnation = (place.identity.node, 1)
+        place.driver.sampler = Sampler(recorder.put, incarnation, one_in, time.time_ns)
         self._logs.append((log, recorder))
 
     def _join(self, near: Driver, far: Driver) -> None:
@@ -172,7 +170,7 @@ class _Row:
                     driver.frames_received(other, frames)
 
     def round(self) -> float:
-        """Return the CPU microseconds of one publication, on all its way."""
+        """Return the CPU microseconds of one publication, on its whole path."""
         before = self.places[2].delivered
         began = time.process_time()
         for _ in range(BATCHES):
@@ -186,7 +184,6 @@ class _Row:
         return spent / (BATCH * BATCHES) * 1e6
 
     def close(self) -> None:
-        """End it."""
         for place in self.places:
             place.driver.links.clear()
             place.driver.close_links("done")

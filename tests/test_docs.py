@@ -299,7 +299,7 @@ def status_fields(module: str, function: str) -> set[str]:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             (returned,) = [each for each in ast.walk(node) if isinstance(each, ast.Return)]
             assert isinstance(returned.value, ast.Dict)
-            return {key.value for key in returned.value.keys if isinstance(key, ast.Constant)}
+            return {str(key.value) for key in returned.value.keys if isinstance(key, ast.Constant)}
     raise AssertionError(f"{module} has no {function}")
 
 
