@@ -99,7 +99,7 @@ def test_a_short_queue_does_not_overflow_unless_that_is_asked_for(broker, capsys
     assert main(["doctor", address]) == 0
     assert kept in " ".join(capsys.readouterr().out.split())
     assert main(["doctor", address, "--queue"]) == 0
-    assert "the broker kept 50, and dropped the rest" in " ".join(capsys.readouterr().out.split())
+    assert "the broker kept 50 and dropped the rest" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_queue_that_is_too_short_is_measured(broker, capsys):
@@ -328,7 +328,7 @@ def test_without_counters_the_log_file_decides(broker, tmp_path, capsys):
 def test_nothing_is_wrong_with_the_deployed_configuration(broker, tmp_path, capsys):
     assert main(["doctor", "--config", str(DEPLOYED)]) == 0
     assert capsys.readouterr().out == (
-        f"✓ {DEPLOYED}: an agent would know every subscription since the broker's start\n\n"
+        f"✓ {DEPLOYED}: an agent would know every subscription since the start of the broker\n\n"
         "An agent can work here.\n"
     )
     log_file = tmp_path / "mosquitto.log"

@@ -15,9 +15,9 @@ class ReadyFile:
     def __init__(self, path: Path) -> None:
         """Remove the file of an earlier run; raise UsageError if the directory is not writable."""
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.unlink(missing_ok=True)
+            self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
             self._temporary.touch()
             self._temporary.unlink()
         except OSError as error:
