@@ -1,4 +1,4 @@
-"""`hansa chaos`: short plays, their table and their files; refusals in one line; nothing stays."""
+"""`hansa chaos`: short runs, their table and files, errors in one line, clean-up."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from hansa.testbed.chaos.scenarios import SCENARIOS
 
 
 @pytest.mark.usefixtures("mosquitto")
-def test_plays_end_with_a_table_and_files_that_can_be_judged_again(tmp_path, capsys, monkeypatch):
+def test_run_writes_files_that_can_be_judged_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(run, "LISTEN_S", 0.1)
     results, seen = tmp_path / "results.json", tmp_path / "seen"
     where = ["--topology", "line:2", "--json", str(results), "--history", str(seen)]
@@ -31,12 +31,12 @@ def test_plays_end_with_a_table_and_files_that_can_be_judged_again(tmp_path, cap
 
 
 @pytest.mark.usefixtures("mosquitto")
-def test_a_play_that_is_stopped_leaves_nothing_but_what_was_played_before(tmp_path, monkeypatch):
+def test_stopped_run_keeps_only_earlier_results(tmp_path, monkeypatch):
     place = tmp_path / "place"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
     results = tmp_path / "results.json"
-    given = ["chaos", "calm", "kills", "--topology", "line:2", "--seconds", "1"]
+    given = ["chaos", "calm", "kill-agents", "--topology", "line:2", "--seconds", "1"]
     process = started(*given, "--json", str(results), until="calm: ")
     while not any(place.iterdir()):
         assert process.poll() is None
@@ -50,7 +50,7 @@ def test_a_play_that_is_stopped_leaves_nothing_but_what_was_played_before(tmp_pa
     assert left_behind(place) == []
 
 
-def test_help_sets_every_name_apart_from_what_it_is_about(capsys):
+def test_help_lists_every_scenario(capsys):
     with pytest.raises(SystemExit):
         main(["chaos", "--help"])
     lines = capsys.readouterr().out.splitlines()
@@ -66,7 +66,7 @@ def test_help_sets_every_name_apart_from_what_it_is_about(capsys):
         ([], "SCENARIO"),
         (["calm", "--topology", "moebius:3"], "moebius"),
         (["calm", "--rate", "0"], "--rate"),
-        (["calm", "parted", "--topology", "line:3"], "parted needs 4 nodes"),
+        (["calm", "partition", "--topology", "line:3"], "partition needs 4 nodes"),
         (["clones", "--topology", "line:1"], "clones needs 2 nodes"),
         (["calm", "--json", ""], "--json"),
         (["calm", "--json", "/nowhere/results.json"], "--json /nowhere"),
@@ -76,14 +76,14 @@ def test_help_sets_every_name_apart_from_what_it_is_about(capsys):
         (["--judge", "/nowhere"], "/nowhere cannot be read"),
     ],
 )
-def test_what_cannot_be_played_is_one_line(given, problem, capsys):
+def test_invalid_arguments_are_one_line(given, problem, capsys):
     assert main(["chaos", *given]) == 2
     said = capsys.readouterr().err.strip()
     assert problem in said
     assert "\n" not in said
 
 
-def test_what_an_earlier_play_has_kept_is_not_used_again(tmp_path, capsys):
+def test_directory_of_an_earlier_run_is_refused(tmp_path, capsys):
     (tmp_path / "calm" / "0").mkdir(parents=True)
     assert main(["chaos", "calm", "--keep", str(tmp_path)]) == 2
     assert "is not empty" in capsys.readouterr().err

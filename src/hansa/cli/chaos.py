@@ -1,4 +1,4 @@
-"""`hansa chaos`: break a live federation on purpose, and see whether it kept its promise."""
+"""`hansa chaos`: inject faults into a live federation and account for every publication."""
 
 import argparse
 import json
@@ -10,40 +10,40 @@ from pathlib import Path
 from hansa.cli.arguments import Parser, decimal_number, one_of, path, seed
 from hansa.console.terminal import console, make_table
 from hansa.errors import UsageError
-from hansa.testbed.chaos import bridges, evidence
+from hansa.testbed.chaos import bridges
 from hansa.testbed.chaos.run import ChaosOutcome, ChaosRun, run_chaos
 from hansa.testbed.chaos.scenarios import SCENARIOS
-from hansa.testbed.chaos.verdict import ChaosVerdict
+from hansa.testbed.chaos.verdict import ChaosVerdict, read_evidence
 from hansa.testbed.signals import run_until_stopped
 
 EXAMPLES = """\
-  hansa chaos kills
-  hansa chaos kills halves cores --seconds 120 --topology grid:3x3 --rate 200
+  hansa chaos kill-agents
+  hansa chaos kill-agents halves cores --seconds 120 --topology grid:3x3 --rate 200
   hansa chaos all --seed 7 --json results.json
-  hansa chaos kills --history seen && hansa chaos --judge seen/kills.jsonl"""
+  hansa chaos cores --history histories && hansa chaos --judge histories/cores.jsonl"""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Play scenarios, print what became of every publication; 1 if a promise was broken."""
+    """Run scenarios and print their verdicts; exit code 1 if a promise was broken."""
     given = _parser().parse_args(arguments)
     outcomes: dict[str, ChaosOutcome] = {}
-    plans = _make_runs(given)
-    if bool(plans) == bool(given.judge):
-        raise UsageError("name a SCENARIO to play, or a file to --judge; see `hansa chaos --help`")
-    _check_outputs(given, plans)
+    runs = _make_runs(given)
+    if bool(runs) == bool(given.judge):
+        raise UsageError("name a SCENARIO to run, or a file to --judge; see `hansa chaos --help`")
+    _check_outputs(given, runs)
     try:
         if given.judge is not None:
             outcomes[given.judge.stem] = _judge_file(given.judge)
-        for plan in plans:
-            outcomes[plan.scenario.name] = _run_scenario(plan, given.history)
+        for chaos_run in runs:
+            outcomes[chaos_run.scenario.name] = _run_scenario(chaos_run, given.history)
             _save(outcomes, given.json)
         if given.compare:
-            for name, trouble in bridges.BRIDGE_FAULTS.items():
-                playing = bridges.run_bridges(trouble, given.seed, given.seconds, given.rate)
-                verdict = run_until_stopped(playing)
+            for name, fault in bridges.BRIDGE_FAULTS.items():
+                running = bridges.run_bridges(fault, given.seed, given.seconds, given.rate)
+                verdict = run_until_stopped(running)
                 outcomes[name] = ChaosOutcome(verdict, None, is_comparison=True)
                 _print_outcome(name, outcomes[name])
-    finally:  # also if somebody has seen enough
+    finally:  # also after Ctrl-C
         _save(outcomes, given.json)
         _show(outcomes)
     return 1 if any(each.violations and not each.is_comparison for each in outcomes.values()) else 0
@@ -65,14 +65,14 @@ def _make_runs(given: argparse.Namespace) -> list[ChaosRun]:
 
 
 def _check_outputs(given: argparse.Namespace, runs: list[ChaosRun]) -> None:
-    """Complain now about what would fail only when everything has been played."""
-    for plan in runs:
-        plan.validate()
-        if plan.directory:
-            _make_directory(plan.directory, "--keep")
-            if any(plan.directory.iterdir()):
+    """Raise UsageError now for outputs that would fail only after the runs."""
+    for chaos_run in runs:
+        chaos_run.validate()
+        if chaos_run.directory:
+            _make_directory(chaos_run.directory, "--keep")
+            if any(chaos_run.directory.iterdir()):
                 raise UsageError(
-                    f"--keep {given.keep}: {plan.directory} is not empty; name another"
+                    f"--keep {given.keep}: {chaos_run.directory} is not empty; name another"
                 )
     if given.history:
         _make_directory(given.history, "--history")
@@ -93,14 +93,14 @@ def _run_scenario(chaos_run: ChaosRun, history: Path | None) -> ChaosOutcome:
     name = chaos_run.scenario.name
     file = history / f"{name}.jsonl" if history else None
     with console().status(f"{name}: ") as progress:
-        playing = run_chaos(chaos_run, lambda what: progress.update(f"{name}: {what}"), file)
-        outcome = run_until_stopped(playing)
+        running = run_chaos(chaos_run, lambda what: progress.update(f"{name}: {what}"), file)
+        outcome = run_until_stopped(running)
     _print_outcome(name, outcome)
     return outcome
 
 
 def _judge_file(file: Path) -> ChaosOutcome:
-    found = evidence.read_evidence(file)
+    found = read_evidence(file)
     outcome = ChaosOutcome(found.judge(), None, problems=found.header.problems)
     _print_outcome(file.stem, outcome)
     return outcome
@@ -123,8 +123,8 @@ def _parser() -> Parser:
     width = max(map(len, SCENARIOS))
     parser = Parser(
         "hansa chaos",
-        "Start real brokers and agents, publish at QoS 0, 1 and 2, break what can be broken, heal\n"
-        "it, and account for every publication. Scenarios:\n\n"
+        "Start real brokers and agents, publish at QoS 0, 1 and 2, inject faults, heal them, and\n"
+        "account for every publication. Exit code 1 if a promise was broken. Scenarios:\n\n"
         + "\n".join(f"  {each.name:<{width}}  {each.description}" for each in SCENARIOS.values()),
         EXAMPLES,
     )
@@ -135,14 +135,14 @@ def _parser() -> Parser:
         "--topology", default="grid:3x3", metavar="WORD", help="as for `hansa up` (grid:3x3)"
     )
     parser.add_argument(
-        "--seed", type=seed, default=1, metavar="N", help="decides who is hit, and when (1)"
+        "--seed", type=seed, default=1, metavar="N", help="seed of places and times of faults (1)"
     )
     parser.add_argument(
         "--seconds",
         type=decimal_number(1, 86_400, "seconds"),
         default=30.0,
         metavar="S",
-        help="how long there is trouble (30)",
+        help="seconds of faults (30)",
     )
     parser.add_argument(
         "--rate",
@@ -155,20 +155,20 @@ def _parser() -> Parser:
         "--history",
         type=path,
         metavar="DIR",
-        help="keep what clients saw in DIR, as lines of JSON in SCENARIO.jsonl",
+        help="write the events of all clients to DIR/SCENARIO.jsonl",
     )
     parser.add_argument(
-        "--judge", type=path, metavar="FILE", help="judge such a file again, and play nothing"
+        "--judge", type=path, metavar="FILE", help="judge such a file again, without a run"
     )
     parser.add_argument(
         "--keep",
         type=path,
         metavar="DIR",
-        help="keep everything in DIR, by scenario and node, with telemetry of agents and faults;"
-        " only what is empty is used",
+        help="keep state and logs in DIR, by scenario and node, with telemetry of agents and"
+        " faults; must be empty",
     )
     parser.add_argument(
-        "--compare", action="store_true", help="also let a pair of bridged Mosquittos try"
+        "--compare", action="store_true", help="also run two Mosquittos with a bridge"
     )
     parser.add_argument("--json", type=path, metavar="FILE", help="write the results")
     return parser
@@ -187,11 +187,11 @@ def _show(outcomes: dict[str, ChaosOutcome]) -> None:
         ">lost",
         ">at QoS 0",
         ">twice 0/1/2",
-        ">disorder",
+        ">reordered",
         ">phantoms",
         ">drained",
     )
-    rows.padding = 0  # with more room between them they would not fit
+    rows.padding = 0  # else the table is wider than 120 columns
     for name, outcome in outcomes.items():
         verdict, fates = outcome.verdict, outcome.verdict.fates
         words = ("ok", "recovered", "unknown", "refused", "forfeited", "lost", "lost at QoS 0")
@@ -222,7 +222,7 @@ def _save(outcomes: dict[str, ChaosOutcome], file: Path | None) -> None:
 
 
 def _row(outcome: ChaosOutcome) -> dict[str, object]:
-    # Not by asdict: it makes counters anew, and a counter made of pairs counts the pairs.
+    # Not asdict: it rebuilds a Counter from its pairs, which counts the pairs.
     verdict = {field.name: getattr(outcome.verdict, field.name) for field in fields(ChaosVerdict)}
     rest = {
         "faults": outcome.fault_counts,

@@ -1,4 +1,4 @@
-"""Clients that keep a history, at one real broker."""
+"""Clients that record a history, at a real broker."""
 
 import asyncio
 
@@ -23,8 +23,8 @@ async def wait_for(condition) -> None:
 pytestmark = pytest.mark.usefixtures("mosquitto")
 
 
-def test_what_one_broker_carries_is_all_there_also_after_its_restart(tmp_path):
-    async def play() -> list[HistoryEvent]:
+def test_nothing_is_lost_at_one_broker_and_after_its_restart(tmp_path):
+    async def run() -> list[HistoryEvent]:
         broker = Mosquitto(tmp_path, free_port(), is_persistent=True)
         address = BrokerAddress("127.0.0.1", broker.port)
         history: list[HistoryEvent] = []
@@ -51,18 +51,18 @@ def test_what_one_broker_carries_is_all_there_also_after_its_restart(tmp_path):
             await broker.stop()
         return history
 
-    history = asyncio.run(play())
-    under_way = FaultContext(interruptions={"sub": (Interruption(history[0].at, 1, 100),)})
+    history = asyncio.run(run())
+    restart = FaultContext(interruptions={"sub": (Interruption(history[0].at, 1, 100),)})
     assert {event.stream.qos for event in history if event.op is HistoryOperation.DELIVER} == {
         0,
         1,
         2,
     }
-    assert judge_history(history, {"sub": TOPICS}, under_way).violations == []
+    assert judge_history(history, {"sub": TOPICS}, restart).violations == []
 
 
-def test_what_a_broker_refuses_is_not_acknowledged(tmp_path):
-    async def play() -> list[HistoryEvent]:
+def test_refused_publication_is_not_acknowledged(tmp_path):
+    async def run() -> list[HistoryEvent]:
         (tmp_path / "acl").write_text("topic write a/0\n")
         broker = Mosquitto(tmp_path, free_port(), (f"acl_file {tmp_path}/acl",))
         address = BrokerAddress("127.0.0.1", broker.port)
@@ -78,7 +78,7 @@ def test_what_a_broker_refuses_is_not_acknowledged(tmp_path):
             await broker.stop()
         return history
 
-    answers = [(event.op, event.stream.qos) for event in asyncio.run(play())]
+    answers = [(event.op, event.stream.qos) for event in asyncio.run(run())]
     expected = {
         (HistoryOperation.INVOKE, 0),
         (HistoryOperation.INVOKE, 1),
@@ -89,7 +89,7 @@ def test_what_a_broker_refuses_is_not_acknowledged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "strange",
+    "altered",
     [
         packets.PublishPacket("a/2", PublisherStream("pub", "a/1", 1).make_payload(0)),
         packets.PublishPacket("a/1", PublisherStream("pub", "a/1", 1).make_payload(0)[:-1]),
@@ -97,14 +97,14 @@ def test_what_a_broker_refuses_is_not_acknowledged(tmp_path):
     ],
     ids=["another topic", "another payload", "retained"],
 )
-def test_what_did_not_come_as_it_was_published_is_a_phantom(strange):
+def test_altered_delivery_is_a_phantom(altered):
     history: list[HistoryEvent] = []
 
     async def take() -> None:
         subscriber = HistorySubscriber(
             BrokerAddress("127.0.0.1", 1), "sub", ("a/#",), history.append
         )
-        subscriber.receive([strange])
+        subscriber.receive([altered])
 
     asyncio.run(take())
     attempt = HistoryEvent(0.0, HistoryOperation.INVOKE, PublisherStream("pub", "a/1", 1), 0, "", 1)

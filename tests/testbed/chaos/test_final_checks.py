@@ -1,4 +1,4 @@
-"""What agents say when all is over counts, unless what was done to them explains it."""
+"""Final checks of agents: pending publications, alarms and gaps, unless a fault explains them."""
 
 from typing import Any
 
@@ -11,66 +11,66 @@ FAULT = {"fault": "a task ended"}
 GAP = {"origin": "b", "epoch": 1, "first": 3, "last": 5, "reason": "retention"}
 
 
-def page(node: str, alarms: dict[str, str] | None = None, **delivery: object) -> dict[str, Any]:
+def status(node: str, alarms: dict[str, str] | None = None, **delivery: object) -> dict[str, Any]:
     empty = {"pending": {"a": 0, "b": 0}, "inbox": 0, "inbox_waiting": 0, "gaps": []}
     return {"node": node, "alarms": alarms or {}, "delivery": empty | delivery}
 
 
-def forgot(place: int, memory: LostState) -> FaultEffects:
-    harm = FaultEffects()
-    harm.begin_loss(place, memory, 1.0)
-    harm.end_loss(place, 2.0)
-    return harm
+def loss(place: int, lost_state: LostState) -> FaultEffects:
+    effects = FaultEffects()
+    effects.begin_loss(place, lost_state, 1.0)
+    effects.end_loss(place, 2.0)
+    return effects
 
 
 @pytest.mark.parametrize(
-    ("shown", "wrong"),
+    ("answer", "problems"),
     [
-        (page("a"), []),
+        (status("a"), []),
         (None, ["agent 0 does not answer"]),
-        (page("a", pending={"b": 2}), ["agent 0: owes 2 to b"]),
-        (page("a", pending={"gone": 2}), ["agent 0: owes 2 to gone"]),
+        (status("a", pending={"b": 2}), ["agent 0: 2 pending for b"]),
+        (status("a", pending={"gone": 2}), ["agent 0: 2 pending for gone"]),
         (
-            page("a", inbox=1, inbox_waiting=4),
+            status("a", inbox=1, inbox_waiting=4),
             ["agent 0: 1 in inbox", "agent 0: 4 in inbox_waiting"],
         ),
-        (page("a", gaps=[GAP]), ["agent 0: gap 3 to 5 of b"]),
-        (page("a", FAULT), ["agent 0: alarm fault: a task ended"]),
+        (status("a", gaps=[GAP]), ["agent 0: gap 3 to 5 of b"]),
+        (status("a", FAULT), ["agent 0: alarm fault: a task ended"]),
         (
-            page("a", {"undelivered publications trimmed": "too small"}),
+            status("a", {"undelivered publications trimmed": "too small"}),
             ["agent 0: alarm undelivered publications trimmed: too small"],
         ),
-        (page("a", {"incarnation raised": "a copy runs", "broker dropped messages": "full"}), []),
+        (status("a", {"incarnation raised": "a copy runs", "broker dropped messages": "full"}), []),
     ],
 )
-def test_who_is_well_has_empty_queues_and_no_alarm(shown, wrong):
-    assert find_problems([shown, page("b")], FaultEffects()) == wrong
+def test_pending_publications_gaps_and_alarms_are_problems(answer, problems):
+    assert find_problems([answer, status("b")], FaultEffects()) == problems
 
 
 @pytest.mark.parametrize(
-    ("memory", "explained"),
+    ("lost_state", "explained"),
     [
         (LostState.AGENT_SESSION, ["broker session lost"]),
         (LostState.BROKER_SESSIONS, ["broker session lost"]),
         (LostState.STATE_DIRECTORY, ["journal damaged", "broker session lost"]),
     ],
 )
-def test_lost_memory_explains_the_alarms_that_tell_of_it_there_and_no_other(memory, explained):
+def test_state_loss_explains_only_its_own_alarms_at_its_place(lost_state, explained):
     alarms = {"journal damaged": "torn", "broker session lost": "all of it", **FAULT}
     rest = [name for name in alarms if name not in explained]
-    found = find_problems([page("a", alarms)], forgot(0, memory))
+    found = find_problems([status("a", alarms)], loss(0, lost_state))
     assert found == [f"agent 0: alarm {name}: {alarms[name]}" for name in rest]
-    assert len(find_problems([page("a", alarms)], forgot(1, memory))) == 3
+    assert len(find_problems([status("a", alarms)], loss(1, lost_state))) == 3
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_gap_is_explained_by_a_state_that_was_lost_at_either_end_and_by_nothing_else(place):
-    pages = [page("a", gaps=[GAP]), page("b"), page("c")]
-    assert find_problems(pages, forgot(place, LostState.STATE_DIRECTORY)) == []
-    for harm in (forgot(place, LostState.BROKER_SESSIONS), forgot(2, LostState.STATE_DIRECTORY)):
-        assert find_problems(pages, harm) == ["agent 0: gap 3 to 5 of b"]
+def test_gap_is_explained_only_by_a_lost_state_directory_at_either_end(place):
+    statuses = [status("a", gaps=[GAP]), status("b"), status("c")]
+    assert find_problems(statuses, loss(place, LostState.STATE_DIRECTORY)) == []
+    for effects in (loss(place, LostState.BROKER_SESSIONS), loss(2, LostState.STATE_DIRECTORY)):
+        assert find_problems(statuses, effects) == ["agent 0: gap 3 to 5 of b"]
 
 
-def test_who_came_back_as_another_node_is_owed_for_ever_and_may_have_left_gaps():
-    pages = [page("a", pending={"b": 7, "new": 0}, gaps=[GAP]), page("new")]
-    assert find_problems(pages, forgot(1, LostState.STATE_DIRECTORY)) == []
+def test_node_with_a_new_id_explains_pending_publications_and_gaps_of_its_old_id():
+    statuses = [status("a", pending={"b": 7, "new": 0}, gaps=[GAP]), status("new")]
+    assert find_problems(statuses, loss(1, LostState.STATE_DIRECTORY)) == []

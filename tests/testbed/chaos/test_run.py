@@ -1,4 +1,4 @@
-"""A play that proves nothing says so. No broker and no agent is needed to see that."""
+"""A run with too little traffic is a problem; without brokers and agents."""
 
 import asyncio
 import random
@@ -10,15 +10,19 @@ import pytest
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.testbed.chaos import run
 from hansa.testbed.chaos.clients import HistoryPublisher
-from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation, PublisherStream
-from hansa.testbed.chaos.outstanding import OutstandingDeliveries
+from hansa.testbed.chaos.federation import TOPICS, ChaosFederation
+from hansa.testbed.chaos.history import (
+    HistoryEvent,
+    HistoryOperation,
+    OutstandingDeliveries,
+    PublisherStream,
+)
 from hansa.testbed.chaos.run import ChaosRun
 from hansa.testbed.chaos.scenarios import SCENARIOS
-from hansa.testbed.chaos.testbench import TOPICS, ChaosFederation
 from hansa.testbed.mosquitto import free_port
 
 
-class Alone(HistoryPublisher):
+class OfflinePublisher(HistoryPublisher):
     """Publishes without a broker, or fails at it."""
 
     def __init__(self, name: str, failure: Exception | None = None) -> None:
@@ -33,52 +37,51 @@ class Alone(HistoryPublisher):
         await asyncio.Event().wait()
 
 
-def empty_stage(*publishers: HistoryPublisher) -> ChaosFederation:
+def empty_federation(*publishers: HistoryPublisher) -> ChaosFederation:
     federation: Any = SimpleNamespace(nodes=[])
-    stage = ChaosFederation(federation)
-    stage.publishers = dict(enumerate(publishers))
-    return stage
+    chaos = ChaosFederation(federation)
+    chaos.publishers = dict(enumerate(publishers))
+    return chaos
 
 
-async def perform(stage: ChaosFederation) -> float | None:
+async def run_briefly(chaos: ChaosFederation) -> float | None:
     plan = ChaosRun(SCENARIOS["calm"], seconds=0.01)
-    return await run.run_phases(plan, stage, random.Random(1), lambda _: None)
+    return await run.run_phases(plan, chaos, random.Random(1), lambda _: None)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
+def short_times(monkeypatch):
     monkeypatch.setattr(run, "STEADY_S", 0.01)
     monkeypatch.setattr(run, "POLL_S", 0.01)
     monkeypatch.setattr(run, "LISTEN_S", 0.3)
 
 
-def test_a_publisher_that_stopped_by_itself_is_a_problem():
-    stage = empty_stage(Alone("pub0", ValueError("no more")))
-    asyncio.run(perform(stage))
-    assert "a publisher stopped: ValueError('no more')" in stage.fault_effects.problems
+def test_publisher_that_failed_is_a_problem():
+    chaos = empty_federation(OfflinePublisher("pub0", ValueError("no more")))
+    asyncio.run(run_briefly(chaos))
+    assert "a publisher stopped: ValueError('no more')" in chaos.fault_effects.problems
 
 
-def test_a_publisher_that_publishes_hardly_anything_is_a_problem():
-    stage = empty_stage(Alone("pub0"))
-    asyncio.run(perform(stage))
-    problems = [text.partition(" of ")[0] for text in stage.fault_effects.problems]
+def test_publisher_far_below_its_rate_is_a_problem():
+    chaos = empty_federation(OfflinePublisher("pub0"))
+    asyncio.run(run_briefly(chaos))
+    problems = [text.partition(" of ")[0] for text in chaos.fault_effects.problems]
     assert problems == ["pub0 published 0"]
 
 
-def test_who_has_everything_is_listened_to_for_longer():
-    """Nothing is missing from the start; a copy comes when that has long been clear."""
-    stage = empty_stage()
+def test_run_waits_for_duplicates_after_everything_arrived():
+    chaos = empty_federation()
     copy = HistoryEvent(0.0, HistoryOperation.DELIVER, PublisherStream("pub0", "a", 2), 0, "sub", 2)
-    stage.outstanding = OutstandingDeliveries({"sub": ["a"]})
+    chaos.outstanding = OutstandingDeliveries({"sub": ["a"]})
 
-    async def play() -> tuple[float, float | None]:
+    async def timed_run() -> tuple[float, float | None]:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        loop.call_later(0.2, stage.outstanding.add_event, copy)
-        drained_s = await perform(stage)
+        loop.call_later(0.2, chaos.outstanding.add_event, copy)
+        drained_s = await run_briefly(chaos)
         return loop.time() - began, drained_s
 
-    took_s, drained_s = asyncio.run(play())
-    assert stage.outstanding.history == [copy]
+    took_s, drained_s = asyncio.run(timed_run())
+    assert chaos.outstanding.history == [copy]
     assert drained_s is not None
     assert took_s >= drained_s + run.LISTEN_S

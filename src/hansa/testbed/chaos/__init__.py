@@ -1,1 +1,1 @@
-"""Break a live federation on purpose, and find out whether it kept its promise."""
+"""Fault injection in a live federation, and a verdict over every publication."""

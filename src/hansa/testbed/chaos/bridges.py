@@ -1,9 +1,7 @@
-"""The same workload, with some of the same troubles, over a pair of Mosquittos joined by
-Mosquitto's own bridge, for comparison.
+"""The same workload and faults for two Mosquittos joined by Mosquitto's own bridge, as comparison.
 
-Publishers are at one broker, a subscriber at the other, and the bridge carries everything at QoS 2.
-Both brokers are configured as well as those of a federation: long queues, and what they hold is
-kept when they are stopped gently.
+Publishers are at one broker, a subscriber at the other, and the bridge forwards everything at QoS
+2. Both brokers have the queues and the persistence of the brokers of a federation.
 """
 
 import asyncio
@@ -16,9 +14,9 @@ from pathlib import Path
 
 from hansa.agent.broker.connection import BrokerAddress
 from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber
-from hansa.testbed.chaos.outstanding import OutstandingDeliveries
+from hansa.testbed.chaos.federation import TOPICS
+from hansa.testbed.chaos.history import OutstandingDeliveries
 from hansa.testbed.chaos.run import LISTEN_S
-from hansa.testbed.chaos.testbench import TOPICS
 from hansa.testbed.chaos.verdict import AllowedLoss, ChaosVerdict, FaultContext, judge_history
 from hansa.testbed.mosquitto import Mosquitto, free_port
 from hansa.testbed.relay import Relay
@@ -31,23 +29,20 @@ PUBLISHERS = 3
 
 
 class BridgedPair:
-    """Two brokers, a bridge from the first to the second, and a cable that can be cut."""
+    """Two brokers, and a bridge from the near to the far one through a relay that can be cut."""
 
     def __init__(self) -> None:
-        """Choose ports; nothing runs yet."""
         self._directory = Path(tempfile.mkdtemp(prefix="hansa-bridge-"))
         self.far = Mosquitto(self._directory / "far", free_port(), is_persistent=True)
         self.relay = Relay(self.far.port, 0.0)
         self.near: Mosquitto | None = None
         self.state_losses: list[tuple[Mosquitto, AllowedLoss]] = []
-        """Which broker lost its memory, and when."""
+        """Brokers that lost their sessions, and when."""
         self._stopped_ports: set[int] = set()
-        """The ports of brokers that do not run."""
+        """Ports of stopped brokers."""
         self.is_subscriber_back: Callable[[], bool] = lambda: True
-        """Whether the subscriber is."""
 
     async def start(self) -> None:
-        """Start the far broker first, so that the bridge finds it."""
         await self.far.start()
         lines = (
             "connection pair",
@@ -62,7 +57,6 @@ class BridgedPair:
         await self.near.start()
 
     async def stop(self) -> None:
-        """Leave nothing behind."""
         for broker in (self.near, self.far):
             if broker is not None:
                 await broker.stop()
@@ -70,7 +64,7 @@ class BridgedPair:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def cut_link(self, rng: random.Random) -> None:
-        """Pull the cable, and plug it in again, as in `cuts`."""
+        """As in the scenario `cuts`."""
         while True:
             await asyncio.sleep(rng.uniform(0.2, 1.0))
             self.relay.cut()
@@ -78,19 +72,18 @@ class BridgedPair:
             self.relay.restore()
 
     async def cut_until_end(self, rng: random.Random) -> None:
-        """Pull the cable, as in `parted`."""
+        """As in `partition`."""
         self.relay.cut()
         await asyncio.Event().wait()
 
     async def restart_brokers(self, rng: random.Random) -> None:
-        """Stop a broker gently and start it again, as in `brokers`."""
+        """As in `brokers`."""
         while True:
             await asyncio.sleep(rng.uniform(1.0, 4.0))
             await self._restart(rng.choice(self.brokers))
 
     async def kill_brokers(self, rng: random.Random) -> None:
-        """Kill a broker and start it again, as in `forgets`; what it takes with it is forfeited as
-        there."""
+        """As in `session-loss`, with the same allowed losses."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(rng.uniform(1.0, 3.0))
@@ -104,22 +97,19 @@ class BridgedPair:
             self.state_losses.append((broker, AllowedLoss(since, loop.time())))
 
     async def heal(self) -> None:
-        """Undo everything."""
         self.relay.restore()
         for broker in self.brokers:
             if broker.port in self._stopped_ports:
                 await self._restart(broker)
 
     async def _restart(self, broker: Mosquitto) -> None:
-        """It is down until it runs again: this may be cancelled anywhere."""
-        self._stopped_ports.add(broker.port)
+        self._stopped_ports.add(broker.port)  # before the first await: this may be cancelled
         await broker.stop()
         await broker.start()
         self._stopped_ports.discard(broker.port)
 
     @property
     def brokers(self) -> tuple[Mosquitto, Mosquitto]:
-        """Both."""
         assert self.near is not None
         return self.near, self.far
 
@@ -128,14 +118,14 @@ BridgeFault = Callable[[BridgedPair, random.Random], Awaitable[None]]
 
 BRIDGE_FAULTS: dict[str, BridgeFault] = {
     "bridge: cuts": BridgedPair.cut_link,
-    "bridge: parted": BridgedPair.cut_until_end,
+    "bridge: partition": BridgedPair.cut_until_end,
     "bridge: brokers": BridgedPair.restart_brokers,
     "bridge: killed": BridgedPair.kill_brokers,
 }
 
 
 async def run_bridges(fault: BridgeFault, seed: int, seconds: float, rate: float) -> ChaosVerdict:
-    """Publish, make trouble for so long, wait for what still comes, and judge."""
+    """Publish, inject faults for some seconds, wait for pending publications, and judge."""
     pair = BridgedPair()
     outstanding = OutstandingDeliveries({"sub": TOPICS})
     clients: list[HistoryPublisher | HistorySubscriber] = []
@@ -150,7 +140,7 @@ async def run_bridges(fault: BridgeFault, seed: int, seconds: float, rate: float
         pair.is_subscriber_back = lambda: subscriber.is_subscribed
         clients = [subscriber, *publishers]
         await asyncio.gather(*(client.start() for client in clients))
-        await asyncio.sleep(STEADY_S)  # a bridge does not say when it is ready
+        await asyncio.sleep(STEADY_S)  # a bridge does not report when it is ready
         for publisher in publishers:
             publisher.has_properties = True
             publisher.start_publishing()
@@ -164,8 +154,8 @@ async def run_bridges(fault: BridgeFault, seed: int, seconds: float, rate: float
         await run_to_completion(_stop_all(pair, clients))
     allowed_losses = {
         client.name: tuple(
-            excuse
-            for broker, excuse in pair.state_losses
+            loss
+            for broker, loss in pair.state_losses
             if (broker is pair.far) == (client is subscriber)
         )
         for client in clients
@@ -184,7 +174,7 @@ async def _stop_all(pair: BridgedPair, clients: list[HistoryPublisher | HistoryS
 
 
 async def _wait_until_drained(outstanding: OutstandingDeliveries) -> None:
-    """Wait until nothing is lost; in vain only for a while."""
+    """Wait until nothing is missing, for at most DRAIN_S seconds, and then for duplicates."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_S
     while loop.time() < deadline and outstanding.missing_count:

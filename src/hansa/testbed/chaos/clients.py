@@ -1,8 +1,7 @@
-"""Clients that keep a history: what they published, what was acknowledged, what they got.
+"""Clients that record publications, acknowledgements and deliveries as history events.
 
-They are careful, as a client of QoS 1 and 2 should be: a publisher sends nothing twice, so whatever
-was not acknowledged when its connection broke is unknown; a subscriber keeps its session, so that
-what its broker holds for it waits.
+A publisher never resends, so the fate of a publication that was unacknowledged when the connection
+was lost is unknown. A subscriber has a persistent session, so its broker keeps publications for it.
 """
 
 import asyncio
@@ -27,24 +26,21 @@ from hansa.testbed.chaos.history import (
 SESSION_S = 3_600
 PACKET_ID_MAX = 64_999
 POLL_S = 0.002
-"""How often a publisher looks whether it is time, or whether there is room again."""
+"""Seconds between checks of a publisher for the next due time and for quota."""
 
 EventSink = Callable[[HistoryEvent], None]
 
 
 class _HistoryClient:
-    """What both kinds share: one connection that is kept."""
-
     def __init__(self, address: BrokerAddress, options: ConnectOptions, record: EventSink) -> None:
         self._record = record
         self._connection = Connection(address, options, self._on_effect, random.Random())
 
     async def start(self) -> None:
-        """Connect, and keep it so."""
+        """Connect; the connection is re-established whenever it is lost."""
         self._connection.start()
 
     async def stop(self) -> None:
-        """Leave."""
         await self._connection.stop()
 
     def _on_effect(self, effect: effects.Effect) -> None:
@@ -58,12 +54,12 @@ class _HistoryClient:
 
 
 class HistoryPublisher(_HistoryClient):
-    """Publishes counters to some streams in turn, at a steady pace."""
+    """Publishes counters to its streams in turn, at a constant rate."""
 
     has_properties = False
-    """Whether what it publishes has properties of MQTT 5."""
+    """Whether publications have MQTT 5 properties."""
     payload_bytes = 0
-    """How long payloads are at least."""
+    """Least length of payloads."""
 
     def __init__(
         self,
@@ -74,7 +70,7 @@ class HistoryPublisher(_HistoryClient):
         record: EventSink,
         count_max: int | None = None,
     ) -> None:
-        """Publish to these topics, each at its QoS, so often a second and so many in all."""
+        """`topics` maps topics to QoS, `rate` is per second, `count_max` limits the total."""
         self.name = name
         self._count_max = count_max
         super().__init__(address, ConnectOptions(client_id=name, clean_start=True), record)
@@ -86,11 +82,10 @@ class HistoryPublisher(_HistoryClient):
         self._publishing: asyncio.Task[None] | None = None
 
     def start_publishing(self) -> None:
-        """Begin to publish."""
         self._publishing = asyncio.create_task(self._publish_all())
 
     async def stop_publishing(self) -> None:
-        """Publish no more. If it had stopped by itself, this raises why, once."""
+        """Stop publishing; if the publisher had failed, raise its exception, once."""
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
             publishing.cancel()
@@ -100,12 +95,12 @@ class HistoryPublisher(_HistoryClient):
 
     @property
     def count(self) -> int:
-        """How much it has published."""
+        """Number of publications so far."""
         return sum(self._counters.values())
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was published is acknowledged, or never will be."""
+        """Whether no publication waits for its acknowledgement."""
         return not self._in_flight
 
     async def _publish_all(self) -> None:
@@ -117,7 +112,7 @@ class HistoryPublisher(_HistoryClient):
             if loop.time() < due or session is None or session.quota == 0:
                 await asyncio.sleep(POLL_S)
                 if session is None:
-                    due = loop.time()  # what could not be published then is not made up for
+                    due = loop.time()  # do not catch up after a disconnection
                 continue
             self._publish(self._streams[turn % len(self._streams)])
             turn += 1
@@ -179,7 +174,7 @@ def _properties(counter: int) -> bytes:
 
 
 class HistorySubscriber(_HistoryClient):
-    """Takes everything that its filters bring, once as far as it can tell."""
+    """Subscribes at QoS 2 and records deliveries; redelivered QoS 2 packets are not recorded."""
 
     def __init__(
         self,
@@ -189,7 +184,7 @@ class HistorySubscriber(_HistoryClient):
         record: EventSink,
         session_s: int = SESSION_S,
     ) -> None:
-        """Subscribe at QoS 2 in a session that its broker keeps for so long."""
+        """`session_s` is the session expiry."""
         options = ConnectOptions(client_id=name, session_expiry=session_s)
         super().__init__(address, options, record)
         self.name = name
@@ -222,15 +217,15 @@ class HistorySubscriber(_HistoryClient):
                 pass
 
     def receive(self, batch: Sequence[packets.PublishPacket]) -> None:
-        """Note what came, and answer."""
+        """Record and acknowledge publications."""
         for packet in batch:
             if packet.qos == 2 and packet.packet_id in self._unreleased:
-                continue  # the broker sends it again because it does not know that it came
+                continue  # a redelivery: the broker did not get our PUBREC
             properties = packet.properties.removesuffix(REDELIVERED_PROPERTY)
             found = parse_payload(bytes(packet.payload), properties)
             self.arrival_count += 1
             if found is None or found[0].topic != packet.topic or packet.retain:
-                # Nobody published this, not like this.
+                # Not published by us, or altered: a stream without a publisher counts as phantom.
                 found = PublisherStream("", packet.topic, packet.qos), self.arrival_count
             self._record_event(HistoryOperation.DELIVER, *found, self.name, packet.qos)
         answers = [
@@ -240,22 +235,21 @@ class HistorySubscriber(_HistoryClient):
         ]
         self._unreleased.update(packet.packet_id for packet in batch if packet.qos == 2)
         for kind in (packets.PubAckPacket, packets.PubRecPacket):
-            some = [answer for answer in answers if isinstance(answer, kind)]
-            if some:
-                self._connection.submit(inputs.Answer(some))
+            of_kind = [answer for answer in answers if isinstance(answer, kind)]
+            if of_kind:
+                self._connection.submit(inputs.Answer(of_kind))
 
 
 class StalledSubscriber:
-    """Subscribes to everything, and never reads what comes."""
+    """Subscribes to everything and never reads from its socket."""
 
     def __init__(self, address: BrokerAddress, name: str) -> None:
-        """Prepare."""
         self._address = address
         self._options = ConnectOptions(client_id=name, clean_start=True, keep_alive=0)
         self._socket: socket.socket | None = None
 
     async def start(self) -> None:
-        """Connect, subscribe, and fall asleep."""
+        """Connect and subscribe."""
         loop = asyncio.get_running_loop()
         session = ClientConnection(self._options)
         self._socket = await sockets.connect(self._address.host, self._address.port)
@@ -270,6 +264,5 @@ class StalledSubscriber:
                 session.handle(inputs.Received(memoryview(answer)), loop.time())
 
     def stop(self) -> None:
-        """Go without a word."""
         if self._socket is not None:
             self._socket.close()

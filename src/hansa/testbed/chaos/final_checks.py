@@ -1,6 +1,7 @@
-"""What agents say of themselves when all is over: they owe nothing, nothing waits, and they raise
-no alarm but what was done to them explains. A pure judgement over their pages, and how they are
-asked.
+"""Checks of the status of all agents at the end of a run.
+
+Nothing may be pending, no inbox may hold anything, and every alarm and gap must be explained by an
+injected fault.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from hansa.testbed.chaos.fault_effects import FaultEffects, LostState
 from hansa.testbed.federation import LocalFederation, LocalNode
 
 SETTLE_TIMEOUT_S = 30.0
-"""Seconds until all receipts are where they belong; an old copy begins a new epoch before that."""
+"""Seconds until acknowledgements must have arrived, and restored agents begun a new epoch."""
 POLL_S = 0.25
 
 EXPECTED_ALARMS = frozenset(
@@ -27,8 +28,8 @@ EXPECTED_ALARMS = frozenset(
         "retained",
     )
 )
-"""Alarms that tell of what was done from outside, by us or by the machine, and of no loss. What one
-of them holds back is in the inbox."""
+"""Alarms about faults from outside that imply no loss. Publications that one of them delays are
+still in the inbox."""
 
 SESSION_LOSS_ALARMS = frozenset(("broker session lost", "broker state rolled back"))
 STATE_LOSS_ALARMS = SESSION_LOSS_ALARMS | {
@@ -36,13 +37,13 @@ STATE_LOSS_ALARMS = SESSION_LOSS_ALARMS | {
     "journal damaged",
     "inbox damaged",
 }
-"""Alarms that tell of a memory where it was lost."""
+"""Alarms allowed at a node that lost state."""
 
 StatusJson = Mapping[str, Any]
 
 
 async def wait_until_settled(federation: LocalFederation, fault_effects: FaultEffects) -> list[str]:
-    """Ask all agents until nothing is wrong with them; return what still is after a while."""
+    """Poll all agents until there is no problem; return the problems left after the timeout."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SETTLE_TIMEOUT_S
     while True:
@@ -61,16 +62,16 @@ def _read_status(node: LocalNode) -> StatusJson | None:
 
 
 def find_problems(statuses: Sequence[StatusJson | None], fault_effects: FaultEffects) -> list[str]:
-    """Return what is wrong with agents that show these pages, by place; None shows nothing."""
+    """Return the problems in the statuses of all agents, by place; None: no answer."""
     losses = [*fault_effects.closed_losses, *fault_effects.open_losses.values()]
     places_with_loss = {loss.place for loss in losses}
     places_with_state_loss = {
         loss.place for loss in losses if loss.lost_state is LostState.STATE_DIRECTORY
     }
-    places = {page["node"]: place for place, page in enumerate(statuses) if page is not None}
+    places = {each["node"]: place for place, each in enumerate(statuses) if each is not None}
 
-    def is_reborn(node: str) -> bool:
-        """Whether it lost its state; an id that nobody has any more is of one who did."""
+    def lost_its_state(node: str) -> bool:
+        """Whether a node lost its state directory; it may have a new id since."""
         return (
             places[node] in places_with_state_loss
             if node in places
@@ -83,11 +84,11 @@ def find_problems(statuses: Sequence[StatusJson | None], fault_effects: FaultEff
             found.append(f"agent {place} does not answer")
             continue
         delivery = status["delivery"]
-        gone = {node for node in delivery["pending"] if node not in places and is_reborn(node)}
+        gone = {node for node in delivery["pending"] if node not in places and lost_its_state(node)}
         gaps = [
             gap
             for gap in delivery["gaps"]
-            if place not in places_with_state_loss and not is_reborn(gap["origin"])
+            if place not in places_with_state_loss and not lost_its_state(gap["origin"])
         ]
         wrong = (
             *_pending_problems(delivery, gone),
@@ -104,22 +105,17 @@ def find_problems(statuses: Sequence[StatusJson | None], fault_effects: FaultEff
 def _pending_problems(delivery: StatusJson, gone: Set[str]) -> Iterator[str]:
     for node, count in delivery["pending"].items():
         if count and node not in gone:
-            yield f"owes {count} to {node}"
+            yield f"{count} pending for {node}"
     for name in ("inbox", "inbox_waiting"):
         if delivery[name]:
             yield f"{delivery[name]} in {name}"
 
 
-def _allowed_alarms(is_forgetful: bool, is_reborn: bool) -> Set[str]:
-    """Return which alarms may be; gaps are judged one by one."""
-    lost = (
-        STATE_LOSS_ALARMS
-        if is_reborn
-        else SESSION_LOSS_ALARMS
-        if is_forgetful
-        else frozenset[str]()
-    )
-    return EXPECTED_ALARMS | lost | {"delivery gap"}
+def _allowed_alarms(has_loss: bool, has_state_loss: bool) -> Set[str]:
+    """Return the allowed alarms; gaps are checked one by one."""
+    if has_state_loss:
+        return EXPECTED_ALARMS | STATE_LOSS_ALARMS | {"gap"}
+    return EXPECTED_ALARMS | {"gap"} | (SESSION_LOSS_ALARMS if has_loss else frozenset())
 
 
 def _alarm_problems(alarms: Mapping[str, str], allowed: Set[str]) -> Iterator[str]:

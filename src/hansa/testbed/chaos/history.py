@@ -1,13 +1,13 @@
-"""What clients saw: every attempt to publish, every acknowledgement, every delivery.
+"""The history of clients: every publication, acknowledgement and delivery.
 
-A publication is a stream and a counter: one stream per publisher, topic and QoS, so that order and
-holes show.
-
-A payload says which publication it is and ends with a checksum over that and the properties, so
-that a subscriber sees whether all of it came as it was sent.
+A publication is identified by a stream (publisher, topic, QoS) and a counter, so reordering and
+losses are visible. The payload contains both and a checksum over them and the properties, so a
+subscriber detects altered publications.
 """
 
 import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,16 +16,14 @@ CHECKSUM_BYTES = 9
 
 
 class HistoryOperation(StrEnum):
-    """What happened."""
-
     INVOKE = "invoke"
     """A client published."""
     OK = "ok"
-    """Its broker acknowledged that."""
+    """The broker acknowledged the publication."""
     REFUSED = "refused"
-    """Its broker answered that it does not take it."""
+    """The broker refused the publication with a reason code."""
     DELIVER = "deliver"
-    """A subscriber got it."""
+    """A subscriber received the publication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,14 @@ class PublisherStream:
     qos: int
 
     def make_payload(self, counter: int, properties: bytes = b"", size: int = 0) -> bytes:
-        """Return what is published, filled up to a size."""
+        """Return the payload, padded to `size` bytes."""
         head = f"{self.publisher}:{self.topic}:{self.qos}:{counter}:".encode()
         head = head.ljust(size - CHECKSUM_BYTES, b".")
         return b"%b:%08x" % (head, zlib.crc32(properties, zlib.crc32(head)))
 
 
 def parse_payload(payload: bytes, properties: bytes = b"") -> tuple[PublisherStream, int] | None:
-    """Return which publication this is; None if it is none of ours, or not as it was sent."""
+    """Return stream and counter of a payload; None if it is not ours or was altered."""
     head, _, check = payload.rpartition(b":")
     try:
         publisher, topic, qos, counter, _ = head.decode().split(":")
@@ -58,14 +56,46 @@ def parse_payload(payload: bytes, properties: bytes = b"") -> tuple[PublisherStr
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One line."""
-
     at: float
     """Seconds, on one clock for all clients."""
     op: HistoryOperation
     stream: PublisherStream
     counter: int
     subscriber: str = ""
-    """Who got it: one per broker."""
+    """Receiver of a delivery."""
     qos: int = 0
-    """With which QoS it came."""
+    """QoS of a delivery."""
+
+
+class OutstandingDeliveries:
+    """A history with the count of missing deliveries, updated with every event.
+
+    An acknowledged publication of QoS 1 or 2 is missing at each subscriber of its topic until it is
+    delivered there.
+    """
+
+    def __init__(self, subscribers: Mapping[str, Iterable[str]]) -> None:
+        """`subscribers` maps each subscriber to its topics."""
+        self.history: list[HistoryEvent] = []
+        self.missing_count = 0
+        self._topics = {name: frozenset(topics) for name, topics in subscribers.items()}
+        self._acknowledged: defaultdict[PublisherStream, set[int]] = defaultdict(set)
+        self._arrived: defaultdict[tuple[str, PublisherStream], set[int]] = defaultdict(set)
+
+    def add_event(self, event: HistoryEvent) -> None:
+        self.history.append(event)
+        stream, counter = event.stream, event.counter
+        if not stream.qos:
+            return
+        if event.op is HistoryOperation.OK and counter not in self._acknowledged[stream]:
+            self._acknowledged[stream].add(counter)
+            for name, topics in self._topics.items():
+                if stream.topic in topics and counter not in self._arrived[name, stream]:
+                    self.missing_count += 1
+        elif (
+            event.op is HistoryOperation.DELIVER and stream.topic in self._topics[event.subscriber]
+        ):
+            arrived = self._arrived[event.subscriber, stream]
+            if counter in self._acknowledged[stream] and counter not in arrived:
+                self.missing_count -= 1
+            arrived.add(counter)

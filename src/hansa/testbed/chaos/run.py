@@ -1,4 +1,8 @@
-"""Plays one scenario: clients publish, trouble comes, all is healed, and everything must arrive."""
+"""Runs one scenario: clients publish, faults are injected and healed, everything must arrive.
+
+Problems of the federation never raise: they are part of the outcome. UsageError is raised only for
+a run that cannot be started.
+"""
 
 import asyncio
 import random
@@ -9,66 +13,67 @@ from pathlib import Path
 
 from hansa.errors import HansaError, UsageError
 from hansa.simulator.topologies import parse_topology
-from hansa.testbed.chaos.agent_faults import do_nothing, run_fault
+from hansa.testbed.chaos.faults.runner import do_nothing, run_fault
+from hansa.testbed.chaos.federation import ChaosFederation, start_chaos_federation
 from hansa.testbed.chaos.final_checks import wait_until_settled
 from hansa.testbed.chaos.scenarios import ChaosScenario
-from hansa.testbed.chaos.testbench import ChaosFederation, start_chaos_federation
 from hansa.testbed.chaos.verdict import ChaosVerdict
 
 STEADY_S = 1.0
+"""Seconds of traffic before the first fault and after the last."""
 POLL_S = 0.25
 LISTEN_S = 3.0
-"""When everything has arrived: a second copy comes after the first."""
+"""Seconds to wait for duplicates after everything has arrived."""
 RATE_SHARE_MIN = 0.1
-"""Of the rate: a publisher that reaches less proves little. Brokers are away for moments, and a
-busy machine is slow."""
+"""Least share of the configured rate that a publisher must reach: faults and a busy machine slow it
+down, but a run with less proves little."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosRun:
-    """What is played."""
+    """A scenario with its parameters."""
 
     scenario: ChaosScenario
     topology: str = "grid:3x3"
     seed: int = 1
     seconds: float = 30.0
-    """How long there is trouble."""
+    """Duration of the faults."""
     rate: float = 100.0
     """Publications per second of each publisher."""
     directory: Path | None = None
-    """Where to keep everything, with telemetry of agents and faults."""
+    """If given, state and logs are kept there, with telemetry of agents and faults."""
     drain_s: float = 60.0
-    """How long everything may take to arrive after the last trouble."""
+    """Seconds until everything must have arrived after the last fault."""
 
     def validate(self) -> None:
-        """Refuse what cannot be played, before anything is started."""
+        """Raise UsageError if the topology does not fit the scenario."""
         nodes = parse_topology(self.topology, self.seed).nodes
         if nodes < self.scenario.nodes_min:
             raise UsageError(
                 f"{self.scenario.name} needs {self.scenario.nodes_min} nodes at least,"
-                f" and {self.topology} has {nodes}"
+                f" {self.topology} has {nodes}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosOutcome:
-    """What came of it."""
+    """The result of a run."""
 
     verdict: ChaosVerdict
     drained_s: float | None
-    """From the end of the trouble until everything had arrived; None if it did not."""
+    """Seconds from the last fault until everything had arrived; None if it did not."""
     fault_counts: Counter[str] = field(default_factory=Counter)
-    """What was done to it, and how often."""
+    """Injected faults by kind."""
     counts_by_fault: Counter[str] = field(default_factory=Counter)
-    """How much of it each kind of trouble did."""
+    """Injected faults by fault function."""
     problems: list[str] = field(default_factory=list)
-    """Agents that ended by themselves, and what else should not have happened."""
+    """Broken promises besides those of publications, such as agents that ended."""
     is_comparison: bool = False
-    """Whether this was not Hansa, and only for comparison."""
+    """Whether this was a bridge of Mosquitto, for comparison."""
 
     @property
     def violations(self) -> list[str]:
-        """Return which promises were broken."""
+        """All broken promises."""
         return [*self.problems, *self.verdict.violations]
 
 
@@ -77,9 +82,9 @@ async def run_chaos(
     on_progress: Callable[[str], None] = lambda what: None,
     history: Path | None = None,
 ) -> ChaosOutcome:
-    """Play it on real brokers and agents; write the history to a file if asked to."""
+    """Run a scenario on real brokers and agents; write the history to a file if one is given."""
     chaos_run.validate()
-    rng = random.Random(f"{chaos_run.seed} {chaos_run.scenario.name}")
+    rng = chaos_run.scenario.make_rng(chaos_run.seed)
     on_progress("starting brokers and agents")
     chaos = await start_chaos_federation(
         parse_topology(chaos_run.topology, chaos_run.seed),
@@ -94,15 +99,13 @@ async def run_chaos(
         )
         try:
             drained_s = await run_phases(chaos_run, chaos, rng, on_progress)
-        except HansaError as problem:  # of the federation: the user's part is long done
+        except HansaError as problem:  # usage errors were raised before the start
             fault_effects.problems.append(str(problem))
         fault_effects.problems += chaos.agents.unexpected_exits()
     finally:
         await chaos.close()
     if not fault_effects.fault_counts and chaos_run.scenario.fault is not do_nothing:
-        fault_effects.problems.append(
-            "nothing was harmed, which proves nothing: play it for longer"
-        )
+        fault_effects.problems.append("no fault was injected: run it longer")
     evidence = chaos.evidence()
     if history is not None:
         evidence.write(history)
@@ -118,8 +121,8 @@ async def run_chaos(
 def _choose_clients(
     scenario: ChaosScenario, chaos: ChaosFederation, rng: random.Random
 ) -> tuple[list[int], list[int]]:
-    """Choose who publishes and who subscribes: a third each, and at least two. Where there are two
-    sides, one each on either side."""
+    """Return the places of publishers and subscribers: a third of the nodes each, at least two. In
+    a scenario with two sides, one of each on either side."""
     if scenario.has_two_sides:
         pairs = [rng.sample(sorted(side), 2) for side in chaos.sides]
         return [publisher for publisher, _ in pairs], [subscriber for _, subscriber in pairs]
@@ -134,7 +137,7 @@ async def run_phases(
     rng: random.Random,
     on_progress: Callable[[str], None],
 ) -> float | None:
-    """Let clients publish and trouble come; return how long everything then took to arrive."""
+    """Publish, inject faults, heal, and drain; return the seconds that draining took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     for publisher in chaos.publishers.values():
@@ -148,7 +151,7 @@ async def run_phases(
     chaos.fault_effects.problems += _find_idle_publishers(
         chaos, chaos_run.rate * (loop.time() - began)
     )
-    on_progress("waiting for the rest to arrive")
+    on_progress("waiting for pending publications")
     drained_s = await _wait_until_drained(chaos, healed, chaos_run.drain_s)
     await asyncio.sleep(LISTEN_S)
     chaos.fault_effects.problems += await wait_until_settled(chaos.federation, chaos.fault_effects)
@@ -167,16 +170,15 @@ async def _wait_until_drained(
 
 
 def _find_idle_publishers(chaos: ChaosFederation, expected: float) -> list[str]:
-    """Return which publishers published far less than each should have."""
     return [
-        f"{publisher.name} published {publisher.count} of {expected:.0f}, which proves little"
+        f"{publisher.name} published {publisher.count} of {expected:.0f}, too few for a verdict"
         for publisher in chaos.publishers.values()
         if publisher.count < RATE_SHARE_MIN * expected
     ]
 
 
 def _is_drained(chaos: ChaosFederation) -> bool:
-    """Whether nothing is missing but what may be."""
+    """Whether only publications are missing whose loss is allowed."""
     if not all(publisher.is_idle for publisher in chaos.publishers.values()):
         return False
     if not chaos.outstanding.missing_count:

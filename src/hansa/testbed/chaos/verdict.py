@@ -1,58 +1,61 @@
-"""Was the promise kept? A pure judgement over a history.
+"""The verdict over a history of clients; pure, except for reading and writing evidence files.
 
-An acknowledged publication that a subscriber got is *ok*, or *recovered* if it came late; one that
-it did not get is *lost*. One that was not acknowledged is *unknown* if it did not come (its broker
-may never have had it) and recovered if it did; *refused* if the broker said so. What is lost is
-told apart by where: at the start of a stream, in its middle, or at its end.
+For each publication and subscriber: *ok* if acknowledged and delivered, *recovered* if delivered
+late or without an acknowledgement, *unknown* if neither acknowledged nor delivered, *refused* if
+the broker refused it, *lost* if acknowledged and never delivered. Losses are counted by position in
+the stream: start, middle, end.
 
-What a broker took with it when it lost its memory, or a node with its state directory, nobody
-promises: it is *forfeited*, but only in the direction, and for as long, as that memory mattered.
+A loss is *forfeited* instead if a broker or node lost the state that held the publication. That
+holds only for publications of that time and in that direction (`AllowedLoss`).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
+
+from hansa.errors import UsageError
 from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation, PublisherStream
 
 LATE_S = 2.0
-"""Seconds after which an arrival counts as recovered: it came by repair, not by the usual way."""
+"""Seconds after which a delivery counts as recovered."""
 GRACE_S = 3.0
-"""Seconds that a publication may be on its way."""
+"""Seconds before a loss of state in which a publication may have been in flight."""
 REPEAT_S = 30.0
-"""Seconds within which what was under way is published again; a busy machine starts slowly."""
+"""Seconds after an interruption in which duplicates are allowed; a busy machine restarts slowly."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedLoss:
-    """Memory was lost at one end: what was on its way just then, and what was published until all
-    was back, may never come."""
+    """State was lost at one end: publications in flight at that time, and those published until the
+    recovery, may be lost."""
 
     since: float
     until: float
     captured_by: tuple[str, ...] = ()
-    """What one of these subscribers got had been captured, and is owed to all."""
+    """A publication that one of these subscribers got had been captured, and may not be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Something under way was interrupted: some of it may come twice, soon after."""
+    """Handshakes were interrupted: publications in flight may be delivered twice, soon after."""
 
     interrupted_at: float
     qos_max: int
-    """Up to which quality."""
+    """Highest QoS for which this holds."""
     count_max: int
-    """How many of each quality."""
+    """Number of allowed duplicates per QoS."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultContext:
-    """What was done, as far as the promise makes an exception for it."""
+    """Allowed losses and duplicates by client."""
 
     allowed_losses: Mapping[str, Sequence[AllowedLoss]] = field(default_factory=dict)
-    """Per client: of a publisher for what it published, of a subscriber for what it was to get."""
+    """Of a publisher for its publications, of a subscriber for its deliveries."""
     interruptions: Mapping[str, Sequence[Interruption]] = field(default_factory=dict)
-    """Per client, as excuses."""
 
 
 NO_FAULTS = FaultContext()
@@ -60,45 +63,44 @@ NO_FAULTS = FaultContext()
 
 @dataclass(slots=True)
 class ChaosVerdict:
-    """What became of all publications at all subscribers."""
+    """Counts over all publications and subscribers."""
 
     published: int = 0
     acknowledged: int = 0
     fates: Counter[str] = field(default_factory=Counter)
     """Pairs of publication and subscriber: ok, recovered, unknown, refused, forfeited, lost."""
     excusable: int = 0
-    """Of the acknowledged ones at QoS 1 and 2, those that might have been forfeited."""
+    """Number of `promised` whose loss would have been forfeited."""
     promised: int = 0
-    """Acknowledged ones at QoS 1 and 2."""
+    """Pairs of acknowledged publication at QoS 1 or 2 and subscriber."""
     lost_where: Counter[str] = field(default_factory=Counter)
-    """Of the lost ones: prefix, middle, postfix."""
+    """Losses by position in the stream: prefix, middle, postfix."""
     lost_at: Counter[str] = field(default_factory=Counter)
-    """Of the lost ones: per subscriber."""
+    """Losses by subscriber."""
     duplicates: dict[int, Counter[str]] = field(
         default_factory=lambda: {qos: Counter() for qos in (0, 1, 2)}
     )
-    """Second and further arrivals, by QoS and subscriber."""
+    """Second and further deliveries, by QoS and subscriber."""
     unexplained: Counter[int] = field(default_factory=Counter)
-    """Of the duplicates, by QoS, those that no interruption explains."""
+    """Duplicates by QoS that no interruption explains."""
     inversions: int = 0
-    """First arrivals after a later one of the same stream; at QoS 0 a new way may overtake."""
+    """First deliveries at QoS 1 and 2 after a later one of the same stream. At QoS 0 a new path may
+    reorder."""
     phantoms: int = 0
-    """Arrivals of what nobody published, not to that topic, with that QoS and those properties."""
+    """Deliveries that were not published with this topic, payload, QoS and properties."""
     examples: list[str] = field(default_factory=list)
-    """A few of what went wrong, in words."""
 
     def duplicate_count(self, qos: int) -> int:
-        """Return how many arrivals of a QoS were not the first."""
         return self.duplicates[qos].total()
 
     @property
     def violations(self) -> list[str]:
-        """Return which promises were broken; none if the promise was kept."""
+        """Broken promises; empty if all were kept."""
         found = {
             "nothing was published": not self.published,
             f"{self.fates['lost']} lost": self.fates["lost"],
             f"{self.inversions} out of order": self.inversions,
-            f"{self.phantoms} that nobody published": self.phantoms,
+            f"{self.phantoms} never published": self.phantoms,
         }
         for qos, count in sorted(self.unexplained.items()):
             found[f"{count} twice at QoS {qos}"] = count
@@ -113,7 +115,7 @@ def judge_history(
     subscribers: Mapping[str, Iterable[str]],
     fault_context: FaultContext = NO_FAULTS,
 ) -> ChaosVerdict:
-    """Judge a history; `subscribers` got the streams of these topics, from start to end."""
+    """Judge a history; `subscribers` maps each subscriber to its topics."""
     verdict = ChaosVerdict()
     published: dict[PublisherStream, dict[int, float]] = {}
     answers: dict[PublisherStream, dict[int, HistoryOperation]] = {}
@@ -162,7 +164,7 @@ def judge_history(
         )
     for (who, stream), strays in arrivals.items():
         verdict.phantoms += len(strays)
-        _add_example(verdict, f"{who} got {stream}, which nobody published for it like this")
+        _add_example(verdict, f"{who} got {stream}, which was not published like this")
     return verdict
 
 
@@ -172,22 +174,23 @@ def _unexplained_repeats(
     by_publisher: Mapping[str, Iterable[float]],
     interruptions: Mapping[str, Sequence[Interruption]],
 ) -> list[float]:
-    """Return which second arrivals nothing explains. One of QoS 1 may have been captured twice
-    where it was published, or published twice where it arrived; one of QoS 2 only that."""
+    """Return the times of duplicates that nothing explains. At QoS 1 a publication may have been
+    captured twice at its publisher, or delivered twice at its subscriber; at QoS 2 only the
+    latter."""
     rest: list[float] = []
     for publisher, times in by_publisher.items():
         rest += unexplained_repeats(times, interruptions.get(publisher, ()) if qos == 1 else ())
     return unexplained_repeats(
-        rest, [hit for hit in interruptions.get(who, ()) if hit.qos_max >= qos > 0]
+        rest, [each for each in interruptions.get(who, ()) if each.qos_max >= qos > 0]
     )
 
 
 def unexplained_repeats(
     repeats: Iterable[float], interruptions: Iterable[Interruption]
 ) -> list[float]:
-    """Return which second arrivals came too late after each hit, or are too many for it."""
-    upcoming = sorted(interruptions, key=lambda hit: hit.interrupted_at)
-    room: list[list[float]] = []  # the hits before the present, each with how many it still allows
+    """Return the times of duplicates that are too late after every interruption, or too many."""
+    upcoming = sorted(interruptions, key=lambda each: each.interrupted_at)
+    room: list[list[float]] = []  # deadline and remaining count of each past interruption
     found: list[float] = []
     for at in sorted(repeats):
         while upcoming and upcoming[0].interrupted_at <= at:
@@ -207,7 +210,8 @@ def _first_arrivals(
     events: Iterable[HistoryEvent],
     repeats: list[float],
 ) -> dict[int, float]:
-    """Return when each publication came first; note what else came, and when it came again."""
+    """Return the first delivery of each publication; count phantoms and inversions, and add the
+    times of duplicates to `repeats`."""
     first: dict[int, float] = {}
     newest = -1
     for event in events:
@@ -229,7 +233,7 @@ def _first_arrivals(
 
 @dataclass(frozen=True, slots=True)
 class _StreamHistory:
-    """What became of one stream at one subscriber."""
+    """One stream at one subscriber."""
 
     sent: Mapping[int, float]
     answers: Mapping[int, HistoryOperation]
@@ -237,7 +241,7 @@ class _StreamHistory:
 
 
 class _StreamAllowance:
-    """An excuse as it counts for one stream at one subscriber."""
+    """An AllowedLoss, applied to one stream at one subscriber."""
 
     def __init__(
         self,
@@ -247,16 +251,16 @@ class _StreamAllowance:
     ) -> None:
         self._allowed_loss = allowed_loss
         self._captured_by = captured_by
-        # What should have come before that was not on its way any more.
+        # Older publications had been delivered before, so they were not in flight.
         self._newest = max((n for n, at in first.items() if at < allowed_loss.since), default=-1)
 
     def covers_time(self, counter: int, at: float) -> bool:
-        """Whether a publication of that time may be lost, as far as one can tell by the clock."""
-        is_then = self._allowed_loss.since - GRACE_S <= at <= self._allowed_loss.until
-        return is_then and counter > self._newest
+        """Whether the time of a publication allows its loss."""
+        is_within = self._allowed_loss.since - GRACE_S <= at <= self._allowed_loss.until
+        return is_within and counter > self._newest
 
     def allows_loss(self, counter: int, at: float) -> bool:
-        """Whether it may be lost, by all that is known."""
+        """Whether a publication may be lost: by its time, and not known to be captured."""
         return self.covers_time(counter, at) and not any(
             counter in got for got in self._captured_by
         )
@@ -299,3 +303,44 @@ def _position_of_loss(counter: int, first: Mapping[int, float]) -> str:
 def _add_example(verdict: ChaosVerdict, text: str) -> None:
     if len(verdict.examples) < EXAMPLES_MAX:
         verdict.examples.append(text)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceHeader:
+    """The first line of an evidence file."""
+
+    subscribers: dict[str, list[str]]
+    """Topics by subscriber."""
+    fault_context: FaultContext
+    problems: list[str]
+    """Broken promises besides those of publications."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A history with everything that its verdict needs."""
+
+    header: EvidenceHeader
+    events: list[HistoryEvent]
+
+    def judge(self) -> ChaosVerdict:
+        return judge_history(self.events, self.header.subscribers, self.header.fault_context)
+
+    def write(self, path: Path) -> None:
+        """Write lines of JSON: the header, then one line per event."""
+        with path.open("wb") as out:
+            for line in (self.header, *self.events):
+                out.write(msgspec.json.encode(line) + b"\n")
+
+
+def read_evidence(path: Path) -> Evidence:
+    """Read a file of `Evidence.write`; raise UsageError if it is none."""
+    event = msgspec.json.Decoder(HistoryEvent)
+    try:
+        with path.open("rb") as lines:
+            header = msgspec.json.decode(lines.readline(), type=EvidenceHeader)
+            return Evidence(header, [event.decode(line) for line in lines])
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # msgspec.DecodeError, or not UTF-8
+        raise UsageError(f"{path} is not a file of `--history`: {error}") from error

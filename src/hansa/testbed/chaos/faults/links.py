@@ -1,17 +1,18 @@
-"""What is done to links while clients publish, as in `troubles`: broken, clogged, long, narrow, and
-whole parts of a federation that do not reach each other."""
+"""Faults of links (F5 to F8): cut, reset, clogged, degraded; and partitions of the federation."""
 
 import asyncio
 import random
 
-from hansa.testbed.chaos.agent_faults import churn_subscribers, current_cores, run_together
-from hansa.testbed.chaos.links import NARROW_BYTES_PER_S
-from hansa.testbed.chaos.testbench import ChaosFederation
+from hansa.testbed.chaos.actuators.links import NARROW_BYTES_PER_S
+from hansa.testbed.chaos.faults.agents import current_cores
+from hansa.testbed.chaos.faults.brokers import churn_subscribers
+from hansa.testbed.chaos.faults.runner import run_together
+from hansa.testbed.chaos.federation import ChaosFederation
 from hansa.testbed.link_conditions import Direction, LinkConditions
 
 
 async def cut_links(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F5: nothing passes, and nobody is told."""
+    """F5: nothing passes, and neither end notices at once."""
     while True:
         await asyncio.sleep(rng.uniform(0.2, 1.0))
         link = rng.choice(chaos.links.pairs)
@@ -21,7 +22,7 @@ async def cut_links(chaos: ChaosFederation, rng: random.Random) -> None:
 
 
 async def reset_links(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F5: connections break off, towards both ends or towards one."""
+    """F5: connections are reset at both ends, or become half-open."""
     while True:
         await asyncio.sleep(rng.uniform(0.1, 1.0))
         link = rng.choice(chaos.links.pairs)
@@ -32,7 +33,7 @@ async def reset_links(chaos: ChaosFederation, rng: random.Random) -> None:
 
 
 async def cut_one_way(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F5: bytes pass in one direction only, or in none, and who dials hears nothing."""
+    """F5: bytes pass in one direction only, or in none; new connections get no answer."""
     while True:
         await asyncio.sleep(rng.uniform(0.2, 1.0))
         link = rng.choice(chaos.links.pairs)
@@ -43,7 +44,7 @@ async def cut_one_way(chaos: ChaosFederation, rng: random.Random) -> None:
 
 
 async def flap_links(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F5: a link comes and goes."""
+    """F5: a link fails 1 to 10 times a second."""
     while True:
         link = rng.choice(chaos.links.pairs)
         hz = rng.uniform(1.0, 10.0)
@@ -56,7 +57,7 @@ async def flap_links(chaos: ChaosFederation, rng: random.Random) -> None:
 
 
 async def partition_in_halves(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F6: two sides, now and then with one node that still reaches both."""
+    """F6: two sides, sometimes with one node that still reaches both."""
     while True:
         side = set(rng.sample(chaos.places, len(chaos.places) // 2))
         bridge = rng.choice((None, rng.choice(chaos.places)))
@@ -67,28 +68,27 @@ async def partition_in_halves(chaos: ChaosFederation, rng: random.Random) -> Non
 
 
 async def partition_until_end(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F6: one partition, from the beginning to the end."""
+    """F6: one partition, from start to end."""
     chaos.links.partition(chaos.sides[0])
     await asyncio.Event().wait()
 
 
 async def churn_during_partitions(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F15: clients come and go while the federation falls in two, again and again."""
+    """F15: clients connect and disconnect during repeated partitions."""
     await run_together(chaos, rng, partition_in_halves, churn_subscribers)
 
 
 async def isolate_nodes(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F6: one node is parted from all others, every other time a core."""
+    """F6: one node is isolated, half of the time a core."""
     while True:
-        leading = await current_cores(chaos) if rng.random() < 0.5 else []
-        chaos.links.partition({rng.choice(leading or list(chaos.places))})
+        cores = await current_cores(chaos) if rng.random() < 0.5 else []
+        chaos.links.partition({rng.choice(cores or list(chaos.places))})
         await asyncio.sleep(rng.uniform(4.0, 8.0))
         chaos.links.heal()
         await asyncio.sleep(rng.uniform(1.0, 3.0))
 
 
 def _half_of_the_links(chaos: ChaosFederation, rng: random.Random) -> list[tuple[int, int]]:
-    """Half of them, and at least one."""
     return rng.sample(chaos.links.pairs, max(1, len(chaos.links.pairs) // 2))
 
 
@@ -106,7 +106,7 @@ async def clog_links(chaos: ChaosFederation, rng: random.Random) -> None:
 
 
 async def degrade_links(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F8: links are long, uneven, or narrow."""
+    """F8: links get delay and jitter, or little bandwidth."""
     while True:
         links = _half_of_the_links(chaos, rng)
         for link in links:
@@ -120,7 +120,7 @@ async def degrade_links(chaos: ChaosFederation, rng: random.Random) -> None:
 
 
 async def lose_datagrams(chaos: ChaosFederation, rng: random.Random) -> None:
-    """F8 with datagrams: some are lost, come late, out of order or twice."""
+    """F8 with datagrams: some are lost, delayed, reordered or duplicated."""
     while True:
         for link in chaos.links.pairs:
             loss, copies = rng.uniform(0.0, 0.3), rng.uniform(0.0, 0.1)

@@ -1,4 +1,8 @@
-"""The hands that break brokers, their memory, and the way from an agent to its broker."""
+"""Faults of brokers: restart, lost sessions, take-overs, and a degraded connection to the agent.
+
+A broker that is stopped or degraded is remembered, so `heal` restores it even if a fault was
+cancelled. Raises PromiseBroken if an agent does not report a lost session.
+"""
 
 import asyncio
 import http.client
@@ -18,25 +22,23 @@ from hansa.testbed.shutdown import run_to_completion
 
 POLL_S = 0.05
 REPORT_TIMEOUT_S = 60.0
-"""Seconds until an agent must have told that its broker has forgotten it."""
+"""Seconds until an agent must have reported that its broker lost the session."""
 
 RESTRICTIVE_LINES = ("max_inflight_messages 1", "max_keepalive 10", "max_packet_size 2000")
-"""A broker that takes one publication at a time, and wants to hear from its clients often."""
+"""A configuration with one message in flight, short keep-alive and small packets."""
 
 DATABASE_FILE = "mosquitto.db"
 SESSION_S = 86_400
 
 
-class BrokerFaults:
-    """All brokers of a federation."""
-
+class BrokerActuator:
     def __init__(
         self,
         federation: LocalFederation,
         fault_effects: FaultEffects,
         wait_for_clients: Callable[[int], Awaitable[None]],
     ) -> None:
-        """Break nothing yet; `clients_back` waits until the clients of a broker are there again."""
+        """`wait_for_clients` waits until the clients of a broker have reconnected."""
         self._federation = federation
         self._fault_effects = fault_effects
         self._wait_for_clients = wait_for_clients
@@ -44,32 +46,29 @@ class BrokerFaults:
         self._degraded: set[int] = set()
 
     def address(self, place: int) -> BrokerAddress:
-        """Where a broker is."""
         return BrokerAddress("127.0.0.1", self._federation.nodes[place].broker.port)
 
     async def restart(self, place: int) -> None:
-        """Stop a broker gently and start it again: it keeps its sessions."""
+        """Stop a broker gracefully and start it again: it keeps its sessions."""
         self._fault_effects.record_fault("restart-broker", place)
         await self._stop(place)
         await self._start(place)
 
     async def _stop(self, place: int, kill: bool = False) -> None:
-        """It is down until it runs again: this may be cancelled anywhere. Then its agent publishes
-        again what was under way, and so does the broker to its own clients."""
-        self._stopped.add(place)
+        self._stopped.add(place)  # before the first await: this may be cancelled
         broker = self._mosquitto(place)
         await (broker.kill() if kill else broker.stop())
 
     async def _start(self, place: int) -> None:
-        for _ in ("agent", "broker"):
+        for _ in ("agent", "broker"):  # both resend what was in flight
             self._record_interruption(place)
         await self._mosquitto(place).start()
         self._stopped.discard(place)
 
-    # ------------------------------------------------------------ memory
+    # ------------------------------------------------------------ lost sessions
 
     async def kill(self, place: int) -> None:
-        """Kill -9: what it had not saved, it forgets."""
+        """Send SIGKILL and restart: the broker loses what it had not saved."""
         self._fault_effects.record_fault("kill-broker", place)
 
         async def kill() -> None:
@@ -79,7 +78,7 @@ class BrokerFaults:
         await self._lose_state(place, LostState.BROKER_SESSIONS, kill)
 
     async def clear_database(self, place: int) -> None:
-        """Stop a broker, throw away what it saved, start it again."""
+        """Stop a broker, delete its database, and start it again."""
         self._fault_effects.record_fault("empty-broker", place)
 
         async def empty() -> None:
@@ -90,34 +89,34 @@ class BrokerFaults:
         await self._lose_state(place, LostState.BROKER_SESSIONS, empty)
 
     async def end_agent_session(self, place: int) -> None:
-        """End the agent's session: connect by its client id, and leave without one."""
-        self._fault_effects.record_fault("expel", place)
+        """End the agent's session: connect with its client id and a clean start."""
+        self._fault_effects.record_fault("end-session", place)
 
-        async def expel() -> None:
-            arrived = asyncio.Event()
+        async def end_session() -> None:
+            connected = asyncio.Event()
 
-            def told(effect: effects.Effect) -> None:
+            def on_effect(effect: effects.Effect) -> None:
                 if isinstance(effect, effects.Connected):
-                    arrived.set()
+                    connected.set()
 
-            intruder = await self._connect_intruder(place, told, keeps_session=False)
+            intruder = await self._connect_intruder(place, on_effect, keeps_session=False)
             try:
-                await arrived.wait()
+                await connected.wait()
             finally:
                 await run_to_completion(intruder.stop())
 
-        await self._lose_state(place, LostState.AGENT_SESSION, expel)
+        await self._lose_state(place, LostState.AGENT_SESSION, end_session)
 
     async def take_over_session(self, place: int, seconds: float) -> None:
-        """Connect by the agent's client id, again and again: each time the broker ends the other
-        connection. The session goes on."""
+        """Connect repeatedly with the agent's client id; each time the broker disconnects the other
+        client. The session continues."""
         self._fault_effects.record_fault("take-over", place)
 
-        def told(effect: effects.Effect) -> None:
+        def on_effect(effect: effects.Effect) -> None:
             if isinstance(effect, effects.Connected):
                 self._record_interruption(place)
 
-        intruder = await self._connect_intruder(place, told, keeps_session=True)
+        intruder = await self._connect_intruder(place, on_effect, keeps_session=True)
         try:
             await asyncio.sleep(seconds)
         finally:
@@ -139,8 +138,9 @@ class BrokerFaults:
     async def _lose_state(
         self, place: int, lost_state: LostState, lose: Callable[[], Awaitable[None]]
     ) -> None:
-        """Let a broker lose sessions: its agent has to tell, and what was published then may go. If
-        this is cancelled, that lasts until all is healed."""
+        """Let a broker lose sessions, and wait until the agent has reported it and all clients are
+        back. Publications of that time may be lost. If this is cancelled, the loss lasts until
+        `heal`."""
         loop = asyncio.get_running_loop()
         before = await self._lost_sessions(place)
         self._fault_effects.begin_loss(place, lost_state, loop.time())
@@ -156,7 +156,7 @@ class BrokerFaults:
                 while await self._lost_sessions(place) <= before:
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise PromiseBroken(f"agent {place} does not tell that its session was lost") from None
+            raise PromiseBroken(f"agent {place} does not report its lost session") from None
 
     async def _lost_sessions(self, place: int) -> int:
         counters = (await self._status(place))["counters"]
@@ -164,7 +164,7 @@ class BrokerFaults:
         return int(counters.get("broker sessions lost", 0))
 
     async def _status(self, place: int) -> dict[str, object]:
-        """Ask an agent, which may just have been started."""
+        """Fetch the status of an agent; retry, because it may have just been started."""
         deadline = asyncio.get_running_loop().time() + REPORT_TIMEOUT_S
         while True:
             try:
@@ -174,22 +174,22 @@ class BrokerFaults:
                     raise PromiseBroken(f"agent {place} does not answer: {error}") from error
                 await asyncio.sleep(POLL_S)
 
-    # ------------------------------------------------------------ manners
+    # ------------------------------------------------------------ degraded brokers
 
     async def reconfigure(self, place: int, *lines: str) -> None:
-        """Start a broker again with other lines in its configuration."""
+        """Restart a broker with these extra lines in its configuration."""
         self._fault_effects.record_fault("reconfigure", place)
         self._mosquitto(place).extra_lines = lines
         await self.restart(place)
 
     def slow_down(self, place: int, delay_s: float) -> None:
-        """Let everything between an agent and its broker take its time, a new CONNACK first."""
+        """Delay everything between an agent and its broker, from a new CONNECT on."""
         self._fault_effects.record_fault("slow-broker", place)
         self._broker_relay(place).conditions = LinkConditions(delay_s)
         self._reset_connection(place)
 
     def refuse(self, place: int) -> None:
-        """Let the broker break off with its agent, and refuse it."""
+        """Reset the connection of the agent, and refuse new ones."""
         self._fault_effects.record_fault("refuse", place)
         self._broker_relay(place).cut()
         self._reset_connection(place)
@@ -202,11 +202,11 @@ class BrokerFaults:
         self._fault_effects.record_interruption(place, asyncio.get_running_loop().time())
 
     def admit(self, place: int) -> None:
-        """Undo `slow` and `refuse`."""
+        """Undo `slow_down` and `refuse`."""
         self._fault_effects.record_repair("admit", place)
-        gate = self._broker_relay(place)
-        gate.conditions = LinkConditions()
-        gate.restore()
+        relay = self._broker_relay(place)
+        relay.conditions = LinkConditions()
+        relay.restore()
         self._degraded.discard(place)
 
     def _broker_relay(self, place: int) -> Relay:
@@ -219,7 +219,7 @@ class BrokerFaults:
         return broker
 
     async def heal(self) -> None:
-        """Let all of them run, as they were."""
+        """Restart all brokers with their normal configuration and connection."""
         for place in list(self._degraded):
             self.admit(place)
         for place in list(self._stopped):

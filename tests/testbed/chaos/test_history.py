@@ -1,13 +1,17 @@
-"""What is missing, event by event, is what the verdict would call lost."""
+"""Missing deliveries, counted event by event, equal the losses of the verdict."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation, PublisherStream
-from hansa.testbed.chaos.outstanding import OutstandingDeliveries
+from hansa.testbed.chaos.history import (
+    HistoryEvent,
+    HistoryOperation,
+    OutstandingDeliveries,
+    PublisherStream,
+)
 from hansa.testbed.chaos.verdict import judge_history
 
-WANTED = {"bob": ["a"], "carol": ["a", "b"]}
+TOPICS = {"bob": ["a"], "carol": ["a", "b"]}
 
 events = st.builds(
     lambda op, topic, qos, counter, who: HistoryEvent(
@@ -27,10 +31,10 @@ events = st.builds(
 
 
 @given(st.lists(events))
-def test_what_is_missing_is_what_would_be_lost(seen):
-    account = OutstandingDeliveries(WANTED)
+def test_missing_count_equals_losses_of_the_verdict(seen):
+    outstanding = OutstandingDeliveries(TOPICS)
     for event in seen:
-        account.add_event(event)
+        outstanding.add_event(event)
     attempts = [
         HistoryEvent(
             0.0, HistoryOperation.INVOKE, PublisherStream("alice", topic, qos), counter, "", qos
@@ -42,5 +46,5 @@ def test_what_is_missing_is_what_would_be_lost(seen):
     once = list(
         {(each.op, each.stream, each.counter, each.subscriber): each for each in seen}.values()
     )
-    assert account.missing_count == judge_history([*attempts, *once], WANTED).fates["lost"]
-    assert account.history == seen
+    assert outstanding.missing_count == judge_history([*attempts, *once], TOPICS).fates["lost"]
+    assert outstanding.history == seen

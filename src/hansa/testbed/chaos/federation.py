@@ -1,7 +1,7 @@
-"""A live federation with clients at its brokers, and the hands that break it.
+"""A live federation with clients at its brokers and actuators for faults.
 
-Every link goes through a relay, so that it can be broken. What is broken is remembered, so that all
-of it can be mended: also when a hand was stopped in the middle of what it did.
+Actuators remember every fault, so `heal` restores the federation even if a fault was cancelled
+half-way.
 """
 
 import asyncio
@@ -11,65 +11,62 @@ from pathlib import Path
 
 from hansa.errors import PromiseBroken
 from hansa.simulator.topologies import Topology
-from hansa.testbed.chaos.agents import AgentFaults
-from hansa.testbed.chaos.brokers import BrokerFaults
+from hansa.testbed.chaos.actuators.agents import AgentActuator
+from hansa.testbed.chaos.actuators.brokers import BrokerActuator
+from hansa.testbed.chaos.actuators.links import LinkActuator
 from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber, StalledSubscriber
-from hansa.testbed.chaos.evidence import Evidence, EvidenceHeader
-from hansa.testbed.chaos.fault_effects import FaultEffects
-from hansa.testbed.chaos.fault_log import FaultLog
-from hansa.testbed.chaos.history import HistoryEvent
-from hansa.testbed.chaos.links import LinkFaults
-from hansa.testbed.chaos.outstanding import OutstandingDeliveries
+from hansa.testbed.chaos.fault_effects import FaultEffects, FaultLog
+from hansa.testbed.chaos.history import HistoryEvent, OutstandingDeliveries
+from hansa.testbed.chaos.verdict import Evidence, EvidenceHeader
 from hansa.testbed.federation import LinkProfile, LocalFederation
 from hansa.testbed.shutdown import run_to_completion
 
 POLL_S = 0.05
 INSTALL_TIMEOUT_S = 30.0
 TOPICS = {"plant/line1/temp": 1, "plant/line2/temp": 2, "plant/line1/speed": 0}
-"""What every publisher publishes, each topic at its QoS."""
+"""Topics of every publisher, with their QoS."""
 FILTERS = ("plant/+/temp", "plant/#")
-"""What subscribers want, in turn: overlapping, so that the same topic comes by several groups."""
+"""Filters of the subscribers in turn: overlapping, so that one topic belongs to several groups."""
 
 CUTTABLE_LINKS = LinkProfile(can_cut=True)
 
 
 class ChaosFederation:
-    """All that a scenario can reach."""
+    """A running federation as faults and verdict see it; nodes are numbered places."""
 
     def __init__(self, federation: LocalFederation) -> None:
-        """Stand around a federation that runs."""
         self.run_token = secrets.token_hex(3)
-        """Part of every publication: what is left of another run is not taken for one of this."""
+        """Part of the publishers' names: publications of another run are not taken for ours."""
         self.federation = federation
         self.fault_effects = FaultEffects()
-        self.agents = AgentFaults(federation, self.fault_effects)
-        self.links = LinkFaults(federation, self.fault_effects)
-        self.brokers = BrokerFaults(federation, self.fault_effects, self._wait_for_subscriber)
+        self.agents = AgentActuator(federation, self.fault_effects)
+        self.links = LinkActuator(federation, self.fault_effects)
+        self.brokers = BrokerActuator(federation, self.fault_effects, self._wait_for_subscriber)
         self.publishers: dict[int, HistoryPublisher] = {}
         self.subscribers: dict[int, HistorySubscriber] = {}
-        """By place, as are publishers."""
+        """Both by place."""
         self.stalled_clients: list[StalledSubscriber] = []
         self.outstanding = OutstandingDeliveries({})
 
     @property
     def places(self) -> range:
-        """All nodes, by number."""
+        """Numbers of all nodes."""
         return range(len(self.federation.nodes))
 
     def expected_topics(self) -> dict[str, list[str]]:
-        """Return which topics each subscriber gets."""
+        """Return the topics that each subscriber must get."""
         return {
             client.name: [topic for topic in TOPICS if number % 2 or topic.endswith("temp")]
             for number, client in enumerate(self.subscribers.values())
         }
 
     def evidence(self) -> Evidence:
-        """Return what clients saw until now, and what was done to each of them."""
+        """Return the history of the clients so far, and the effects of faults on each of them."""
         publishers = {place: client.name for place, client in self.publishers.items()}
         subscribers = {place: client.name for place, client in self.subscribers.items()}
-        circumstances = self.fault_effects.fault_context(publishers, subscribers)
-        preface = EvidenceHeader(self.expected_topics(), circumstances, self.fault_effects.problems)
-        return Evidence(preface, self.outstanding.history)
+        context = self.fault_effects.fault_context(publishers, subscribers)
+        header = EvidenceHeader(self.expected_topics(), context, self.fault_effects.problems)
+        return Evidence(header, self.outstanding.history)
 
     # ------------------------------------------------------------ clients
 
@@ -78,16 +75,16 @@ class ChaosFederation:
     ) -> None:
         """Connect clients, and wait until every subscription is installed everywhere."""
 
-        def note(event: HistoryEvent) -> None:
+        def record(event: HistoryEvent) -> None:
             self.outstanding.add_event(event)
 
         for number, place in enumerate(subscribers):
             filters = (FILTERS[number % 2],)
-            client = HistorySubscriber(self.brokers.address(place), f"sub{place}", filters, note)
+            client = HistorySubscriber(self.brokers.address(place), f"sub{place}", filters, record)
             self.subscribers[place] = client
         for place in publishers:
             name = f"pub{place}-{self.run_token}"
-            publisher = HistoryPublisher(self.brokers.address(place), name, TOPICS, rate, note)
+            publisher = HistoryPublisher(self.brokers.address(place), name, TOPICS, rate, record)
             publisher.has_properties = True
             publisher.payload_bytes = payload_bytes
             self.publishers[place] = publisher
@@ -100,14 +97,14 @@ class ChaosFederation:
         return [*self.subscribers.values(), *self.publishers.values()]
 
     async def _wait_for_subscriber(self, place: int) -> None:
-        """Wait until the subscriber of a broker is subscribed there again."""
+        """Wait until the subscriber of a broker, if there is one, has subscribed again."""
         client = self.subscribers.get(place)
         try:
             async with asyncio.timeout(INSTALL_TIMEOUT_S):
                 while client is not None and not client.is_subscribed:
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise PromiseBroken(f"the subscriber at broker {place} does not get back") from None
+            raise PromiseBroken(f"the subscriber at broker {place} does not return") from None
 
     async def _wait_until_installed(self, subscribers: list[int]) -> None:
         async with asyncio.timeout(INSTALL_TIMEOUT_S):
@@ -123,7 +120,7 @@ class ChaosFederation:
         return bool(set(FILTERS).intersection(interest["local"]))
 
     async def close(self) -> None:
-        """End everything, also if somebody gets impatient."""
+        """Stop everything, even if this is cancelled."""
         await run_to_completion(self._close())
 
     async def _close(self) -> None:
@@ -135,36 +132,35 @@ class ChaosFederation:
             self.fault_effects.fault_log.close()
 
     async def stop_publishers(self) -> None:
-        """Let nobody publish any more. Who had stopped before has published too little."""
-        pauses = (publisher.stop_publishing() for publisher in self.publishers.values())
-        ended = await asyncio.gather(*pauses, return_exceptions=True)
+        """Stop all publishers; one that had failed before is recorded as a problem."""
+        stops = (publisher.stop_publishing() for publisher in self.publishers.values())
+        ended = await asyncio.gather(*stops, return_exceptions=True)
         self.fault_effects.problems += [f"a publisher stopped: {each!r}" for each in ended if each]
 
     async def add_stalled_client(self, place: int) -> None:
-        """Connect a client there that subscribes to everything and never reads."""
-        self.fault_effects.record_fault("sleeper", place)
-        sleeper = StalledSubscriber(
-            self.brokers.address(place), f"sleeper{len(self.stalled_clients)}-{place}"
+        """Connect a client that subscribes to everything and never reads."""
+        self.fault_effects.record_fault("stalled-client", place)
+        client = StalledSubscriber(
+            self.brokers.address(place), f"stalled{len(self.stalled_clients)}-{place}"
         )
-        self.stalled_clients.append(sleeper)
-        with suppress(OSError):  # its broker may just be away
-            await sleeper.start()
+        self.stalled_clients.append(client)
+        with suppress(OSError):  # the broker may be down
+            await client.start()
 
     def close_stalled_clients(self) -> None:
-        """Let them go."""
         while self.stalled_clients:
             self.stalled_clients.pop().stop()
 
-    # ------------------------------------------------------------ mending
+    # ------------------------------------------------------------ partitions, healing
 
     @property
     def sides(self) -> tuple[set[int], set[int]]:
-        """The nodes in two parts, by number; in a grid each hangs together."""
+        """The nodes in two halves; in a grid each half is connected."""
         half = len(self.places) // 2
         return set(self.places[:half]), set(self.places[half:])
 
     async def heal(self) -> None:
-        """Undo everything that was done."""
+        """Undo all faults, and wait until lost state is replaced."""
         self.close_stalled_clients()
         self.links.heal()
         await self.brokers.heal()
@@ -178,8 +174,8 @@ class ChaosFederation:
 async def start_chaos_federation(
     topology: Topology, keep: Path | None = None, link_profile: LinkProfile = CUTTABLE_LINKS
 ) -> ChaosFederation:
-    """Start a federation whose brokers keep what they hold when they are stopped gently. With a
-    directory all of it is kept there, and agents and faults write telemetry."""
+    """Start a federation with persistent brokers. With `keep`, state and logs are kept in that
+    directory, and agents and faults write telemetry."""
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"} if keep else {}
     federation = LocalFederation(
         topology, settings, link_profile=link_profile, persistent=True, directory=keep
@@ -192,7 +188,7 @@ async def start_chaos_federation(
             statuses = [await asyncio.to_thread(node.status) for node in federation.nodes]
             ids = [int(str(status["node"]), 16) for status in statuses]
             chaos.fault_effects.fault_log = FaultLog(keep, ids)
-    except BaseException:  # whatever it was: nothing stays behind
+    except BaseException:  # also at cancellation no process may be left
         await federation.stop()
         raise
     return chaos
