@@ -124,6 +124,11 @@ class Observer(Protocol):
     def incomplete_reason(self) -> str:
         """Why it is not complete, in words for the operator; empty if it is."""
 
+    @property
+    def is_confirmation_pending(self) -> bool:
+        """Whether it is incomplete only because the broker's next counters have to confirm it."""
+        return False
+
     def topics_to_subscribe(self) -> tuple[str, ...]:
         """Return what the shell must subscribe to: at QoS 0, in one SUBSCRIBE, in this order."""
         return ()

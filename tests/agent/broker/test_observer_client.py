@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from tests.agent.waiting import until
 
 from hansa.agent.broker import observer_client
@@ -315,6 +316,7 @@ class Unsure(ListObserver):
         return self.names
 
     names: tuple[str, ...] = ("a",)
+    is_confirmation_pending = False
 
 
 class WideScene(Scene):
@@ -331,6 +333,39 @@ class WideScene(Scene):
         self.observer.is_complete = complete
         self.observer.incomplete_reason = "" if complete else "something is unknown"
         self.client.apply_output(ObserverOutput())
+
+
+def test_pending_confirmation_is_reported_only_after_a_timeout(monkeypatch):
+    monkeypatch.setattr(observer_client, "CONFIRMATION_TIMEOUT_S", 0.01)
+    scene = WideScene("#")
+    scene.observer.is_confirmation_pending = True
+
+    async def work() -> None:
+        scene.connect()
+        assert (scene.client.wide, scene.reasons) == (("#",), [])
+        scene.become(complete=False)
+        await until(lambda: bool(scene.reasons))
+        scene.become(complete=False)
+        scene.observer.is_confirmation_pending = False
+        scene.become(complete=True)
+
+    run(work)
+    assert scene.reasons == ["something is unknown", ""]
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_counters_that_confirm_or_contradict_in_time_end_the_wait(is_complete):
+    scene = WideScene("#")
+    scene.observer.is_confirmation_pending = True
+
+    def work() -> None:
+        scene.connect()
+        scene.observer.is_confirmation_pending = False
+        scene.become(complete=is_complete)
+
+    run(work)
+    assert scene.reasons == ([] if is_complete else ["something is unknown"])
+    assert scene.client._confirmation_timer is None  # noqa: SLF001
 
 
 def test_while_subscriptions_are_unknown_the_wide_filters_are_announced():

@@ -610,9 +610,10 @@ def test_a_count_that_is_missing_confirms_nothing_but_what_was_known_before():
     saved = complete_before_a_restart(ANCHOR)
     anchored = f"{ANCHOR}\n1794789635: bob 1 b\n"
     assert Late(plain=13, uptime=38, shared=None, saved=saved).read(anchored).observer.is_complete
-    assert (
-        not Late(plain=14, uptime=38, shared=None, saved=saved).read(anchored).observer.is_complete
-    )
+    late = Late(plain=14, uptime=38, shared=None, saved=saved).read(anchored)
+    assert (late.observer.is_complete, late.observer.is_confirmation_pending) == (False, True)
+    late.count(15)
+    assert (late.observer.is_complete, late.observer.is_confirmation_pending) == (False, False)
     reloaded = f"{anchored}1794789636: Reloading config.\n"
     assert (
         not Late(plain=13, uptime=38, shared=None, saved=saved).read(reloaded).observer.is_complete

@@ -45,6 +45,11 @@ SETTLE_MAX_S = 2.0
 """Seconds after a connection for which the interest of before stays as it is, until the broker's
 history was read. A history that takes longer is not waited for."""
 
+CONFIRMATION_TIMEOUT_S = 15.0
+"""Seconds for the broker's counters to confirm what the log shows, before the lack of it is an
+alarm. Mosquitto publishes them every `sys_interval`, by default 10 s; the interest is wide until
+then. More delays the alarm at a broker whose counters stopped, less raises it at every restart."""
+
 LOG_TIMEOUT_S = 2.0
 """Seconds without a line after a broker was asked for its log. The very request should make one."""
 
@@ -73,6 +78,7 @@ class ObserverClient:
         self._timer: asyncio.TimerHandle | None = None
         self._is_interest_reported = False
         self._log_timer: asyncio.TimerHandle | None = None
+        self._confirmation_timer: asyncio.TimerHandle | None = None
         self._extra: tuple[str, ...] = ()
         """What was subscribed to besides, on this connection."""
         self.filters_when_unknown: tuple[str, ...] = ()
@@ -143,6 +149,7 @@ class ObserverClient:
         if self._settling is not None:
             self._settling.cancel()
         self._cancel_log_timer()
+        self._cancel_confirmation_timer()
         self._cancel_resync()
 
     def _now(self) -> float:
@@ -177,6 +184,7 @@ class ObserverClient:
         if self._settling is not None:
             self._settling.cancel()
         self._settling = loop.call_later(SETTLE_MAX_S, self._settle)
+        self._cancel_confirmation_timer()
         self._deafness = ""
         self._extra = ()
         self._apply_outputs([self.observer.on_connected(not session_present, self._now())])
@@ -281,10 +289,30 @@ class ObserverClient:
         """Return what to announce besides the known interest; say why if that has changed."""
         if self._is_settling:
             return self.wide
-        if self.reason != self._told_reason:
-            self._told_reason = self.reason
-            self.incomplete(self.reason)
+        self._report_reason()
         return () if self.complete else self.filters_when_unknown
+
+    def _report_reason(self) -> None:
+        """Say why subscriptions may be unknown, unless the next counters may settle that."""
+        is_pending = self.observer.is_confirmation_pending and not self._deafness
+        if is_pending and not self._told_reason:
+            if self._confirmation_timer is None:
+                self._confirmation_timer = asyncio.get_running_loop().call_later(
+                    CONFIRMATION_TIMEOUT_S, self._tell_reason
+                )
+            return
+        self._cancel_confirmation_timer()
+        if self.reason != self._told_reason:
+            self._tell_reason()
+
+    def _tell_reason(self) -> None:
+        self._told_reason = self.reason
+        self.incomplete(self.reason)
+
+    def _cancel_confirmation_timer(self) -> None:
+        if self._confirmation_timer is not None:
+            self._confirmation_timer.cancel()
+            self._confirmation_timer = None
 
     def _widen(self, net: dict[str, bool], wide: tuple[str, ...]) -> None:
         """Announce these filters besides what clients want, and those of before no more."""

@@ -43,6 +43,7 @@ from hansa.observers.base import (
 from hansa.observers.mosquitto import log as log
 from hansa.observers.mosquitto import subscription_tree
 from hansa.observers.mosquitto.client_sessions import (
+    UNCONFIRMED,
     UNKNOWN_CLIENT,
     SessionTable,
     SubscriptionKind,
@@ -152,6 +153,11 @@ class MosquittoObserver(Observer):
         """Why it is not complete; empty if it is."""
         gap = self._sessions.incomplete_reason
         return f"{gap}; {NO_COUNTS}" if gap and self.lacks_counts else gap
+
+    @property
+    def is_confirmation_pending(self) -> bool:
+        """Whether it is incomplete only because the next counters have to confirm it."""
+        return self.incomplete_reason == UNCONFIRMED
 
     @property
     def counted(self) -> int:
