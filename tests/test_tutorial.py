@@ -93,12 +93,19 @@ class Site:
         self.root = root
         self.port, self.admin = free_port(), free_port()
         for directory in (
-            *("bin", "etc/mosquitto/conf.d", "etc/sysusers.d", "etc/systemd/system"),
+            *(
+                "bin",
+                "etc/mosquitto/conf.d",
+                "etc/sysusers.d",
+                "etc/systemd/system",
+                "etc/logrotate.d",
+            ),
             *("var/lib/mosquitto", "var/lib/hansa", "var/log/mosquitto", "opt/hansa/bin"),
         ):
             (root / directory).mkdir(parents=True)
         conf = self.at_home(MOSQUITTO_CONF) + f"user {getpass.getuser()}\n"
         (root / "etc/mosquitto/mosquitto.conf").write_text(conf)
+        (root / "etc/logrotate.d/mosquitto").write_text("nocreate\n")
         hansa = f'#!/bin/sh\nexec {sys.executable} -m hansa.cli "$@"\n'
         self._script("opt/hansa/bin/hansa", hansa)
         self._script("bin/hansa", hansa)
