@@ -10,7 +10,7 @@ from tests.agent.live import assert_each_once, eventually
 
 from hansa.mqtt.types import Version
 
-TOO_LARGE = "dropped: larger than a packet may be"
+TOO_LARGE = "dropped: larger than packet_bytes_max"
 
 
 @pytest.mark.parametrize(

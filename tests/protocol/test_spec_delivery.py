@@ -289,7 +289,7 @@ def test_7_4_what_a_former_life_had_only_taken_comes_again_whatever_that_life_as
     wire.give(1, JournalRead(TWO, 1, 2, 4, (kept[3], kept[4])))
     wire.run(10.0)
     assert wire.deliveries() == {2: [b"1", b"2", b"2", b"3", b"4"]}
-    assert Ignored("repair without what comes before it") in wire.effects(2, Ignored)
+    assert Ignored("repair response without the position before it") in wire.effects(2, Ignored)
 
 
 def test_7_4_a_letter_of_others_that_finds_no_way_is_counted():
@@ -566,7 +566,7 @@ def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
     kept = outbox.assign_position(ClientPublished("a", b"early", 1), (TWO,))
     wire.journals[3] = [kept]
     assert wire.give(2, FrameReceived(link, copy)) == [
-        Ignored("publication of a node out of reach")
+        Ignored("publication of an unreachable node")
     ]
     assert wire.nodes[2].sizes()["streams"] == 0
     wire.join("3-2")

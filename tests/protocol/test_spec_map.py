@@ -107,7 +107,7 @@ def test_3_3_rows_are_sent_once_and_not_without_end():
     ]
     assert 9_000_000 < sizes[0] < 9_500_000
     assert sum(sizes) < 16 << 20
-    assert views(wire)[1].counters["records asked for beyond the allowance of a link"] == 19
+    assert views(wire)[1].counters["records requested beyond the allowance of a link"] == 19
 
 
 def test_3_4_heartbeats_find_what_went_missing_and_are_all_there_is_in_peace():

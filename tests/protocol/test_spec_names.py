@@ -52,7 +52,7 @@ def test_1_1_an_id_that_does_not_follow_from_its_key_is_refused():
     wire.run(0.5)
     assert sorted(wire.nodes[1].status().neighbours) == [derived[2]]
     forged = NodeRecord(NodeId(7), 1, 1, 1, key(7), "", (), 1.0, ())
-    refused = Ignored("node id that does not follow from its key")
+    refused = Ignored("node id does not match its key")
     assert wire.give(1, FrameReceived(link_of(wire, 1, derived[2]), Update((forged,)))) == [refused]
     assert wire.give(1, PeersRestored((forged,))) == [refused]
     assert wire.nodes[1].status().counters[refused.reason] == 3
@@ -200,7 +200,7 @@ def test_1_6_what_is_larger_than_all_agreed_on_stays():
     assert isinstance(wire.give(1, ClientPublished("a", bytes(9_999)))[0], Send)
     for qos in (0, 1):
         large = ClientPublished("a", bytes(10_000), qos)
-        assert wire.give(1, large) == [Ignored("larger than a packet may be")]
+        assert wire.give(1, large) == [Ignored("larger than packet_bytes_max")]
 
 
 def test_1_6_frames_of_one_strand_keep_their_order():
@@ -265,7 +265,7 @@ def test_1_7_no_node_makes_more_than_a_million_changes_a_second():
         copy = Publication(two, 1, most, qos, "g", b"", previous=((NodeId(1), 0),))
         reason = "publication number out of bounds"
         assert wire.give(1, FrameReceived(link, copy)) == [Ignored(reason)]
-    reason = "pending notice with a number out of bounds"
+    reason = "pending notice with a position out of bounds"
     owed = PendingNotice(NodeId(1), two, 1, most)
     assert wire.give(1, FrameReceived(link, owed)) == [Ignored(reason)]
     assert publish(wire, 2) == {1: [b"x"]}

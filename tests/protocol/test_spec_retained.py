@@ -503,7 +503,7 @@ def test_9_9_a_value_that_a_client_deleted_unseen_does_not_return():
     wire.stored[2].pop("a")
     wire.run(120.0)
     assert wire.held(2) == {}
-    reason = "retained value that is missing at the broker"
+    reason = "retained value missing at the broker"
     assert Ignored(reason) in wire.effects(2, Ignored)
 
 
@@ -518,7 +518,7 @@ def test_9_9_a_broker_that_never_stores_a_value_is_not_given_it_for_ever():
             wire.give(2, StoreUncertain(("a",)))
         wire.run(20.0)
         assert len(wire.effects(2, PublishRetained)) == REPAIRS_MAX * count
-        reason = "retained value that the broker does not store"
+        reason = "retained value not stored by the broker"
         assert wire.effects(2, Ignored).count(Ignored(reason)) == count
 
 

@@ -399,7 +399,7 @@ class Agent:
     def _on_finding(self, finding: ObserverFinding) -> None:
         match finding:
             case OversizedPublicationSkipped():
-                self._delivery.report_dropped("larger than a packet may be")
+                self._delivery.report_dropped("larger than packet_bytes_max")
             case BrokerDroppedPublications(count, total):
                 self.client.counters["dropped: by the broker, its queue was full"] += count
                 text = f"it has dropped {total} messages for clients that did not take them: if the"

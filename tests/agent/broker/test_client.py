@@ -375,7 +375,7 @@ def test_what_cannot_be_injected_is_counted_with_the_reason():
         "dropped: broker disconnected": 1,
         "dropped: broker buffer full": 1,
         "dropped: too large": 1,
-        "dropped: larger than a packet may be": 1,
+        "dropped: larger than packet_bytes_max": 1,
     }
 
 
@@ -685,7 +685,7 @@ async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer
     assert scene.keeper.told == [
         (7, True),
         (8, False),
-        "larger than a packet may be",
+        "larger than packet_bytes_max",
         (9, False),
         packets.PubRelPacket(8),
         (5, "too large"),

@@ -65,8 +65,8 @@ def test_each_publication_comes_once_in_order_and_with_its_quality(live, qos):
 @pytest.mark.parametrize(
     ("rest", "size", "reason"),
     [
-        ("a", 2 << 20, "larger than a packet may be"),
-        ("b", 1 << 20, "larger than a packet may be"),
+        ("a", 2 << 20, "larger than packet_bytes_max"),
+        ("b", 1 << 20, "larger than packet_bytes_max"),
         ("/" * 199, 1, "topic with too many levels"),
     ],
     ids=["more than the agent reads", "a little more than it carries", "too deep"],

@@ -90,7 +90,7 @@ def test_rows_asked_for_many_times_use_little_memory(live: Live, peer: RawPeer):
         for _ in range(100):
             peer.send(Fetch((row,) * 200))
             peer.send(Summary(()))
-        wait_counted(middle, "records asked for beyond the allowance of a link", before + 1)
+        wait_counted(middle, "records requested beyond the allowance of a link", before + 1)
     peer.send(Update((InterestRecord(peer.node, peer.incarnation, 2, 2, ()),)))
     eventually(lambda: not interest(middle, peer.node), "the filters are gone", 120)
 

@@ -234,7 +234,7 @@ def test_receipt_for_what_was_not_sent_is_refused(live: Live, peer: RawPeer):
     with unharmed(live):
         epoch, position = before["epoch"], before["position"]
         peer.send(Receipt(id_of(middle), peer.node, epoch, position + 1, position + 1))
-        wait_counted(middle, "receipt for what was not sent")
+        wait_counted(middle, "receipt for a position that was not sent")
         peer.send(Receipt(id_of(middle), peer.node, wall_ms() + 2 * DAY_MS, 1, 1))
         wait_counted(middle, "epoch ahead of the clock")
         assert pending(middle, peer.node) > 0
@@ -270,7 +270,7 @@ def test_forged_pending_notices_stop_no_delivery(live: Live, peer: RawPeer):
         peer.send(PendingNotice(middle, peer.node, wall_ms() + (1 << 40), 1))
         peer.send(PendingNotice(middle, peer.node, wall_ms(), 1 << 62))
         wait_counted(live.nodes[1], "epoch ahead of the clock")
-        wait_counted(live.nodes[1], "pending notice with a number out of bounds")
+        wait_counted(live.nodes[1], "pending notice with a position out of bounds")
         publisher.publish_surely(1, "forged/owed", *payloads)
         assert sorted(subscriber.read_until(COUNT)) == sorted(payloads)
 
@@ -347,7 +347,7 @@ def test_retained_value_from_the_future_does_not_win(live: Live, peer: RawPeer):
             peer.node, peer.incarnation, 1, 0, topic, b"forged", True, version=ahead
         )
         peer.send(forged)
-        wait_counted(live.nodes[1], "retained version ahead of time")
+        wait_counted(live.nodes[1], "retained version ahead of the clock")
         publisher.publish_as(packets.PublishPacket(topic, b"real", 1, retain=True))
         eventually(lambda: b"real" in read(subscriber), "delivered")
 

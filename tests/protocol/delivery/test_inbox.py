@@ -40,10 +40,10 @@ def delivered(effects: list[Effect]) -> list[int]:
 
 def test_an_answer_that_does_not_fit_is_ignored():
     made = inbox()
-    assert made.receive_repair(answer(), 0.0) == [Ignored("repair that nobody asked for")]
+    assert made.receive_repair(answer(), 0.0) == [Ignored("repair response that was not requested")]
     made.receive_copy(owed(1, 0), 0.0)
     stale = RepairResponse(ME, ORIGIN, 7, 0, 9, 0, ())
-    assert made.receive_repair(stale, 0.0) == [Ignored("repair that nobody asked for")]
+    assert made.receive_repair(stale, 0.0) == [Ignored("repair response that was not requested")]
 
 
 def test_what_a_former_life_acknowledged_does_not_come_again():
@@ -58,7 +58,7 @@ def test_an_answer_to_a_former_life_does_not_count_for_what_that_only_took():
     """It had asked for what comes after 6, with 2 to 6 on their way to the disk."""
     made = inbox({ORIGIN: (1, 1)})
     effects = made.receive_repair(answer(owed(7, 6), after=6, upto=8, acknowledged=1), 0.0)
-    assert effects == [Ignored("repair without what comes before it")]
+    assert effects == [Ignored("repair response without the position before it")]
     assert made.streams[ORIGIN].accepted == 1
 
 
@@ -73,7 +73,7 @@ def test_an_answer_with_publications_of_another_node_is_ignored():
     made = inbox()
     made.receive_copy(owed(9, 8), 0.0)
     effects = made.receive_repair(answer(owed(8, 0, origin=THIRD)), 0.0)
-    assert effects == [Ignored("repair with publications of another node")]
+    assert effects == [Ignored("repair response with publications of another node")]
     assert made.streams[ORIGIN].accepted == 0
 
 
@@ -214,7 +214,7 @@ def test_an_epoch_that_nobody_can_have_changes_nothing():
 
 def test_answer_with_a_number_that_no_journal_can_have_is_ignored():
     made = inbox({ORIGIN: (1, 3)})
-    refused = [Ignored("repair with a number out of bounds")]
+    refused = [Ignored("repair response with a position out of bounds")]
     assert made.receive_repair(answer(upto=1 << 60), 0.0) == refused
     assert made.receive_repair(answer(acknowledged=1 << 60), 0.0) == refused
     assert made.streams[ORIGIN].accepted == 3
@@ -235,7 +235,7 @@ def test_an_answer_that_cannot_be_read_changes_nothing():
     made = inbox()
     made.receive_copy(owed(9, 8), 0.0)
     answered = RepairResponse(ME, ORIGIN, 1, 0, 8, 8, (encode(owed(8, 0)), b"\x00 no publication"))
-    assert made.receive_repair(answered, 0.0) == [Ignored("repair that cannot be read")]
+    assert made.receive_repair(answered, 0.0) == [Ignored("invalid repair response")]
     assert made.streams[ORIGIN].accepted == 0
 
 
@@ -276,7 +276,9 @@ def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():
     made = inbox()
     made.receive_copy(owed(9, 6), 0.0)
     lost, second = answer(owed(3, 0), upto=3), answer(owed(6, 3), after=3, upto=6)
-    assert made.receive_repair(second, 0.0) == [Ignored("repair without what comes before it")]
+    assert made.receive_repair(second, 0.0) == [
+        Ignored("repair response without the position before it")
+    ]
     assert delivered(made.receive_repair(lost, 0.0)) == [3]
     assert delivered(made.receive_repair(second, 0.0)) == [6, 9]
 

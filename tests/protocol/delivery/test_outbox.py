@@ -73,7 +73,7 @@ def test_no_receipt_makes_a_new_epoch_begin_soon_after_another():
     made.receive_receipt(receipt(9, epoch=7), 1, 0.0)
     made.start_epoch(EpochStarted(8, 1, ()), now=1.0)
     ahead = receipt(9, epoch=8)
-    soon = [Ignored("receipt ahead of a journal that was renewed just before")]
+    soon = [Ignored("receipt ahead of a journal whose epoch just began")]
     assert made.receive_receipt(ahead, 1, ROLLOVER_PAUSE_S) == soon
     assert made.receive_receipt(ahead, 1, 1.0 + ROLLOVER_PAUSE_S) == [EpochRolloverRequired(9)]
 

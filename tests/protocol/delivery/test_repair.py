@@ -75,14 +75,17 @@ def test_what_was_sent_is_read():
 @pytest.mark.parametrize(
     ("strange", "why"),
     [
-        (frame(replace(ALL[0], origin=YOU)), "repair with publications of another node"),
-        (frame(replace(ALL[0], epoch=8)), "repair with publications of another node"),
-        (frame(replace(ALL[0], qos=0)), "repair with publications that nobody asked for"),
-        (frame(ALL[0], after=1), "repair with publications that nobody asked for"),
-        (frame(ALL[5], upto=5), "repair with publications that nobody asked for"),
-        (frame(ALL[2], ALL[1]), "repair with publications that nobody asked for"),
-        (frame(ALL[2], ALL[2]), "repair with publications that nobody asked for"),
-        (RepairResponse(YOU, ME, 7, 0, 6, 0, (b"?",)), "repair that cannot be read"),
+        (frame(replace(ALL[0], origin=YOU)), "repair response with publications of another node"),
+        (frame(replace(ALL[0], epoch=8)), "repair response with publications of another node"),
+        (
+            frame(replace(ALL[0], qos=0)),
+            "repair response with publications that were not requested",
+        ),
+        (frame(ALL[0], after=1), "repair response with publications that were not requested"),
+        (frame(ALL[5], upto=5), "repair response with publications that were not requested"),
+        (frame(ALL[2], ALL[1]), "repair response with publications that were not requested"),
+        (frame(ALL[2], ALL[2]), "repair response with publications that were not requested"),
+        (RepairResponse(YOU, ME, 7, 0, 6, 0, (b"?",)), "invalid repair response"),
     ],
 )
 def test_what_is_no_answer_is_refused(strange, why):

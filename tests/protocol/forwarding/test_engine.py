@@ -160,7 +160,7 @@ def test_what_nobody_wants_takes_no_number():
 def test_what_is_larger_than_the_federation_allows_is_told(qos):
     limit = ProtocolSettings().packet_bytes_max
     outgoing, news = start(plane(MEMBER), published(bytes(limit), qos=qos), published())
-    assert news == [Ignored("larger than a packet may be")]
+    assert news == [Ignored("larger than packet_bytes_max")]
     assert len(outgoing[L1]) == len(outgoing[L2]) == 1
 
 
@@ -475,7 +475,7 @@ def test_what_is_owed_by_a_node_out_of_reach_is_not_taken():
     owed = Publication(ELSEWHERE, 1, 1, 1, "a/b", b"x", previous=((HERE, 0),))
     passing = Publication(ELSEWHERE, 1, 2, 1, "a/b", b"x", previous=((THIRD, 0),))
     outgoing, _, news = pass_on(tried, owed, passing)
-    assert news == [Ignored("publication of a node out of reach")]
+    assert news == [Ignored("publication of an unreachable node")]
     assert len(outgoing[L2]) == 2
 
 

@@ -4,8 +4,8 @@ from hansa.protocol.effects import Ignored
 from hansa.protocol.interest.acks import (
     ACKS_PER_FRAME_MAX,
     AckFrame,
+    InterestAckBatcher,
     InterestInstallation,
-    UnicastBatcher,
 )
 from hansa.protocol.model import HOPS_MAX, NodeId
 from hansa.protocol.settings import ProtocolSettings
@@ -114,9 +114,9 @@ def confirmation(to: int, node: int = 1, version: int = 1, hops: int = 0) -> Int
     return InterestAck(NodeId(to), 1, version, NodeId(node), 1, 1, hops)
 
 
-def post(*letters: InterestAck | InterestAckRequest) -> UnicastBatcher:
+def post(*letters: InterestAck | InterestAckRequest) -> InterestAckBatcher:
     """Letters that came at 10 s."""
-    made = UnicastBatcher(delay=0.5)
+    made = InterestAckBatcher(delay=0.5)
     for letter in letters:
         made.add(letter, 10.0)
     return made

@@ -238,7 +238,7 @@ def test_on_a_stream_frames_go_and_come_as_they_are():
 @pytest.mark.parametrize("frame", [SequencedFrame(1, Fetch(())), FrameAck(1)])
 def test_a_stream_has_no_use_for_numbers(frame):
     neighbours = alone()
-    ignored = [Ignored("numbered frame on a stream link")]
+    ignored = [Ignored("sequenced frame on a stream link")]
     assert neighbours.unwrap_frame(opened(neighbours), frame, 0.0) == ([], ignored)
 
 

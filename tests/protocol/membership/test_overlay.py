@@ -904,7 +904,7 @@ def test_answers_are_bounded_in_bytes_and_go_on_later():
     it.change_own_set(RecordKind.INTEREST, names, [], 0.0)
     it.flush(0.0)
     fetch = Fetch(((RecordKind.INTEREST, ME), (RecordKind.NODE, ME)))
-    over = Ignored("records asked for beyond the allowance of a link")
+    over = Ignored("records requested beyond the allowance of a link")
     first = it.receive_frame(link, fetch, 0.0)
     assert over not in first
     assert it.receive_frame(link, fetch, 0.0) == [over]

@@ -83,7 +83,7 @@ def test_values_that_nobody_here_wants_or_that_cannot_be_read_are_left_alone():
     letter = RetainedValuesFrame(ME, YOU, (encode(sent(5, topic="b")), encode(sent(6)), b"none"))
     assert made.receive_unicast(letter) == [
         PublishRetained(sent(6)),
-        Ignored("value that cannot be read"),
+        Ignored("invalid retained value"),
     ]
 
 
@@ -222,7 +222,7 @@ def test_a_survey_settles_what_is_known(known, found, left):
     seen = (("a", payload_digest(found)),) if found else ()
     asked = made.on_retained_listed(RetainedListed(("a",), seen))
     is_missing = known is not None and bool(known.digest) and not found
-    missing = Ignored("retained value that is missing at the broker")
+    missing = Ignored("retained value missing at the broker")
     assert asked == ([missing] if is_missing else [])
     assert made.entries.get("a") == left
 
@@ -383,7 +383,7 @@ def test_a_version_from_far_ahead_is_not_kept_and_counted():
     ahead = int((1.0 + AHEAD_MAX_S) * 1000) * VERSIONS_PER_MS + 1
     assert made.resolve_retain_flag(sent(ahead)) == replace(sent(ahead), retain=False)
     assert made.next_deadline() == 0.0
-    assert made.handle_timer() == [Ignored("retained version ahead of time")]
+    assert made.handle_timer() == [Ignored("retained version ahead of the clock")]
     assert made.receive_unicast(RetainedValuesFrame(ME, YOU, (encode(sent(ahead)),))) == []
     assert made.receive_unicast(RetainedVersions(ME, YOU, (("a", ahead),))) == []
     assert made.entries == {}

@@ -306,8 +306,8 @@ def test_a_frame_out_of_bounds_is_refused(frame, message):
             replace(CHANGE, removed=("a\0",)),
             r"removed: topic filter 'a\x00': must not contain U+0000",
         ),
-        (replace(CHANGE, added=("a", "b", "a")), "added: a name is there twice"),
-        (replace(CHANGE, removed=("a", "a")), "removed: a name is there twice"),
+        (replace(CHANGE, added=("a", "b", "a")), "added: a name occurs twice"),
+        (replace(CHANGE, removed=("a", "a")), "removed: a name occurs twice"),
         (replace(CHANGE, added=filters_of(131_073)), "added: 131073 items, the limit is 131072"),
         (
             replace(CHANGE, added=filters_of(256, 1_024), removed=("x",)),

@@ -188,12 +188,12 @@ class Inbox:
         """Return the publications of a response; raise InvalidFrame if it makes no sense here."""
         stream = self.streams.get(frame.source)
         if stream is None or frame.epoch != stream.epoch:
-            raise InvalidFrame("repair that nobody asked for")
+            raise InvalidFrame("repair response that was not requested")
         newest = max(frame.upto, frame.lost_upto, frame.acknowledged)
         if newest > self._context.clock.numbers_max(frame.epoch):
-            raise InvalidFrame("repair with a number out of bounds")
+            raise InvalidFrame("repair response with a position out of bounds")
         if frame.after > max(stream.accepted, frame.acknowledged):
-            raise InvalidFrame("repair without what comes before it")
+            raise InvalidFrame("repair response without the position before it")
         return stream, decode_repair(frame)
 
     def mark_committed(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
@@ -225,7 +225,7 @@ class Inbox:
         if notice.epoch > self._context.clock.limit_ms:
             return [Ignored(EPOCH_AHEAD)]
         if notice.seq > self._context.clock.numbers_max(notice.epoch):
-            return [Ignored("pending notice with a number out of bounds")]
+            return [Ignored("pending notice with a position out of bounds")]
         effects = self._open_stream(notice.source, notice.epoch)
         stream = self.streams.get(notice.source)
         if stream is None:

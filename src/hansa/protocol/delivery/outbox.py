@@ -203,7 +203,7 @@ class Outbox:
             is_first, progress.last_receipt = progress.last_receipt is None, receipt
             return [PersistHeard(receipt.source)] if is_first else []
         if receipt.seq > progress.last_committed:
-            return [Ignored("receipt for what was not sent")]
+            return [Ignored("receipt for a position that was not sent")]
         return self._apply_receipt(receipt, progress, now)
 
     def mark_heard(self, node: NodeId, now: float) -> list[Effect | Unicast]:
@@ -376,7 +376,7 @@ class Outbox:
         if epoch > self._clock.limit_ms:
             return Ignored(EPOCH_AHEAD)
         if now < self._rollover_allowed_at:
-            return Ignored("receipt ahead of a journal that was renewed just before")
+            return Ignored("receipt ahead of a journal whose epoch just began")
         self._awaits_rollover = True
         self._uncommitted.clear()
         for node in list(self._reminders):

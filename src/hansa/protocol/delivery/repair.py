@@ -41,12 +41,12 @@ def decode_repair(frame: RepairResponse) -> list[Publication]:
     try:
         publications = [decode_publication(data) for data in frame.publications]
     except InvalidFrame:
-        raise InvalidFrame("repair that cannot be read") from None
+        raise InvalidFrame("invalid repair response") from None
     before = frame.after
     for item in publications:
         if (item.origin, item.epoch) != (frame.source, frame.epoch):
-            raise InvalidFrame("repair with publications of another node")
+            raise InvalidFrame("repair response with publications of another node")
         if not before < item.sequence <= frame.upto or not item.qos:
-            raise InvalidFrame("repair with publications that nobody asked for")
+            raise InvalidFrame("repair response with publications that were not requested")
         before = item.sequence
     return publications

@@ -51,7 +51,7 @@ FLOW_CACHE_MAX = 65_536
 SMALL_BYTES_MAX = 4_096
 """Payloads up to this size need no check against the bound of a frame."""
 
-TOO_LARGE = "larger than a packet may be"
+TOO_LARGE = "larger than packet_bytes_max"
 """Why a local publication is not forwarded."""
 
 Outgoing = dict[LinkId, list[bytes | bytearray]]
@@ -181,7 +181,7 @@ class ForwardingEngine:
         if self.origins.is_in_reach(publication.origin):
             return self._delivery.inbox.receive_copy(publication, now)
         is_pending = any(node == self._node for node, _ in publication.previous)
-        return [Ignored("publication of a node out of reach")] if is_pending else []
+        return [Ignored("publication of an unreachable node")] if is_pending else []
 
     def _is_receiver(self, publication: Publication) -> bool:
         """Whether a publication of QoS 0 is for this node: it names the nodes that serve shares."""

@@ -90,7 +90,7 @@ class InterestInstallation:
         return [n for n in reachable if n != self._self and n not in self.acknowledged_by]
 
 
-class UnicastBatcher:
+class InterestAckBatcher:
     """Interest acknowledgements and requests that leave or pass this node, batched for a moment."""
 
     def __init__(self, delay: float) -> None:
@@ -159,10 +159,19 @@ class InterestAckTracker:
         self._in_force = in_force
         self._outbox = outbox
         self._installation = InterestInstallation(node, settings)
-        self._batcher = UnicastBatcher(settings.relay_delay)
-        self.restart_installation = self._installation.restart
-        self.discard_ack = self._installation.discard_ack
-        self.flush = self._batcher.flush
+        self._batcher = InterestAckBatcher(settings.relay_delay)
+
+    def restart_installation(self, stamp: Stamp, now: float) -> None:
+        """There is a newer interest: all nodes have to acknowledge again."""
+        self._installation.restart(stamp, now)
+
+    def discard_ack(self, node: NodeId) -> None:
+        """A node has restarted: its acknowledgement is void."""
+        self._installation.discard_ack(node)
+
+    def flush(self, route: Route, now: float) -> tuple[RoutedFrames, list[Effect]]:
+        """Return the frames that leave now, and those without a route as `Ignored`."""
+        return self._batcher.flush(route, now)
 
     @property
     def is_installed(self) -> bool:

@@ -207,7 +207,7 @@ class Neighbours:
         if not isinstance(frame, (SequencedFrame, FrameAck)):
             return [frame], []
         if link.channel is None:
-            return [], [Ignored("numbered frame on a stream link")]
+            return [], [Ignored("sequenced frame on a stream link")]
         if isinstance(frame, SequencedFrame):
             ready, acknowledgement = link.channel.receive_frame(frame)
             return [*ready], [Send(link.id, acknowledgement)]

@@ -64,7 +64,7 @@ from hansa.protocol.wire.frames import (
     Update,
 )
 
-WRONG_KEY = "node id that does not follow from its key"
+WRONG_KEY = "node id does not match its key"
 CONTESTED = "record of this node that it did not write"
 
 
@@ -238,7 +238,7 @@ class Overlay:
         left_out: list[Effect] = []
         for row in rows:
             if not link.allowance.take(sum(map(encoded_bytes, row)), now):
-                left_out.append(Ignored("records asked for beyond the allowance of a link"))
+                left_out.append(Ignored("records requested beyond the allowance of a link"))
                 break
             records += row
         sends = [e for u in pack_updates(records) for e in self.neighbours.send(link, u, now)]

@@ -316,7 +316,7 @@ class RetainedState:
         elif by_client is None and not found and value.digest:
             # Nothing disturbed the write, so the broker stored it: a local client has deleted it,
             # or it has expired. Storing it again would undo the client's deletion.
-            return [Ignored("retained value that is missing at the broker")]
+            return [Ignored("retained value missing at the broker")]
         else:
             return self._repair(topic, value, found)
         return []
@@ -331,7 +331,7 @@ class RetainedState:
         version, count = self._repairs.get(topic, (value.version, 0))
         count = count + 1 if version == value.version else 1
         if count > REPAIRS_MAX:
-            return [Ignored("retained value that the broker does not store")]
+            return [Ignored("retained value not stored by the broker")]
         if len(self._repairs) >= self._settings.retained_max:
             self._repairs.clear()
         self._repairs[topic] = (value.version, count)
@@ -465,7 +465,7 @@ class RetainedState:
             try:
                 publication = decode_publication(data)
             except InvalidFrame:
-                return [*output, Ignored("value that cannot be read")]
+                return [*output, Ignored("invalid retained value")]
             value = RetainedEntry(
                 publication.version, frame.source, payload_digest(publication.payload)
             )
@@ -492,7 +492,7 @@ class RetainedState:
         due = tuple(dict.fromkeys(found))
         output: RetainedOutput = [ListRetained(due)] if due else []
         output += self._list_unconfirmed()
-        output += [Ignored("retained version ahead of time")] * self._implausible_count
+        output += [Ignored("retained version ahead of the clock")] * self._implausible_count
         self._implausible_count = 0
         self._check_leftovers()
         output += self._sync.process_next_slice(now)

@@ -117,7 +117,7 @@ def _names(each: Rule) -> Rule:
     def rule(names: Sequence[str]) -> None:
         several(names)
         if len(set(names)) < len(names):
-            raise InvalidFrame("a name is there twice")
+            raise InvalidFrame("a name occurs twice")
 
     return rule
 

@@ -228,7 +228,7 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
         raise _invalid_publication(data, error) from None
     end = topic_end + properties_bytes
     if end > len(data):
-        raise InvalidFrame(f"publication: {len(data)} bytes, its header promises {end}")
+        raise InvalidFrame(f"publication: {len(data)} bytes, its header says {end}")
     if (
         hops > HOPS_MAX
         or len(data) > _SMALL_BYTES
@@ -301,7 +301,7 @@ def _invalid_publication(data: bytes, error: Exception) -> InvalidFrame:
         case UnicodeDecodeError():
             return InvalidFrame(f"publication: topic: {error}")
         case KeyError():
-            return InvalidFrame(f"publication: opens with {data[:2].hex()}, which means nothing")
+            return InvalidFrame(f"publication: unknown first bytes {data[:2].hex()}")
         case _:
             return InvalidFrame(f"publication: {len(data)} bytes, its header needs more")
 
