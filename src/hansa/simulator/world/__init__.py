@@ -1,1 +1,1 @@
-"""A simulated federation: nodes, brokers, disks and links on virtual time."""
+"""A simulated federation: nodes, brokers, disks and links in virtual time."""

@@ -1,7 +1,7 @@
-"""Carries out actions: the only hand that reaches into a world.
+"""Performs scheduled actions on a world; nothing else changes it from outside.
 
-What cannot be done (a link that is gone, a node that does not run) is left undone without fuss, so
-that random schedules need not know how earlier steps ended.
+An impossible action (a removed link, a node that does not run) is ignored, so that random schedules
+need not know the outcome of earlier actions.
 """
 
 from hansa.simulator.actions import (
@@ -39,22 +39,18 @@ from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
 COPY_S = 5.0
-"""Seconds after which an operator stops a copy of an agent."""
+"""Seconds until the operator stops a clone of an agent."""
 
 
 class ActionExecutor:
-    """Plays a schedule in a world."""
-
     def __init__(self, world: World) -> None:
-        """Take charge of a world."""
         self._world = world
 
     def schedule(self, step: ScheduledAction) -> None:
-        """Note a step of the schedule; steps of the same moment keep their order."""
+        """Schedule an action; actions of the same time keep their order."""
         self._world.scheduler.at(step.at_s, self.perform, step.action)
 
     def perform(self, action: SimulatedAction) -> None:
-        """Do something now."""
         match action:
             case ClientSubscribe() | ClientUnsubscribe() | ClientPublish():
                 self._perform_client_action(action)
@@ -64,7 +60,7 @@ class ActionExecutor:
                     self._describe(action), places=affected_places(action)
                 )
             case _:
-                pass  # nothing to do it to
+                pass  # the target does not exist
 
     def _describe(self, action: SimulatedAction) -> str:
         return describe_action(action, self._world.options.topology.node_label)
@@ -167,7 +163,7 @@ class ActionExecutor:
         return True
 
     def _restart_broker(self, site: Site, return_s: float | None) -> bool:
-        """Clients are gone with their subscriptions; the agent's shell makes its own again."""
+        """Drop the clients with their subscriptions; the agent's shell renews its own."""
         world = self._world
         for name, count in list(site.broker.subscriber_counts.items()):
             for _ in range(count):
@@ -179,7 +175,7 @@ class ActionExecutor:
         return True
 
     def _clone(self, original: Site, near: int) -> bool:
-        """Start a copy of an agent at a new place; an operator stops it after a while."""
+        """Start a copy of an agent at a new place and stop it after COPY_S."""
         site = self._world.add_site(original.state.copy())
         self._world.network.add_link(self._world.sites[near], site)
         self._world.start_agent(site)

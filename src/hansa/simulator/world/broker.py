@@ -1,7 +1,7 @@
-"""A model broker: who subscribed, what its agent is subscribed to, what passes between the two.
+"""A model broker: subscriptions of clients and of the agent, and the agent's session.
 
-It does at once what it is told; the time between a broker and its agent is the world's business.
-Local clients get local publications whatever the agent does, so they are not modelled.
+Every call takes effect at once; the world models the delay between broker and agent. A broker
+delivers local publications to local clients without the agent, so they are not modelled.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,12 @@ QUEUE_MAX = 100_000
 
 
 class QueuedPublication(ClientPublished, frozen=True):
-    """A publication that stays in the agent's session until it is acknowledged."""
+    """A publication in the agent's session, until it is acknowledged."""
 
     packet_id: int = 0
 
 
 class ModelBroker:
-    """One broker, seen by its clients and by its agent."""
-
     __slots__ = (
         "_agent_filters",
         "_client_filters",
@@ -43,35 +41,35 @@ class ModelBroker:
     )
 
     def __init__(self, queue_max: int = QUEUE_MAX) -> None:
-        """Start without any subscription; the agent's session holds so many publications."""
+        """Start without subscriptions; `queue_max` bounds the agent's session queue."""
         self.queue_max = queue_max
         self.subscriber_counts: dict[str, int] = {}
-        """How many clients subscribe to each filter."""
+        """Clients per filter."""
         self.removed_filters: list[tuple[str, tuple[str, ...]]] = []
-        """The filters that their last client left, each with those that were wanted even so."""
+        """Filters without clients, each with the filters that still had some at that time."""
         self.change_count = 0
-        """Counts what clients changed in it."""
+        """Changes that clients made."""
         self.granted: dict[str, None] = {}
-        """The agent's own subscriptions, in the order in which it made them."""
+        """The agent's subscriptions, in the order it made them."""
         self.session_queue: dict[int, QueuedPublication] = {}
-        """What the agent's session holds until it is acknowledged, by packet, in order."""
+        """Unacknowledged publications of the agent's session, by packet id, in order."""
         self.dropped_count = 0
-        """Publications that found the agent's session full."""
+        """Publications dropped because the agent's session was full."""
         self.unreleased: dict[int, Publication] = {}
-        """What the agent has published at QoS 2 and not yet released, by packet."""
+        """The agent's QoS 2 publications that are not released yet, by packet id."""
         self.stored: dict[str, tuple[bytes, int]] = {}
-        """Retained values with their QoS, by topic. A publication of QoS 2 is stored when its
-        handshake ends, others when they arrive."""
+        """Retained messages with their QoS, by topic. A QoS 2 publication is stored when its
+        handshake ends, others on arrival."""
         self.has_session = False
         self.is_connected = False
-        """Whether the agent is."""
+        """Whether the agent is connected."""
         self.connection_count = 0
-        """Counts connections of the agent, and their ends by the broker: what belongs to an old
-        one is void."""
+        """Incremented when the agent connects and when the broker disconnects it, to discard
+        messages of earlier connections."""
         self.session_lost_at = float("-inf")
-        """When it last lost the agent's session."""
+        """When the broker last lost the agent's session."""
         self.refuses_until = float("-inf")
-        """Until when it lets no agent in."""
+        """Until then the broker refuses the agent."""
         self.last_packet_id = 0
         self._client_filters = FilterTrie[None]()
         self._agent_filters = FilterTrie[None]()
@@ -79,7 +77,7 @@ class ModelBroker:
     # ------------------------------------------------------------ clients
 
     def subscribe(self, name: str) -> bool:
-        """Add one client's subscription; say whether it is the first to this filter."""
+        """Add a client's subscription; return whether it is the first to this filter."""
         self.subscriber_counts[name] = self.subscriber_counts.get(name, 0) + 1
         if self.subscriber_counts[name] > 1:
             return False
@@ -89,7 +87,7 @@ class ModelBroker:
         return True
 
     def unsubscribe(self, name: str) -> bool:
-        """Remove one client's subscription; say whether it was the last to this filter."""
+        """Remove a client's subscription; return whether it was the last to this filter."""
         count = self.subscriber_counts.get(name, 0)
         if count > 1:
             self.subscriber_counts[name] = count - 1
@@ -106,19 +104,19 @@ class ModelBroker:
         return True
 
     def store(self, topic: str, payload: bytes, qos: int) -> None:
-        """Keep a retained value, or forget it if the payload is empty."""
+        """Store a retained message; an empty payload removes it."""
         if payload:
             self.stored[topic] = (payload, qos)
         else:
             self.stored.pop(topic, None)
 
     def has_plain_subscriber(self, topic: str) -> bool:
-        """Say whether some client subscribes to this topic, and not only in a share group, which
-        gets it at one broker or another."""
+        """Return whether a client subscribes to this topic, shared subscriptions excluded: they may
+        be served at another broker."""
         return bool(self._client_filters.match(topic))
 
     def lapse_count(self, topic: str) -> int:
-        """Return how often nobody wanted this topic any more."""
+        """Return how often the last subscriber of this topic left."""
         return sum(
             matches(name, topic) and not any(matches(other, topic) for other in others)
             for name, others in self.removed_filters
@@ -127,32 +125,29 @@ class ModelBroker:
     # ------------------------------------------------------------ the agent
 
     def grant(self, filters: Iterable[str]) -> None:
-        """Subscribe the agent."""
         for name in filters:
             self.granted[name] = None
             self._agent_filters.put(name, None)
 
     def withdraw(self, filters: Iterable[str]) -> None:
-        """Unsubscribe the agent."""
         for name in filters:
             if self.granted.pop(name, False) is None:
                 self._agent_filters.remove(name)
 
     def connect_agent(self) -> bool:
-        """Let the agent in; say whether its session is still there."""
+        """Accept the agent; return whether its session is present."""
         self.is_connected = True
         self.connection_count += 1
         present, self.has_session = self.has_session, True
         return present
 
     def disconnect_agent(self, now: float, refuse_s: float = 0.0) -> None:
-        """End the agent's connection, and let it in again after a while."""
+        """Disconnect the agent and refuse it for `refuse_s` seconds."""
         self.is_connected = False
         self.connection_count += 1
         self.refuses_until = max(self.refuses_until, now + refuse_s)
 
     def drop_session(self, now: float) -> None:
-        """Lose the agent's session, with all that it holds."""
         self.disconnect_agent(now)
         self.session_queue.clear()
         self.unreleased.clear()
@@ -162,7 +157,7 @@ class ModelBroker:
     def enqueue(
         self, topic: str, payload: bytes, qos: int, retain: bool
     ) -> QueuedPublication | None:
-        """Put a publication into the agent's session; when that is full, brokers drop it."""
+        """Queue a publication in the agent's session; if it is full, drop it as brokers do."""
         if len(self.session_queue) >= self.queue_max:
             self.dropped_count += 1
             return None
@@ -173,5 +168,4 @@ class ModelBroker:
         return event
 
     def is_agent_subscribed(self, topic: str) -> bool:
-        """Say whether the agent is subscribed to this topic, so that it sees what is published."""
         return not is_local_only(topic) and bool(self._agent_filters.match(topic))

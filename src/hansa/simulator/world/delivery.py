@@ -1,8 +1,8 @@
-"""What an agent's shell does for publications of QoS 1 and 2: the broker's session, and the disk.
+"""The agent's work for QoS 1 and 2: the broker's session and the disk.
 
-The broker keeps the agent's session: what it shows the agent stays queued until it is
-acknowledged, and comes again when the agent does. Publications are acknowledged when they are safe
-in the journal, and injected when it is safe that they were taken (see `injection`).
+The broker keeps the agent's session: a publication stays queued until the agent acknowledges it,
+and is redelivered after a reconnection. The agent acknowledges when the publication is synced in
+its journal, and injects others' publications when their acceptance is synced (see `injection`).
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ HandleEvent = Callable[[Site, events.Event], None]
 
 
 class SimulatedDelivery:
-    """Performs the orders that need a disk, for all places."""
+    """Performs the effects that need a disk, for all sites."""
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class SimulatedDelivery:
         handle_event: HandleEvent,
         release: ReleaseToClients,
     ) -> None:
-        """`broker_s`: the way to a broker; `post` tells a node, `release` a broker's clients."""
+        """`broker_s` is the one-way delay to a broker, `post` sends an event to a node, `release` a
+        publication to a broker's clients."""
         self._scheduler = scheduler
         self._ledger = ledger
         self._sync_s = disk.sync_ms / 1000 if disk else 0.0
@@ -64,9 +65,10 @@ class SimulatedDelivery:
     # ------------------------------------------------------------ the broker's session
 
     def capture(self, site: Site, event: QueuedPublication) -> None:
-        """The broker shows the agent a publication; what need not be kept is acknowledged."""
+        """The broker sends a publication to the agent, which acknowledges at once if it need not
+        keep it."""
         disk = site.state.disk
-        if disk.has_packet(event.packet_id):  # it came again
+        if disk.has_packet(event.packet_id):  # redelivered
             if event.packet_id in disk.journaled_packets:
                 self._acknowledge(site, event.packet_id)
             return
@@ -77,15 +79,14 @@ class SimulatedDelivery:
             self._acknowledge(site, event.packet_id)
 
     def reconnect(self, site: Site) -> None:
-        """The agent meets its broker: all that it has not acknowledged comes again."""
+        """Connect the agent to its broker, which redelivers everything unacknowledged."""
         self._distrust_stored(site)
         self._injection.start_connection(site)
         for event in list(site.broker.session_queue.values()):
             self.send_to_agent(site, event)
 
     def _distrust_stored(self, site: Site) -> None:
-        """The agent does not know what its broker stores of what was in flight, nor of what other
-        nodes published."""
+        """Mark as unknown what the broker stores of publications in flight and of other nodes."""
         assert site.node is not None
         values = site.node.delivery.retained
         topics = [each.topic for each in site.state.disk.inbox.values() if each.retain]
@@ -96,11 +97,11 @@ class SimulatedDelivery:
     def hold_back(
         self, site: Site, publication: Publication
     ) -> Sequence[PlainMessage | Publication]:
-        """Return what may be published now of a retained publication of QoS 0."""
+        """Return the publications that may be sent now, given a retained one of QoS 0."""
         return self._injection.order(site).hold_back((publication,))
 
     def lose_session(self, site: Site) -> None:
-        """The broker forgets what the agent's session holds: what was not captured is lost."""
+        """The broker loses the agent's session: publications not captured yet are lost."""
         broker, disk = site.broker, site.state.disk
         for event in broker.session_queue.values():
             if event.packet_id not in disk.journaled_packets:
@@ -108,7 +109,7 @@ class SimulatedDelivery:
         broker.drop_session(self._scheduler.now)
 
     def send_to_agent(self, site: Site, event: QueuedPublication) -> None:
-        """Send the agent a publication, if it is there; else it waits in the session."""
+        """Send a publication to the agent if it is connected; otherwise it waits in the session."""
         if site.broker.is_connected:
             connection = site.broker.connection_count
             self._scheduler.after(
@@ -127,7 +128,6 @@ class SimulatedDelivery:
             self.capture(site, event)
 
     def _is_same_connection(self, site: Site, connection: int) -> bool:
-        """Whether agent and broker are connected as they were."""
         return site.broker.is_connected and site.broker.connection_count == connection
 
     def _acknowledge(self, site: Site, packet: int) -> None:
@@ -137,12 +137,14 @@ class SimulatedDelivery:
         self._scheduler.after(self._broker_s, self._on_acknowledged, site, connection, packet)
 
     def _on_acknowledged(self, site: Site, connection: int, packet: int) -> None:
-        if self._is_same_connection(site, connection):  # else it was lost with the connection
+        if self._is_same_connection(
+            site, connection
+        ):  # otherwise the acknowledgement was lost with the connection
             site.broker.session_queue.pop(packet, None)
             site.state.disk.journaled_packets.pop(packet, None)
 
     def start_epoch(self, site: Site, epoch: int) -> None:
-        """The journal begins anew, with all that was not acknowledged."""
+        """Start a new journal epoch with all unacknowledged publications."""
         assert site.node is not None
         disk = site.state.disk
         for kept in disk.start_epoch(epoch, site.node.delivery.acknowledged):
@@ -177,14 +179,14 @@ class SimulatedDelivery:
         self._write(site, HeardWrite(effect.node))
 
     def receive_copy(self, site: Site, publication: Publication) -> None:
-        """Take a publication of another node, when there is room."""
+        """Accept a publication of another node if the inbox has room."""
         if publication.retain:
             self._injection.order(site).add(publication.topic, publication.version)
         site.unwritten.append(publication)
         self._write_arriving(site)
 
     def record_gap(self, site: Site, gap: orders.Gap) -> None:
-        """Note what will never come, behind all that came before it."""
+        """Record a gap in the inbox, after the publications before it."""
         site.unwritten.append(gap)
         self._write_arriving(site)
 
@@ -213,7 +215,7 @@ class SimulatedDelivery:
             self._scheduler.after(self._sync_s, self._sync, site, site.process_run)
 
     def _sync(self, site: Site, process_run: int) -> None:
-        """What was written is safe; then and only then the world hears of it."""
+        """Complete a sync; only now the nodes learn that their writes are durable."""
         if (
             site.process_run != process_run
             or site.state.disk.has_failed
@@ -222,7 +224,7 @@ class SimulatedDelivery:
             return
         events_by_key: dict[
             tuple[int, int], events.Event
-        ] = {}  # in this order; the last of a key counts
+        ] = {}  # in this order; the last write of a key counts
         assert site.node is not None
         site.state.disk.acknowledged = site.node.delivery.acknowledged
         writes = site.state.disk.sync()
@@ -245,7 +247,7 @@ class SimulatedDelivery:
             self._handle_if_same_run(site, process_run, event)
 
     def _is_postponed(self, site: Site, process_run: int) -> bool:
-        """Put a sync off while the agent is suspended, or its disk stalls."""
+        """Postpone a sync while the agent is suspended or its disk stalls."""
         stalled_until = site.state.disk.stalled_until
         if site.is_frozen:
             site.postponed_calls.append(partial(self._sync, site, process_run))

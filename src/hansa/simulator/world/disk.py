@@ -1,8 +1,7 @@
-"""The disk of one agent: what was synced survives a crash; of what was not, nobody knows.
+"""The disk of one agent: synced writes survive a crash, unsynced ones may or may not.
 
-It holds what a state directory holds: the journal of what clients here published, how far each
-origin's publications were taken and which of them are under way into the broker, and what other
-nodes want.
+It models a state directory: the journal of local publications, the progress per origin, the inbox
+towards the broker, and the records of other nodes.
 """
 
 from collections import deque
@@ -24,8 +23,8 @@ JOURNAL_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class OutboxWrite:
-    """A publication in the journal, with the packet by which the broker brought it; 0 if the broker
-    knows already that it is safe."""
+    """A publication in the journal with its packet id at the broker; 0 if it is acknowledged
+    already."""
 
     publication: Publication
     packet_id: int
@@ -33,8 +32,7 @@ class OutboxWrite:
 
 @dataclass(frozen=True, slots=True)
 class InboxWrite:
-    """A publication of another node, on its way to the broker; its place in the journal is its
-    packet id there."""
+    """A publication of another node for the broker; its inbox index is its packet id there."""
 
     publication: Publication
     index: int
@@ -42,7 +40,8 @@ class InboxWrite:
 
 @dataclass(frozen=True, slots=True)
 class GapWrite:
-    """What an origin owed up to a position will never come; what came of it is before this."""
+    """Publications of an origin up to a position will never arrive; those that did are before
+    this."""
 
     origin: NodeId
     epoch: int
@@ -51,26 +50,26 @@ class GapWrite:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedWrite:
-    """The broker has a publication of QoS 2 and will not take it twice."""
+    """The broker has a QoS 2 publication and will not accept it twice."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedWrite:
-    """The broker has a publication for good."""
+    """The broker completed the handshake of a publication."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLostWrite:
-    """The broker has forgotten the agent: what it had accepted has to be published anew."""
+    """The broker lost the session: accepted publications must be published again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerWrite:
-    """What is remembered of another node, nothing if it is forgotten."""
+    """The records of another node; empty if its lease ended."""
 
     save_id: int
     node: NodeId
@@ -79,7 +78,7 @@ class PeerWrite:
 
 @dataclass(frozen=True, slots=True)
 class HeardWrite:
-    """A receiver has said in this life what it has."""
+    """A receiver reported its progress in this incarnation."""
 
     node: NodeId
 
@@ -126,74 +125,74 @@ class SimulatedDisk:
     )
 
     def __init__(self, journal_max: int = JOURNAL_MAX) -> None:
-        """Start empty; the journal keeps so many publications."""
+        """`journal_max` bounds the publications in the journal."""
         self.journal_max = journal_max
-        self.epoch = 0  # until the first life
+        self.epoch = 0  # until the first incarnation
         self.next_seq = 1
         self.journal: deque[Publication] = deque()
         self.trimmed_upto = (0, 0)
-        """Epoch and position of the newest that retention took from the journal."""
+        """Epoch and position of the newest publication that retention removed."""
         self.last_assigned: dict[NodeId, int] = {}
         self.acknowledged: dict[NodeId, int] = {}
         self.unheard_since: dict[NodeId, int] = {}
-        """Per receiver that has not said since what it has, the position with which a life
-        began."""
+        """Receivers that have not reported progress since this incarnation began, with the position
+        at its start."""
         self.received_upto: dict[NodeId, tuple[int, int]] = {}
         self.records: dict[NodeId, tuple[Record, ...]] = {}
         self.absent_seconds: dict[NodeId, float] = {}
         self.tombstones: dict[NodeId, Stamp] = {}
-        """How leases stood when the agent ended; a copy of a disk begins them anew."""
+        """Leases as they were when the agent ended; a copied disk starts them anew."""
         self.journaled_packets: dict[int, None] = {}
-        """Packets in the journal of which the broker may not know yet that they are."""
+        """Packets in the journal that the broker may not know to be acknowledged."""
         self.inbox: dict[int, Publication] = {}
-        """What is under way into the broker, by place, in order."""
+        """Publications in flight to the broker, by index, in order."""
         self.accepted_by_broker: dict[int, None] = {}
-        """The places of those that the broker will not take twice."""
+        """Indexes of QoS 2 publications that the broker will not accept twice."""
         self.next_index = 1
         self._inbox_upto = 0
-        self._continues_epoch = False  # whether former lives wrote to the journal
+        self._continues_epoch = False  # whether earlier incarnations wrote to the journal
         self.stalled_until = 0.0
-        """Until then no sync ends."""
+        """Until then no sync completes."""
         self.has_failed = False
-        """Whether no sync ends any more in this life of the agent."""
+        """Whether no sync completes any more in this incarnation."""
         self._unsynced: list[DiskWrite] = []
-        self._unsynced_packets: dict[int, None] = {}  # packets that are written, and not synced
-        self._completed: list[int] = []  # completed, which need not be safe soon
+        self._unsynced_packets: dict[int, None] = {}  # packets written but not synced
+        self._completed: list[int] = []  # completions, which may be synced later
 
     def assign_index(self, publication: Publication) -> InboxWrite:
-        """Give a publication of another node its place."""
+        """Assign the next inbox index to a publication of another node."""
         self.next_index += 1
         return InboxWrite(publication, self.next_index - 1)
 
     @property
     def inbox_count(self) -> int:
-        """How many publications of other nodes are on their way to the broker, safe or not."""
+        """Publications of other nodes in flight to the broker, synced or not."""
         first_unsafe = self._inbox_upto + 1
         return len(self.inbox) - len(self._completed) + self.next_index - first_unsafe
 
     def has_passed(self, mark: int) -> bool:
-        """Whether the broker has everything before a place."""
+        """Whether the broker has everything before an index."""
         under_way = (place for place in self.inbox if place not in self._completed)
         is_safe = self._inbox_upto + 1 >= min(mark, self.next_index)
         return is_safe and next(under_way, mark) >= mark
 
     def has_packet(self, packet: int) -> bool:
-        """Whether a packet is in the journal, or being written there."""
+        """Whether a packet is in the journal, synced or not."""
         return packet in self.journaled_packets or packet in self._unsynced_packets
 
     def write(self, what: DiskWrite) -> bool:
-        """Write, and say whether a sync has to be planned for it."""
+        """Write; return whether a sync must be scheduled."""
         if type(what) is OutboxWrite:
             self._unsynced_packets[what.packet_id] = None
         self._unsynced.append(what)
         return len(self._unsynced) == 1
 
     def mark_completed(self, place: int) -> None:
-        """Note with the next sync that the broker has a publication."""
+        """Record with the next sync that the broker has a publication."""
         self._completed.append(place)
 
     def sync(self) -> list[DiskWrite]:
-        """Make safe what was written; return it."""
+        """Make all writes durable and return them."""
         written, self._unsynced = self._unsynced, []
         finished, self._completed = self._completed, []
         self._unsynced_packets.clear()
@@ -210,7 +209,7 @@ class SimulatedDisk:
                 if packet:
                     self.journaled_packets[packet] = None
             case InboxWrite(publication, place):
-                if publication.sequence:  # else it is a retained value that was asked for
+                if publication.sequence:  # otherwise a retained message that was requested
                     self.received_upto[publication.origin] = (
                         publication.epoch,
                         publication.sequence,
@@ -240,8 +239,8 @@ class SimulatedDisk:
                 self.records[node] = records
 
     def crash(self, surviving_fraction: float = 0.0) -> None:
-        """Lose what was not synced, but for a part of it from 0 to 1: it may have reached the disk
-        even so."""
+        """Lose unsynced writes except for a fraction from 0 to 1, which may have reached the
+        disk."""
         for what in self._unsynced[: int(surviving_fraction * (len(self._unsynced) + 1))]:
             self._apply_write(what)
         self._unsynced, self._completed = [], []
@@ -250,14 +249,14 @@ class SimulatedDisk:
         self.has_failed = False
 
     def clear_inbox(self) -> None:
-        """Keep nothing of what is under way into the broker: it was on no disk."""
+        """Clear the inbox of an agent without a durable disk."""
         self.inbox.clear()
         self.accepted_by_broker.clear()
 
     def start_epoch(self, epoch: int, acknowledged: Mapping[NodeId, int]) -> list[OutboxWrite]:
-        """Begin a new epoch: the journal was an old copy. What was written to it, safe or not, and
-        not acknowledged by all, goes into the new one. Return that, with the packets of which the
-        broker does not know yet that they are safe."""
+        """Start a new epoch because the journal was an old copy. Publications that some receiver
+        has not acknowledged move to the new epoch. Return them with the packets that are not
+        acknowledged at the broker."""
         writes = [what for what in self._unsynced if type(what) is OutboxWrite]
         receivers = {
             *self.last_assigned,
@@ -300,8 +299,8 @@ class SimulatedDisk:
             self.trimmed_upto = (oldest.epoch, oldest.sequence)
 
     def restored_state(self, incarnation: int) -> RestoredState:
-        """Return what a life starts with. An empty journal may be an old copy of one that is not,
-        so it begins a new epoch."""
+        """Return the state for a new incarnation. An empty journal may be an old copy of a
+        non-empty one, so it starts a new epoch."""
         self._continues_epoch = self.next_seq > 1
         if not self._continues_epoch:
             self.epoch = max(self.epoch + 1, incarnation)
@@ -317,17 +316,15 @@ class SimulatedDisk:
         )
 
     def peers_restored(self) -> PeersRestored:
-        """Return what is remembered of other nodes."""
         records = tuple(record for records in self.records.values() for record in records)
         return PeersRestored(records, self.absent_seconds, self.tombstones)
 
     def save_leases(self, membership: MembershipView, now: float) -> None:
-        """Remember how leases stand."""
         self.absent_seconds = membership.absent_seconds(now)
         self.tombstones = dict(membership.tombstones)
 
     def read_journal(self, command: ReadJournal) -> JournalRead:
-        """Read what is owed to a node."""
+        """Return the publications that a node requests for repair."""
         return select_for_repair(
             command,
             (
@@ -339,7 +336,7 @@ class SimulatedDisk:
         )
 
     def copy(self) -> "SimulatedDisk":
-        """Return what a copied state directory holds."""
+        """Return the content of a copied state directory."""
         duplicate = SimulatedDisk(self.journal_max)
         duplicate.epoch, duplicate.next_seq = self.epoch, self.next_seq
         duplicate.journal = deque(self.journal)

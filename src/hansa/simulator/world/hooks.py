@@ -1,7 +1,7 @@
-"""What one can watch in a world: the hooks behind which checkers and measurements stand.
+"""Hooks: how checkers and measurements observe a world.
 
-A watcher overrides what it needs and is called for nothing else, so a hook that nobody watches
-costs nothing.
+A subclass overrides the hooks it needs and is called only for those, so an unused hook costs
+nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,22 +16,22 @@ from hansa.simulator.world.site import Site
 
 
 class Hooks:
-    """Sees what happens and must not change it."""
+    """Observes a world and must not change it."""
 
     def on_agent_started(self, site: Site) -> None:
         """An agent starts."""
 
     def on_agent_stopped(self, site: Site) -> None:
-        """An agent is gone, for whatever reason."""
+        """An agent has stopped, for any reason."""
 
     def on_notification(self, site: Site, notification: Notification) -> None:
-        """A node has news."""
+        """A node reports a notification."""
 
     def on_event_handled(self, site: Site, event: Event, effects: Sequence[Effect]) -> None:
-        """A node has handled an event and wants this, which is not done yet."""
+        """A node has handled an event; its effects are not performed yet."""
 
     def on_frame_sent(self, site: Site, send: Send, frame_bytes: int) -> None:
-        """A frame leaves a node."""
+        """A node sends a frame."""
 
     def on_announcement_sent(self, end: LinkEnd, frame: CoreAnnouncement) -> None:
         """A node sends a core announcement."""
@@ -43,24 +43,23 @@ class Hooks:
         """A client publishes."""
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """An agent gives a publication to its broker; `entry` is what was published, if it was."""
+        """An agent passes a publication to its broker; `entry` is None if no client published
+        it."""
 
     def on_state_changed(self, site: Site) -> None:
         """A node's control state may have changed."""
 
     def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
-        """Something happened to which the federation must adapt: a fault, or other interest. At
-        these places, if it has any."""
+        """A fault or a change of interest, at these places if any; the federation has to adapt."""
 
     def on_run_finished(self) -> None:
         """The run is over."""
 
 
 class HookCallbacks:
-    """All watchers of a world: per hook, those that override it."""
+    """The hooks of a world, by event."""
 
     def __init__(self, hooks: Iterable[Hooks]) -> None:
-        """Sort the watchers by hook."""
         everybody = list(hooks)
         self.on_agent_started = _callbacks_for(everybody, "on_agent_started")
         self.on_agent_stopped = _callbacks_for(everybody, "on_agent_stopped")

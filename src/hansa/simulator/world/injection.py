@@ -1,14 +1,15 @@
-"""How an agent puts other nodes' publications of QoS 1 and 2 into its broker: once, whatever dies.
+"""Injects other nodes' QoS 1 and 2 publications into the broker, exactly once at QoS 2.
 
 The steps are those of `hansa.agent.delivery.injection`, in virtual time:
 
-    QoS 1   bound on disk → PUBLISH → PUBACK → completed on disk
-    QoS 2   bound on disk → PUBLISH → PUBREC → accepted on disk → PUBREL → PUBCOMP → completed
+    QoS 1   assigned on disk → PUBLISH → PUBACK → completed on disk
+    QoS 2   assigned on disk → PUBLISH → PUBREC → accepted on disk → PUBREL → PUBCOMP → completed
 
-Retained publications to one topic keep their order whatever their QoS (`retained_order`).
+Retained publications to one topic keep their order whatever their QoS
+(`protocol.retained.write_order`).
 
-What an agent has sent reaches the broker though the agent dies meanwhile, unless one of the two
-has ended the connection; what the broker answers reaches nobody then.
+A packet that the agent has sent reaches the broker even if the agent dies, unless one side has
+closed the connection; the response is then lost.
 """
 
 from collections import deque
@@ -32,31 +33,30 @@ WriteToDisk = Callable[[Site, DiskWrite], None]
 ReleaseToClients = Callable[[Site, Publication], None]
 HandshakeStep = Callable[[Site, Any], None]
 Batch = list[tuple[int, Publication]]
-"""Publications with their places in the agent's journal, which are their packet ids."""
+"""Publications with their inbox indexes, which are their packet ids."""
 
 
 class InjectionHandshakes:
-    """What one agent has under way, over one connection to its broker."""
+    """The handshakes of one agent on one connection to its broker."""
 
     __slots__ = ("has_begun", "connection", "process_run", "ready", "in_flight")
 
     def __init__(self, site: Site) -> None:
-        """Start with nothing sent."""
         self.process_run = site.process_run
         self.connection = site.broker.connection_count
         self.has_begun = False
-        """Whether the agent knows what the broker still knows."""
+        """Whether the session state of the broker is known to the agent."""
         self.ready: deque[int] = deque()
-        """Places of what is bound and not published."""
+        """Indexes assigned but not published."""
         self.in_flight: dict[int, None] = {}
-        """Places of what is published, and not known to be completed."""
+        """Indexes published but not known to be completed."""
 
 
 class Order(RetainedOrder[int]):
-    """The order of retained publications into one broker, in one incarnation of its agent."""
+    """The order of retained publications into one broker, for one process of its agent."""
 
     def __init__(self, site: Site, publish: ReleaseToClients) -> None:
-        """Start with those that are on the disk."""
+        """Start with the publications on the disk."""
         super().__init__(lambda publications: _publish_all(publish, site, publications))
         self.life = site.process_run
         self._completed: set[int] = set()
@@ -65,8 +65,8 @@ class Order(RetainedOrder[int]):
                 self.add(publication.topic, version=0)
 
     def complete(self, topic: str, place: int) -> Sequence[int]:
-        """The broker has one; it may say so again over another connection. Return the places of
-        those that waited for it."""
+        """Mark one as completed; the broker may report it again on another connection. Return the
+        indexes of those that waited for it."""
         followers = self.on_completed(topic, place)
         if place not in self._completed:
             self._completed.add(place)
@@ -82,7 +82,7 @@ def _publish_all(
 
 
 class SimulatedInjection:
-    """The handshakes of all agents, and the brokers' part in them."""
+    """The handshakes of all agents, and the brokers' side of them."""
 
     def __init__(
         self,
@@ -93,10 +93,9 @@ class SimulatedInjection:
         release: ReleaseToClients,
         on_completed: Callable[[Site], None],
     ) -> None:
-        """`broker_s`: one way; `window`: how many may be under way into one broker; `save` writes
-        to an agent's disk, `release` hands a publication to the clients of a broker; `finished`
-        is told when a broker has something for good. A publication of QoS 0 that had to wait goes
-        to `release`, too."""
+        """`broker_s` is the one-way delay, `window` the publications in flight per broker; `save`
+        writes to an agent's disk, `release` passes a publication to a broker's clients (also one of
+        QoS 0 that had to wait); `finished` is called when a broker has completed one."""
         self._scheduler = scheduler
         self._broker_s = broker_s
         self._in_flight_max = in_flight_max
@@ -109,9 +108,9 @@ class SimulatedInjection:
     # ------------------------------------------------------------ the agent
 
     def start_connection(self, site: Site) -> None:
-        """The broker lets the agent in: end what was begun, begin again what it may not have. That
-        it has forgotten the agent must be safe first: after a crash the agent would ask it to
-        release what it does not have."""
+        """Resume after CONNACK: release what the broker has, publish again what it may not have. A
+        lost session must be on disk first, or after a crash the agent would release publications
+        that the broker does not have."""
         self.order(site).on_disconnected()
         present = site.broker.connect_agent()
         agent = self._handshakes[site.place] = InjectionHandshakes(site)
@@ -121,7 +120,7 @@ class SimulatedInjection:
             self._write(site, SessionLostWrite())
 
     def on_synced(self, site: Site, writes: Iterable[DiskWrite]) -> None:
-        """These are safe on the agent's disk."""
+        """These writes are synced."""
         agent = self._current_handshakes(site)
         if agent is None:
             return
@@ -137,7 +136,7 @@ class SimulatedInjection:
             self._publish(site, agent)
 
     def _current_handshakes(self, site: Site) -> InjectionHandshakes | None:
-        """Return what is under way, if agent and broker are connected."""
+        """Return the handshakes if agent and broker are connected."""
         agent = self._handshakes.get(site.place)
         now = (site.process_run, site.broker.connection_count)
         return agent if agent and (agent.process_run, agent.connection) == now else None
@@ -156,12 +155,12 @@ class SimulatedInjection:
         self._publish(site, agent)
 
     def _publish(self, site: Site, agent: InjectionHandshakes) -> None:
-        """Publish what is ready, as far as the window lets it."""
+        """Publish assigned publications up to the window."""
         batch: Batch = []
         while agent.ready and len(agent.in_flight) < self._in_flight_max:
             place = agent.ready.popleft()
             publication = site.state.disk.inbox.get(place)
-            if publication is None:  # it was completed over the connection before
+            if publication is None:  # completed on the previous connection
                 continue
             topic, qos = publication.topic, publication.qos
             if publication.retain and self.order(site).wait_or_send(place, topic, place, qos):
@@ -172,12 +171,14 @@ class SimulatedInjection:
             self._send_to_broker(site, self._receive_publish, batch)
 
     def _send_release(self, site: Site, places: list[int]) -> None:
-        """PUBREL."""
+        """Send PUBREL."""
         if places:
             self._send_to_broker(site, self._receive_pubrel, places)
 
     def _receive_puback(self, site: Site, places: list[int]) -> None:
-        for place in places:  # under way until it is safe, so that a crash brings no more copies
+        for (
+            place
+        ) in places:  # in flight until it is synced, so that a crash makes no further copies
             self._leave(site, place)
             self._write(site, CompletedWrite(place))
 
@@ -197,14 +198,14 @@ class SimulatedInjection:
         self._on_completed(site)
 
     def order(self, site: Site) -> "Order":
-        """Return which retained publications wait for others at a place, in this incarnation."""
+        """Return the order of retained publications at a place, for the current process."""
         order = self._orders.get(site.place)
         if order is None or order.life != site.process_run:
             order = self._orders[site.place] = Order(site, self._release)
         return order
 
     def _leave(self, site: Site, place: int) -> Sequence[int]:
-        """The broker has a publication; return the places of those that waited for it."""
+        """Mark a publication as completed; return the indexes of those that waited for it."""
         publication = site.state.disk.inbox.get(place)
         if publication is None or not publication.retain:
             return ()
@@ -213,7 +214,7 @@ class SimulatedInjection:
     # ------------------------------------------------------------ the broker
 
     def _receive_publish(self, site: Site, batch: Batch) -> None:
-        """PUBLISH: QoS 1 goes to the clients at once, QoS 2 is held until it is released."""
+        """Receive PUBLISH: pass QoS 1 to the clients, hold QoS 2 until it is released."""
         held = site.broker.unreleased
         for place, publication in batch:
             if publication.qos == 1:
@@ -224,14 +225,14 @@ class SimulatedInjection:
         self._send_to_agent(site, self._receive_pubrec, [at for at, item in batch if item.qos == 2])
 
     def _receive_pubrel(self, site: Site, places: list[int]) -> None:
-        """PUBREL: what is held goes to the clients; what is not has gone before."""
+        """Receive PUBREL: pass the held publication to the clients, unless it was passed before."""
         for place in places:
             publication = site.broker.unreleased.pop(place, None)
             if publication is not None:
                 self._release(site, publication)
         self._send_to_agent(site, self._receive_pubcomp, places)
 
-    # ------------------------------------------------------------ the way between them
+    # ------------------------------------------------------------ delays
 
     def _send_to_broker(self, site: Site, step: HandshakeStep, what: Any) -> None:
         connection = site.broker.connection_count

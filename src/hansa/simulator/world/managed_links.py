@@ -1,9 +1,9 @@
-"""Links made at run time: every node's own steering, the very class of the live agent, and a
-manager that is there, away, or wrong.
+"""Links made at run time: the neighbour selector of the live agent, and a manager that is up,
+absent or wrong.
 
-The manager is an actor beside the network: it hears reports and says whom to be linked to, after a
-while. What it plans comes from the same planner. How it lies is drawn from the seed: old answers,
-no neighbours at all, neighbours that are dead, one end told and the other not.
+The manager is an actor beside the network: it receives reports and assigns neighbours after a
+while, using the real planner. A wrong manager draws from the seed what it does: old assignments, no
+neighbours at all, dead neighbours, or an assignment that only one end gets.
 """
 
 import random
@@ -23,18 +23,17 @@ STEERING_INTERVAL_S = 1.0
 STEERING_ALONE_INTERVAL_S = 0.25
 SAVE_INTERVAL_S = 10.0
 REPORT_INTERVAL_S = 5.0
-"""Seconds between two reports of a node, and between two looks of the manager."""
+"""Seconds between two reports of a node, and between two rounds of the manager."""
 
 DOWN_LINK_LIMIT_S = 3.0
-"""Seconds that a link which nobody keeps may be down until it is forgotten."""
+"""Seconds until a down link that no node keeps is removed."""
 
 WRONG_ASSIGNMENTS_MEAN = 1.0
-"""Nodes that a lying manager tells nonsense each time, on average: every one of them changes some
-eight links."""
+"""Nodes per round that get a wrong assignment, on average; each changes about eight links."""
 
 
 class ManagerMode(StrEnum):
-    """What the manager is at the moment."""
+    """The condition of the manager."""
 
     UP = "up"
     ABSENT = "absent"
@@ -42,14 +41,14 @@ class ManagerMode(StrEnum):
 
 
 class ManagedLinks(Hooks):
-    """All nodes of a world, steered."""
+    """The managed links of all nodes of a world."""
 
     def __init__(self, world: World, limits: PlannerLimits, seed: int) -> None:
         """Give every place an address; nothing is linked yet."""
         self.world = world
         self.manager_mode = ManagerMode.UP
         self.change_counts: Counter[str] = Counter()
-        """Links added and removed, by who wanted it."""
+        """Links added and removed, by cause."""
         self.limits = limits
         self._rng = random.Random(f"{seed} steering")
         self._steering: dict[int, NeighbourSelector] = {}
@@ -62,10 +61,10 @@ class ManagedLinks(Hooks):
         world.scheduler.after(REPORT_INTERVAL_S, self._manager.run_round)
         world.scheduler.after(1.0, self._remove_down_links)
 
-    # ------------------------------------------------------------ lives of nodes
+    # ------------------------------------------------------------ start and stop of agents
 
     def on_agent_started(self, site: Site) -> None:
-        """A life begins: with what the one before knew, and with a visit to the manager."""
+        """Start with the saved state of the previous process, and report to the manager."""
         assert site.node is not None
         rng = random.Random(f"{site.place} {site.process_run} {self._rng.random()}")
         links = _SiteLinks(self, site)
@@ -80,7 +79,6 @@ class ManagedLinks(Hooks):
             self.world.scheduler.after(0.01, self._manager.on_join, site.place)
 
     def on_agent_stopped(self, site: Site) -> None:
-        """A life ends: it dials nobody any more."""
         self._steering.pop(site.place, None)
         for keepers in self._keepers.values():
             keepers.discard(site.place)
@@ -106,14 +104,14 @@ class ManagedLinks(Hooks):
     # ------------------------------------------------------------ links
 
     def add_link(self, a: int, b: int, reason: str) -> None:
-        """Configure a link, if there is none."""
+        """Add a link unless it exists."""
         if a != b and self.world.network.find_link(a, b) is None:
             self.world.network.add_link(self.world.sites[a], self.world.sites[b])
             self.change_counts[f"added: {reason}"] += 1
             self.world.report_disturbance(f"link {a}-{b}")
 
     def remove_link(self, a: int, b: int, reason: str) -> None:
-        """Remove a link, if there is one."""
+        """Remove a link if it exists."""
         link = self.world.network.find_link(a, b)
         if link is not None:
             self.world.network.remove_link(link)
@@ -121,21 +119,21 @@ class ManagedLinks(Hooks):
             self.world.report_disturbance(f"unlink {a}-{b}")
 
     def keep_link(self, me: int, other: int) -> None:
-        """A node dials another until it is told not to."""
+        """Keep dialling another node until told otherwise."""
         self._keepers.setdefault(_ordered_places(me, other), set()).add(me)
         self.add_link(me, other, "manager")
 
     def forget_link(self, me: int, other: int) -> None:
-        """A node dials another no more."""
+        """Stop dialling another node."""
         self._keepers.get(_ordered_places(me, other), set()).discard(me)
 
     def attempt_link(self, me: int, other: int) -> None:
-        """A node dials another once."""
+        """Dial another node once."""
         if self.world.sites[other].is_listening:
             self.add_link(me, other, "own decision")
 
     def close_link(self, me: int, other: int, reason: str) -> None:
-        """A node closes a link; whoever keeps it dials again."""
+        """Close a link; a node that keeps it dials again."""
         key = _ordered_places(me, other)
         link = self.world.network.find_link(*key)
         if link is not None and self._keepers.get(key):
@@ -144,7 +142,7 @@ class ManagedLinks(Hooks):
             self.remove_link(*key, "closed")
 
     def _remove_down_links(self) -> None:
-        """Forget links that nobody keeps and that have been down for a while."""
+        """Remove links that no node keeps and that were down for a while."""
         now, seen = self.world.now, {}
         for key, link in list(self.world.network.links.items()):
             if self._keepers.get(key) or any(e.is_open for ends in link.sessions for e in ends):
@@ -155,10 +153,10 @@ class ManagedLinks(Hooks):
         self._down_since = seen
         self.world.scheduler.after(1.0, self._remove_down_links)
 
-    # ------------------------------------------------------------ what the manager says
+    # ------------------------------------------------------------ assignments
 
     def assign(self, place: int, others: list[int]) -> None:
-        """Tell a node whom to be linked to; the larger place dials."""
+        """Assign neighbours to a node; the larger place dials."""
         steering = self._steering.get(place)
         if steering is None:
             return
@@ -169,12 +167,12 @@ class ManagedLinks(Hooks):
         steering.apply_assignment(dialled, known, self.limits.degree_max)
 
     def planner_name(self, place: int) -> NodeName:
-        """Return what the planner calls the node of a place."""
+        """Return the planner's name for the node of a place."""
         return node_name(self.world.sites[place].state.id)
 
 
 class _SiteLinks:
-    """The links of one node, as its steering sees them."""
+    """The links of one node, for its neighbour selector."""
 
     def __init__(self, managed_links: ManagedLinks, site: Site) -> None:
         self._managed_links = managed_links
@@ -196,7 +194,7 @@ class _SiteLinks:
 
 
 class _SimulatedManager:
-    """Knows who reported, and plans."""
+    """Collects reports and plans."""
 
     def __init__(self, managed_links: ManagedLinks, rng: random.Random) -> None:
         self._managed_links = managed_links
@@ -206,12 +204,12 @@ class _SimulatedManager:
         self._former_links: list[set[LinkPair]] = []
 
     def on_join(self, place: int) -> None:
-        """A node comes; it is told at once."""
+        """Add a node and assign its neighbours at once."""
         self._members[place] = self._managed_links.world.now
         self._plan()
 
     def run_round(self) -> None:
-        """Hear reports, plan, say what follows; or do nothing, or lie."""
+        """Read reports, plan and assign; or do nothing, or assign wrongly."""
         scheduler = self._managed_links.world.scheduler
         scheduler.after(REPORT_INTERVAL_S, self.run_round)
         if self._managed_links.manager_mode is not ManagerMode.ABSENT:
@@ -227,7 +225,7 @@ class _SimulatedManager:
         for site in world.sites:
             if site.is_active and site.node is not None:
                 self._members[site.place] = now
-                for node in site.node.membership.neighbours:  # links that nodes made by themselves
+                for node in site.node.membership.neighbours:  # links that nodes made themselves
                     if places[node] in self._members:
                         self._links.add(_planner_pair(site.place, places[node]))
         late = now - 2 * REPORT_INTERVAL_S

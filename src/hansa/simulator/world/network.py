@@ -1,8 +1,8 @@
-"""Links between places: sessions that open, carry frames late or not at all, and end.
+"""Links between sites: sessions that open, carry frames with delay and loss, and end.
 
-A *link* is configured between two places; the smaller one dials, again and again while it has no
-session. A *session* is one connection, with a LinkId of its own at each end. What belongs to an old
-session never arrives. Nothing here knows what the frames mean; the world hands them in and out.
+A *link* is configured between two places; the smaller one redials while there is no session. A
+*session* is one connection, with its own LinkId at each end. Frames of an old session never arrive.
+The network does not interpret frames.
 """
 
 import random
@@ -19,36 +19,36 @@ from hansa.simulator.world.scheduler import Scheduler
 LinkEvent = LinkOpened | LinkClosed | FrameReceived
 
 REORDER_FACTOR = 10
-"A frame that is held back takes up to so many times the usual delay."
+"""A reordered frame takes up to this many times the usual delay."""
 
 _OPEN_MARKER = object()
 _CLOSE_MARKER = object()
-"""What a stream carries besides frames: its beginning and its end; datagrams tell the end too."""
+"""Open and close markers on a stream; on datagram links only close."""
 
 
 class NetworkHost(Protocol):
-    """What the network must know about a place."""
+    """The interface of a site towards the network."""
 
     place: int
     is_powered: bool
-    """Whether the machine is on: only then it answers, if only with a reset."""
+    """Whether the machine is on: only then it responds, at least with a reset."""
     link_ends: "dict[LinkId, LinkEnd]"
-    """The open sessions of the agent that runs now, by their LinkId."""
+    """The open sessions of the running agent, by LinkId."""
 
     @property
     def is_listening(self) -> bool:
-        """Whether an agent runs here (a suspended one counts: its kernel accepts for it)."""
+        """Whether an agent runs here (also a suspended one: its kernel accepts for it)."""
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the agent is suspended: it will not dial."""
+        """Whether the agent is suspended and does not dial."""
 
     def new_link_id(self) -> LinkId:
-        """Return a LinkId that was never used at this place."""
+        """Return a LinkId that this site never used."""
 
 
 class LinkDirection:
-    """One direction of a link, whatever session uses it."""
+    """One direction of a link, for all sessions."""
 
     __slots__ = ("is_cut", "delay", "link")
 
@@ -56,11 +56,11 @@ class LinkDirection:
         self.link = link
         self.delay = delay
         self.is_cut = False
-        """Whether all that is sent here is swallowed."""
+        """Whether everything sent in this direction is lost."""
 
 
 class LinkEnd:
-    """One side of a session: what was sent from here and has not arrived."""
+    """One side of a session, with its frames in flight."""
 
     __slots__ = (
         "last_arrival_at",
@@ -84,13 +84,13 @@ class LinkEnd:
         self.session = session
         self.is_open = False
         self.in_flight: deque[object] = deque()
-        """On a stream: what is under way, in order."""
+        """On a stream: frames in flight, in order."""
         self.last_arrival_at = 0.0
-        """On a stream: when the newest of it arrives."""
+        """On a stream: when the newest frame arrives."""
         self.stalled_count = 0
-        """On a stream: how much should have arrived while the pipe was cut."""
+        """On a stream: frames that were due while the direction was cut."""
         self.highest_sequence = 0
-        """On datagrams: the highest number that was sent; what is not above it is sent again."""
+        """On datagram links: the highest sequence number sent; others are retransmissions."""
 
 
 @dataclass(slots=True)
@@ -98,12 +98,12 @@ class LinkSession:
     """One connection."""
 
     is_aborted: bool = False
-    """Cut, both ends told: nothing of it arrives any more."""
+    """Whether it was aborted at both ends: nothing arrives any more."""
 
 
 @dataclass(slots=True)
 class SimulatedLink:
-    """Two places that want a session."""
+    """A configured link between two places."""
 
     a: NetworkHost
     b: NetworkHost
@@ -111,7 +111,7 @@ class SimulatedLink:
     a_to_b: LinkDirection = field(init=False)
     b_to_a: LinkDirection = field(init=False)
     sessions: list[tuple[LinkEnd, LinkEnd]] = field(default_factory=list)
-    """Those of which at least one end is open: (at a, at b)."""
+    """Sessions with at least one open end: (end at a, end at b)."""
     is_dialling: bool = False
     is_removed: bool = False
 
@@ -121,7 +121,7 @@ class SimulatedLink:
 
     @property
     def is_usable(self) -> bool:
-        """Whether frames get through in both directions."""
+        """Whether frames pass in both directions."""
         return not (self.a_to_b.is_cut or self.b_to_a.is_cut)
 
 
@@ -135,7 +135,7 @@ class Network:
         scheduler: Scheduler,
         on_event: Callable[[NetworkHost, LinkEvent], None],
     ) -> None:
-        """Start without links. Events for an agent go to `post`."""
+        """Start without links. `post` sends an event to an agent."""
         self._options = options
         self._is_ordered = options.is_ordered
         self._jitter = options.jitter_ms / 1000
@@ -147,16 +147,15 @@ class Network:
         self._delays = {(a, b): delay / 1000 for a, b, delay in options.delays_ms}
         self.links: dict[tuple[int, int], SimulatedLink] = {}
         self.send = self._send_in_order if self._is_ordered else self._send_datagram
-        """Carries a frame from one end of a session to the other."""
+        """Sends a frame from one end of a session to the other."""
 
     def find_link(self, a: int, b: int) -> SimulatedLink | None:
-        """Return the link between two places."""
         return self.links.get((min(a, b), max(a, b)))
 
     # ------------------------------------------------------------ configuration
 
     def add_link(self, one: NetworkHost, other: NetworkHost) -> None:
-        """Configure a link and dial it."""
+        """Add a link to the configuration and dial it."""
         a, b = sorted((one, other), key=lambda machine: machine.place)
         key = (a.place, b.place)
         if key in self.links:
@@ -167,7 +166,7 @@ class Network:
         self.start_dialling(link)
 
     def remove_link(self, link: SimulatedLink) -> None:
-        """Take a link out of the configuration; both ends close it."""
+        """Remove a link from the configuration; both ends close it."""
         link.is_removed = True
         del self.links[(link.a.place, link.b.place)]
         self.abort_sessions(link, "link removed")
@@ -175,13 +174,13 @@ class Network:
     # ------------------------------------------------------------ sessions
 
     def start_dialling(self, link: SimulatedLink) -> None:
-        """Start dialling unless that is already under way."""
+        """Start dialling unless it is in progress."""
         if not link.is_dialling and not link.is_removed:
             link.is_dialling = True
             self._scheduler.after(0.0, self._try_to_dial, link)
 
     def _try_to_dial(self, link: SimulatedLink) -> None:
-        """Send the first packet of a handshake, if somebody is there to send it."""
+        """Send the first packet of the handshake, if an agent is running."""
         if link.is_removed or not link.a.is_listening or self._has_session(link.a, link):
             link.is_dialling = (
                 False  # the next start of the agent or end of the session dials again
@@ -197,7 +196,8 @@ class Network:
         )
 
     def _open_session(self, link: SimulatedLink) -> None:
-        """The handshake came back: a session stands, and the other end learns of it first thing."""
+        """Open a session after the handshake; the open marker reaches the other end before any
+        frame."""
         if not (link.is_usable and link.a.is_listening and link.b.is_listening) or link.is_removed:
             self._schedule_dial(link)
             return
@@ -224,28 +224,27 @@ class Network:
         return any(end.is_open for pair in link.sessions for end in pair if end.host is machine)
 
     def close_end(self, end: LinkEnd) -> None:
-        """An agent closes its end and tells the other: on a stream after what was sent before."""
+        """Close an end and notify the other; on a stream after the frames sent before."""
         if not end.is_open:
             return
         self._remove_end(end)
         self.send(end, _CLOSE_MARKER)
 
     def close_all_ends(self, host: NetworkHost, notify_peers: bool) -> None:
-        """An agent is gone; if `tell`, its kernel closes its streams."""
+        """Close all ends of a stopped agent; with `tell`, its kernel closes its streams."""
         for end in list(host.link_ends.values()):
             self._remove_end(end)
             if notify_peers and self._is_ordered:
                 self._scheduler.after(self._close_delay, self._send_in_order, end, _CLOSE_MARKER)
 
     def abort_sessions(self, link: SimulatedLink, reason: str) -> None:
-        """End all sessions of a link; both ends learn of it and what was under way is lost."""
+        """Abort all sessions of a link at both ends; frames in flight are lost."""
         for pair in list(link.sessions):
             pair[0].session.is_aborted = True
             for end in pair:
                 self._scheduler.after(self._close_delay, self._report_closed, end, reason)
 
     def _remove_end(self, end: LinkEnd) -> None:
-        """An end is closed, from whatever side."""
         end.is_open = False
         end.host.link_ends.pop(end.id, None)
         link = end.direction.link
@@ -259,7 +258,6 @@ class Network:
             self._schedule_dial(link)
 
     def _report_closed(self, end: LinkEnd, reason: str) -> None:
-        """Tell an agent that its session has ended."""
         if end.is_open:
             self._remove_end(end)
             self._on_event(end.host, LinkClosed(end.id, reason))
@@ -267,11 +265,11 @@ class Network:
     # ------------------------------------------------------------ frames
 
     def is_window_full(self, end: LinkEnd) -> bool:
-        """Whether so much is under way on a stream that an agent sends no publications there."""
+        """Whether a stream has so many frames in flight that the agent drops publications."""
         return 0 < self._options.frames_in_flight_max <= len(end.in_flight)
 
     def _send_in_order(self, end: LinkEnd, item: object) -> None:
-        """Put something on a stream: it arrives after all that was put there before."""
+        """Send on a stream: arrives after everything sent before."""
         arrival = self._scheduler.now + end.direction.delay
         if self._jitter:
             arrival += self._rng.uniform(0.0, self._jitter)
@@ -280,7 +278,7 @@ class Network:
         self._scheduler.at(arrival, self._deliver_next, end)
 
     def _deliver_next(self, end: LinkEnd) -> None:
-        """The oldest thing on a stream arrives, unless the way is cut: then it waits."""
+        """Deliver the oldest frame of a stream, unless the direction is cut."""
         if end.direction.is_cut:
             end.stalled_count += 1
             return
@@ -301,14 +299,13 @@ class Network:
             self._on_event(end.host, FrameReceived(end.id, item))  # type: ignore[arg-type]
 
     def _send_reset(self, end: LinkEnd) -> None:
-        """Nobody has this end of a stream: a machine that is on answers with a reset, which does
-        not overtake what was sent before."""
+        """Answer data for an unknown stream with a reset, which does not overtake earlier data."""
         if end.host.is_powered and end.peer.is_open and not end.direction.is_cut:
             at = max(self._scheduler.now + end.direction.delay, end.last_arrival_at)
             self._scheduler.at(at, self._report_closed, end.peer, "connection reset")
 
     def _send_datagram(self, end: LinkEnd, frame: object) -> None:
-        """Send a datagram: it may be lost, come twice, or late."""
+        """Send a datagram: it may be lost, duplicated or late."""
         options = self._options
         copies = 1 + (options.duplicate > 0 and self._rng.random() < options.duplicate)
         for _ in range(copies):
@@ -322,7 +319,7 @@ class Network:
             self._scheduler.after(delay, self._receive_datagram, end, frame)
 
     def _receive_datagram(self, end: LinkEnd, frame: object) -> None:
-        """A datagram arrives. An agent that does not know its session answers that it is closed."""
+        """Receive a datagram; an agent without that session answers that it is closed."""
         if end.direction.is_cut or end.session.is_aborted:
             return
         there = end.peer
@@ -336,11 +333,11 @@ class Network:
     # ------------------------------------------------------------ cuts
 
     def cut_direction(self, direction: LinkDirection) -> None:
-        """Swallow what is sent in one direction."""
+        """Lose everything sent in one direction."""
         direction.is_cut = True
 
     def restore_direction(self, direction: LinkDirection) -> None:
-        """Let everything through again. A stream sends again what did not get through."""
+        """Restore a direction; streams retransmit the frames that were due."""
         direction.is_cut = False
         for end in self._sending_ends(direction):
             waiting, end.stalled_count = end.stalled_count, 0
@@ -348,7 +345,7 @@ class Network:
                 self._scheduler.after(direction.delay, self._deliver_next, end)
 
     def _sending_ends(self, direction: LinkDirection) -> Iterator[LinkEnd]:
-        """Yield the ends that send through this pipe."""
+        """Yield the ends that send in this direction."""
         return (
             end for pair in direction.link.sessions for end in pair if end.direction is direction
         )

@@ -1,7 +1,7 @@
-"""Retained values at the model brokers: what nodes want read, written or remembered of them.
+"""Retained messages at the model brokers: reads, listings and writes of the nodes.
 
-As in the live agent, a broker is read when it has all that was delivered before, and each answer
-takes two ways between agent and broker. A run without retained publications reads nothing.
+As in the live agent, a broker is read only after it has everything delivered before, and a response
+takes a round trip. A run without retained publications reads nothing.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import Site
 
 POLL_S = 0.05
-"""Seconds between two looks whether the broker has what was delivered before."""
+"""Seconds between two checks whether the broker has everything delivered before."""
 
 Hear = Callable[[Site, int, events.Event], None]
 Deliver = Callable[[Site, Publication], None]
 
 
 class RetainedValues:
-    """Performs the orders that are about retained values, for all places."""
+    """Performs the effects about retained messages, for all sites."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class RetainedValues:
         deliver: Deliver,
         tell: Callable[[Site, Effect], None],
     ) -> None:
-        """`broker_s`: one way; `hear` tells an agent, in one of its lives, what its broker says;
-        `deliver` gives a publication to a broker; `tell` notes an effect in the transcript."""
+        """`broker_s` is the one-way delay; `hear` passes a broker's response to an agent process,
+        `deliver` a publication to a broker; `tell` adds an effect to the transcript."""
         self._scheduler = scheduler
         self._broker_s = broker_s
         self._hear = hear
@@ -76,7 +76,7 @@ class RetainedValues:
             self._scheduler.after(self._broker_s, self._look, site, life, filters, since)
 
     def _look(self, site: Site, life: int, filters: tuple[str, ...], since: float) -> None:
-        """The broker sends what it stores for some filters."""
+        """The broker sends its retained messages for some filters."""
         found = tuple(
             (topic, payload_digest(payload))
             for topic, (payload, _) in site.broker.stored.items()

@@ -1,7 +1,6 @@
-"""Virtual time: what is to happen when. Knows nothing about who it happens to.
+"""Virtual time: a queue of calls.
 
-Things due at the same moment happen in the order in which they were planned, so a run is the same
-run every time.
+Calls due at the same time run in the order in which they were scheduled, so runs are reproducible.
 """
 
 import heapq
@@ -14,23 +13,23 @@ class Scheduler:
     __slots__ = ("_order", "_queue", "now")
 
     def __init__(self) -> None:
-        """Start at time 0 with nothing to do."""
         self.now = 0.0
         self._order = 0
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
 
     def at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
-        """Plan a call. A time in the past means now."""
+        """Schedule a call. A time in the past means now."""
         self._order += 1
         heapq.heappush(self._queue, (max(time, self.now), self._order, call, arguments))
 
     def after(self, delay: float, call: Callable[..., None], *arguments: object) -> None:
-        """Plan a call so many seconds from now."""
+        """Schedule a call in `delay` seconds."""
         self._order += 1
         heapq.heappush(self._queue, (self.now + delay, self._order, call, arguments))
 
     def run_until(self, until: float) -> None:
-        """Make all calls that are due by `until`, and those that they plan; end at that time."""
+        """Run all calls due by `until`, including those scheduled meanwhile; then set the time to
+        `until`."""
         queue = self._queue
         while queue and queue[0][0] <= until:
             self.now, _, call, arguments = heapq.heappop(queue)

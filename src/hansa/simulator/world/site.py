@@ -1,4 +1,4 @@
-"""One place: a broker, the agent beside it while it runs, and what the agent's disk remembers."""
+"""A site: a broker, the agent beside it while it runs, and the agent's persistent state."""
 
 import hashlib
 import random
@@ -20,44 +20,44 @@ NEVER = float("inf")
 
 
 class PersistentState:
-    """What survives a crash of the agent: its state directory."""
+    """The state directory of an agent: survives a crash."""
 
     __slots__ = ("clock_offset_s", "disk", "id", "incarnation", "key", "restored_at", "retained")
 
     def __init__(
         self, node: NodeId, key: bytes, incarnation: int = 0, disk: SimulatedDisk | None = None
     ) -> None:
-        """Start as a new agent does, that never ran."""
+        """Start as a new agent."""
         self.id = node
         self.key = key
         self.incarnation = incarnation
         self.disk = disk or SimulatedDisk()
         self.retained: dict[str, RetainedEntry] = {}
-        """What the node believes that its broker stores, as it was last saved."""
+        """The retained state of the node, as last saved."""
         self.clock_offset_s = 0.0
-        """How far the machine's clock is ahead of the true time."""
+        """Seconds by which the machine's clock is ahead of true time."""
         self.restored_at: float | None = None
-        """When this old state took the place of a newer one, if it did."""
+        """When this old state replaced a newer one, if it did."""
 
     @classmethod
     def for_new_agent(cls, node: NodeId, key: bytes, disk: DiskOptions | None) -> "PersistentState":
-        """Return what an agent has that never ran, on such a disk."""
+        """Return the state of a new agent, on a disk of the same kind."""
         return cls(node, key, disk=SimulatedDisk(disk.journal_max) if disk else None)
 
     def start_incarnation(self, now: float) -> None:
-        """Take the incarnation of a new start from the clock, as a live agent does, so that two
-        starts with one state directory never share it; a clock that was set back does not count."""
+        """Take the incarnation from the clock as a live agent does, so that two starts with one
+        state directory never share it; a clock that was set back does not lower it."""
         self.incarnation = max(self.incarnation + 1, round((now + self.clock_offset_s) * 1000))
 
     def copy(self) -> "PersistentState":
-        """Return what a copied state directory holds."""
+        """Return the content of a copied state directory."""
         twin = PersistentState(self.id, self.key, self.incarnation, self.disk.copy())
         twin.retained = dict(self.retained)
         return twin
 
 
 class Site:
-    """One place of a world. The world moves it; it decides nothing."""
+    """The state of one site; the world drives it."""
 
     __slots__ = (
         "address",
@@ -85,50 +85,50 @@ class Site:
     )
 
     def __init__(self, place: int, state: PersistentState, name: str, capacity: float) -> None:
-        """Start with the machine on and the agent not yet running."""
+        """Start with the machine on and the agent stopped."""
         self.place = place
         self.name = name
         self.capacity = capacity
         self.address = ""
-        """Where others reach it, if links are made at run time."""
+        """The address for links made at run time."""
         self.broker = ModelBroker()
         self.state = state
         self.backup: PersistentState | None = None
-        """A copy of its memory, made earlier."""
+        """An earlier copy of its state."""
         self.identity_count = 0
-        """How often the agent lost its memory."""
+        """How often the agent lost its state."""
         self.node: Node | None = None
         self.process_run = 0
-        """Counts starts and stops of the agent: what belongs to an old life is void."""
+        """Counts starts and stops of the agent, to discard calls of earlier processes."""
         self.is_durable = False
         """Whether the agent uses its disk, and its broker keeps its session."""
         self.is_interest_known = False
-        """Whether the agent knows what its broker's clients want."""
+        """Whether the agent knows the subscriptions of its broker's clients."""
         self.interest_reported_at = 0.0
-        """When the agent has heard of, or will hear of, the last change of that."""
+        """When the agent learned, or will learn, of the last change of these."""
         self.is_powered = True
         self.is_frozen = False
         self.postponed_calls: list[Callable[[], None]] = []
-        """What the agent will do about what came while it was suspended."""
+        """Calls that were due while the agent was suspended."""
         self.unwritten: deque[Publication | Gap] = deque()
-        """What the agent has taken of other nodes, and missed, and not written yet."""
+        """Publications and gaps of other nodes that are not written yet."""
         self.link_ends: dict[LinkId, LinkEnd] = {}
         self.last_link_id = 0
         self.deadline: float | None = None
-        """When the node wants to be looked at: only what it handles changes that."""
+        """The node's deadline; only handling an event changes it."""
         self.timer_at = NEVER
-        """When the world will next look at the node's deadline."""
+        """When the world next checks the node's deadline."""
         self.change_count = 0
-        """Counts what may have changed the node's control state."""
+        """Counts events that may have changed the node's control state."""
 
     @property
     def is_listening(self) -> bool:
-        """Whether an agent runs here, if only suspended."""
+        """Whether an agent runs here, suspended or not."""
         return self.node is not None
 
     @property
     def is_serving_clients(self) -> bool:
-        """Whether an agent is at work here, for clients of its broker."""
+        """Whether an agent serves the clients of its broker."""
         return self.is_active and self.broker.is_connected
 
     @property
@@ -137,12 +137,13 @@ class Site:
         return self.node is not None and not self.is_frozen
 
     def new_link_id(self) -> LinkId:
-        """Return a LinkId that was never used at this place."""
+        """Return a LinkId that this site never used."""
         self.last_link_id += 1
         return LinkId(self.last_link_id)
 
     def start(self, settings: ProtocolSettings, now: float, durable: bool = False) -> None:
-        """Begin a new life with what the memory holds; the disk counts only if it is durable."""
+        """Start an agent process from the persistent state; the disk counts only if it is
+        durable."""
         state = self.state
         state.start_incarnation(now)
         identity = Identity(
@@ -162,7 +163,7 @@ class Site:
         self.node = Node(identity, settings, past)
 
     def save_backup(self) -> bool:
-        """Copy the memory as it is on disk now."""
+        """Copy the persistent state as it is on disk now."""
         self.backup = self.state.copy()
         self.backup.disk.journaled_packets = dict(
             self.state.disk.journaled_packets
@@ -170,14 +171,14 @@ class Site:
         return True
 
     def restore_backup(self, now: float) -> None:
-        """Take the copy for the memory."""
+        """Replace the persistent state by the copy."""
         assert self.backup is not None
         self.state = self.backup
         self.state.restored_at = now
         self.save_backup()
 
     def stop(self, now: float, surviving_fraction: float = 0.0) -> None:
-        """End a life; only the memory stays, with a part of what was not safe yet."""
+        """Stop the agent process; keep the persistent state and part of the unsynced writes."""
         assert self.node is not None
         self.state.disk.save_leases(self.node.membership, now)
         self.process_run += 1
@@ -189,7 +190,7 @@ class Site:
         self.timer_at = NEVER
         disk, broker = self.state.disk, self.broker
         disk.crash(surviving_fraction)
-        if not self.is_durable:  # else the broker keeps the agent's session
+        if not self.is_durable:  # otherwise the broker keeps the agent's session
             disk.clear_inbox()
             broker.withdraw(list(broker.granted))
             broker.session_queue.clear()
@@ -198,10 +199,10 @@ class Site:
 
 
 class IdentityAllocator:
-    """Which ids and keys nodes get: the place itself as in the papers, or drawn from the seed."""
+    """Assigns node ids and keys: the place itself as in the papers, or drawn from the seed."""
 
     def __init__(self, seed: int, places: int, shuffle: bool) -> None:
-        """Give every place its first id."""
+        """Assign every place its first id."""
         self._seed = seed
         self._shuffle = shuffle
         self._rng = random.Random(f"{seed} ids")
@@ -215,7 +216,7 @@ class IdentityAllocator:
         return self._rng.sample(self._id_range, places) if self._shuffle else self._id_range
 
     def new_id(self) -> NodeId:
-        """Return an id that no node ever had. Drawn ids may be smaller than all others."""
+        """Return an unused id. Drawn ids may be smaller than all others."""
         number = len(self._used)
         while number in self._used:
             number = self._rng.randrange(10 * len(self._used)) if self._shuffle else number + 1

@@ -1,4 +1,4 @@
-"""What an agent is subscribed to at its own broker: asked for, granted, lost, and made again."""
+"""The agents' subscriptions at their own brokers: requested, granted, lost and renewed."""
 
 from collections.abc import Callable
 
@@ -9,18 +9,19 @@ from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import Site
 
 RESUBSCRIBE_DELAY_S = 0.01
-"Seconds until the agent of a restarted broker has its own subscriptions again."
+"""Seconds until the agent of a restarted broker has renewed its subscriptions."""
 
 HandleBrokerEvent = Callable[[Site, int, events.Event], None]
 
 
 class SimulatedSubscriptions:
-    """Performs what nodes want of their brokers. A broker that refuses its agent is asked later."""
+    """Performs the subscription effects of nodes; waits while a broker refuses its agent."""
 
     def __init__(
         self, scheduler: Scheduler, broker_s: float, handle_broker_event: HandleBrokerEvent
     ) -> None:
-        """`broker_s`: one way; `hear` tells an agent, in one of its lives, what its broker says."""
+        """`broker_s` is the one-way delay; `hear` passes a broker's response to an agent
+        process."""
         self._scheduler = scheduler
         self._broker_s = broker_s
         self._handle_broker_event = handle_broker_event
@@ -30,8 +31,8 @@ class SimulatedSubscriptions:
         }
 
     def restore_all(self, site: Site, then: Callable[[Site], None]) -> None:
-        """A broker has lost its agent's subscriptions: soon the agent, if it is there, makes them
-        again, and is told so."""
+        """Renew the agent's subscriptions after the broker lost them, and report it to the
+        agent."""
         granted = list(site.broker.granted)
         site.broker.withdraw(granted)
         self._scheduler.after(
@@ -42,7 +43,7 @@ class SimulatedSubscriptions:
         self, site: Site, process_run: int, filters: list[str], then: Callable[[Site], None]
     ) -> None:
         if site.process_run != process_run or site.node is None:
-            return  # it will when it starts
+            return  # the agent subscribes when it starts
         if not self._postpone_if_refused(site, self._restore_granted, process_run, filters, then):
             site.broker.grant(filters)
             then(site)
@@ -76,7 +77,7 @@ class SimulatedSubscriptions:
     def _postpone_if_refused(
         self, site: Site, retry: Callable[..., None], *arguments: object
     ) -> bool:
-        """Ask again when the broker lets its agent in; say whether it does not yet."""
+        """Retry when the broker accepts its agent; return whether it refuses it now."""
         waits = self._scheduler.now < site.broker.refuses_until
         if waits:
             self._scheduler.at(site.broker.refuses_until, retry, site, *arguments)

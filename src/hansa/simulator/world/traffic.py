@@ -1,4 +1,4 @@
-"""What crossed the links: frames and bytes by kind. One look at every frame that is sent."""
+"""Frames and bytes sent over all links, by frame type."""
 
 from zlib import crc32
 
@@ -10,12 +10,10 @@ from hansa.protocol.wire.frames import AnyFrame, SequencedFrame
 
 _encoder = msgspec.msgpack.Encoder()
 _FORMAT_BYTES = 1
-"What `wire` puts before a control frame."
+"""Bytes that the codec puts before a control frame."""
 
 
 class TrafficCounter:
-    """Counts and sizes of all frames of a run."""
-
     __slots__ = (
         "_bytes",
         "_last_checksum",
@@ -26,11 +24,11 @@ class TrafficCounter:
     )
 
     def __init__(self, wire_bytes: bool) -> None:
-        """Start at zero. With `wire_bytes`, frames are really encoded and checked."""
+        """With `wire_bytes`, frames are really encoded and checked."""
         self._encodes_frames = wire_bytes
         self._frames: dict[type, int] = {}
         self._bytes: dict[type, int] = {}
-        # A flood sends one frame over many links, one after the other: measure it once.
+        # A flood sends one frame over many links in a row: measure it once.
         self._last_frame: object = None
         self._last_size = 0
         self._last_checksum = 0
@@ -48,7 +46,7 @@ class TrafficCounter:
         return self._last_size, self._last_checksum
 
     def _encode(self, frame: AnyFrame | Publication) -> bytes:
-        """Return bytes of the right size; `wire.encode` checks every rule, which takes longer."""
+        """Return bytes of the right size; the codec checks every rule and takes longer."""
         if self._encodes_frames:
             return codec.encode(frame)
         if type(frame) is Publication:
@@ -56,21 +54,21 @@ class TrafficCounter:
         return _encoder.encode(frame)
 
     def control_frames(self) -> dict[str, int]:
-        """Return how many control frames of each kind were sent."""
+        """Return the number of control frames by type."""
         return _by_name(self._frames)
 
     def control_bytes(self) -> dict[str, int]:
-        """Return how many bytes the control frames of each kind had."""
+        """Return the bytes of control frames by type."""
         return _by_name(self._bytes)
 
     @property
     def data_frames(self) -> int:
-        """Copies of publications."""
+        """Copies of publications sent."""
         return self._frames.get(Publication, 0)
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of the copies of publications."""
+        """Bytes of copies of publications."""
         return self._bytes.get(Publication, 0)
 
 

@@ -1,7 +1,7 @@
-"""What happened, in order: lines that a person can read, and one hash of it all.
+"""The transcript of a run: readable lines, and one hash of everything.
 
-A line is `  0.0123 n3 CoreElected(group='a/#', core=1)`: virtual seconds, place, what. Frames are
-not lines, there are too many, but each goes into the hash with its time, ends, size and content.
+A line is ` 0.0123 n3 CoreElected(group='a/#', core=1)`: virtual seconds, place, event. Frames are
+too many for lines, but the hash covers each with its time, ends, size and content.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 TranscriptListener = Callable[[float, int | None, object], None]
-"""Told of all that becomes a line: when, at which place (None: the world), what."""
+"""Called for every line: time, place (None for the world), event."""
 
 _FRAME = struct.Struct("<dIIII")
 _BUFFER_BYTES = 1 << 16
@@ -19,7 +19,7 @@ _BUFFER_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class MessagePublished:
-    """A client published something; its number is unique in the run."""
+    """A client published a message; its number is unique in the run."""
 
     number: int
     topic: str
@@ -36,25 +36,22 @@ class MessageDelivered:
 
 
 class Transcript:
-    """The record of one run."""
-
     __slots__ = ("_buffer", "_formats", "_hash", "_listener")
 
     def __init__(self, listener: TranscriptListener | None = None) -> None:
-        """Start empty. `listen` is told what becomes a line."""
+        """`listen` is called for every line."""
         self._hash = hashlib.blake2b(digest_size=16)
         self._buffer = bytearray()
         self._formats: dict[type, Callable[[object], str]] = {}
         self._listener = listener
 
     def add_line(self, now: float, place: int | None, what: object) -> None:
-        """Note something worth a line."""
         self._buffer += format_line(now, place, self._text(what)).encode()
         if self._listener:
             self._listener(now, place, what)
 
     def add_frame(self, now: float, ends: tuple[int, int], size: int, checksum: int) -> None:
-        """Note a frame that is sent from one place to another."""
+        """Add a frame sent from one place to another to the hash."""
         self._buffer += _FRAME.pack(now, ends[0], ends[1], size, checksum)
         if len(self._buffer) > _BUFFER_BYTES:
             self._flush()
@@ -69,7 +66,7 @@ class Transcript:
         self._buffer.clear()
 
     def _text(self, what: object) -> str:
-        """Return `repr(what)`, faster: a large federation has news by the million."""
+        """Return `repr(what)`, faster: a large federation has millions of lines."""
         if isinstance(what, str):
             return what
         kind = type(what)
@@ -79,12 +76,11 @@ class Transcript:
 
 
 def format_line(now: float, place: int | None, text: str) -> str:
-    """Return one line of a transcript."""
     return f"{now:10.4f} {'--' if place is None else f'n{place}'} {text}\n"
 
 
 def _make_formatter(kind: type) -> Callable[[object], str]:
-    """Return a function that does what the `repr` of this dataclass or struct does."""
+    """Return a function equivalent to the `repr` of this dataclass or struct."""
     names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
     template = f"{kind.__name__}({', '.join(f'{name}=%r' for name in names)})"
     if not names:

@@ -1,7 +1,7 @@
-"""The shell around all nodes of a run: it feeds them events, performs their effects, keeps time.
+"""The shell around all nodes of a run: passes events, performs effects, keeps time.
 
-`post` is the whole of it: the same six lines as the live agent's driver. What is done *to* the
-world is in `director`, what is watched in `watcher`; nothing here judges.
+`handle_event` is its core, as in the live agent's driver. `action_executor` changes the world,
+`hooks` observe it; the world checks nothing itself.
 """
 
 import random
@@ -33,21 +33,21 @@ from hansa.simulator.world.transcript import (
 )
 
 TIMERS_PER_INSTANT_MAX = 1_000
-"A node that asks for so many timers in one moment does not move its deadline."
+"""A node that asks for this many timers at one time does not advance its deadline."""
 
 _QUIET_FRAMES = (Heartbeat, FrameAck, Publication)
-"Frames that say nothing new about who is there and who is core."
+"""Frames without news about membership or cores."""
 
 _QUIET_NOTIFICATIONS = (orders.Duplicate, orders.Dropped, orders.Ignored)
 
 
 class World:
-    """All places of a run, with the network between them."""
+    """All sites of a run, and the network between them."""
 
     def __init__(
         self, options: SimulationOptions, listener: TranscriptListener | None = None
     ) -> None:
-        """Build all places; nothing runs yet."""
+        """Build all sites; nothing runs yet."""
         self.options = options
         self.scheduler = Scheduler()
         self.transcript = Transcript(listener)
@@ -62,7 +62,7 @@ class World:
         self.event_count = 0
         self.duplicates_dropped = 0
         self.topology_version = 0
-        """Counts what may have changed who can reach whom."""
+        """Incremented when reachability may have changed."""
         self._broker_delay = options.links.broker_delay_ms / 1000
         self._observe_s = options.links.observe_delay_ms / 1000
         self._places_by_topic: dict[str, tuple[int, ...]] = {}
@@ -115,11 +115,11 @@ class World:
         return self.scheduler.now
 
     def set_hooks(self, hooks: Iterable[Hooks]) -> None:
-        """Call these from now on, and no others."""
+        """Replace the hooks."""
         self.hooks = HookCallbacks(hooks)
 
     def add_site(self, state: PersistentState) -> Site:
-        """Add one place, not linked to any other."""
+        """Add a site without links."""
         place = len(self.sites)
         site = Site(place, state, self.options.node_name(place), self.options.node_capacity(place))
         if self.options.disk:
@@ -130,15 +130,16 @@ class World:
     def report_disturbance(
         self, what: str, fault: bool = True, places: tuple[int, ...] = ()
     ) -> None:
-        """Tell the watchers that the federation now has to adapt, there above all."""
+        """Report to the hooks that the federation has to adapt, mainly at these places."""
         self.topology_version += fault
         for call in self.hooks.on_disturbance:
             call(what, fault, places)
 
-    # ------------------------------------------------------------ the life of an agent
+    # ------------------------------------------------------------ agent processes
 
     def start_agent(self, site: Site) -> None:
-        """Start an agent: it dials its links and learns what its broker's clients want."""
+        """Start an agent: it dials its links and learns the subscriptions of its broker's
+        clients."""
         site.start(self.options.protocol, self.now, durable=self.options.disk is not None)
         self.topology_version += 1
         for call in self.hooks.on_agent_started:
@@ -153,13 +154,13 @@ class World:
         self._reschedule_timer(site)
 
     def connect_agent(self, site: Site) -> None:
-        """Connect an agent with its broker, if both are there and the broker does not refuse."""
+        """Connect an agent to its broker, unless one is down or the broker refuses."""
         broker = site.broker
         if site.node is not None and not broker.is_connected and self.now >= broker.refuses_until:
             self.delivery.reconnect(site)
 
     def stop_agent(self, site: Site, notify_peers: bool) -> None:
-        """End an agent. If `tell`, its kernel closes its connections."""
+        """Stop an agent. With `tell`, its kernel closes its connections."""
         if site.node is None:
             return
         site.stop(self.now, self._partial_write_rng.random() if self._partial_write_rng else 0.0)
@@ -169,7 +170,7 @@ class World:
             call(site)
 
     def resume_agent(self, site: Site, process_run: int) -> None:
-        """Let a suspended agent go on: first with what waited for it."""
+        """Resume a suspended agent, first with the calls that were due."""
         if site.process_run != process_run or not site.is_frozen:
             return
         site.is_frozen = False
@@ -181,10 +182,11 @@ class World:
         self._reschedule_timer(site)
 
     def restart_agent(self, site: Site, process_run: int, with_state: bool) -> None:
-        """Start an agent that was stopped in that life, unless somebody else did."""
+        """Restart an agent that was stopped in that process run, unless it was restarted
+        already."""
         if site.node is not None or site.process_run != process_run:
             return
-        if not with_state:  # it has another name at its broker, too
+        if not with_state:  # it also has a new client id at its broker
             self.delivery.lose_session(site)
             site.broker.withdraw(list(site.broker.granted))
             site.identity_count += 1
@@ -194,10 +196,10 @@ class World:
             )
         self.start_agent(site)
 
-    # ------------------------------------------------------------ the loop
+    # ------------------------------------------------------------ event loop
 
     def handle_event(self, site: Site, event: events.Event) -> None:
-        """Let a node handle an event, and perform what it wants."""
+        """Let a node handle an event and perform its effects."""
         node = site.node
         if node is None:
             return
@@ -212,13 +214,12 @@ class World:
         for effect in effects:
             handlers.get(type(effect), self._report_notification)(site, effect)
             if site.node is not node:
-                return  # it had to stop: what else it wanted is void
+                return  # the agent was stopped: its other effects are void
         deadline = site.deadline = node.next_deadline()
         if deadline is not None and deadline < site.timer_at:
             self._schedule_timer(site, deadline)
 
     def _handle_link_event(self, host: NetworkHost, event: LinkEvent) -> None:
-        """Something happened on a link."""
         site = self.sites[host.place]
         if type(event) is events.FrameReceived:
             if self.options.encode_frames:
@@ -230,24 +231,24 @@ class World:
         self.handle_event(site, event)
 
     def _schedule_timer(self, site: Site, deadline: float) -> None:
-        """Plan to look at the node when its deadline comes."""
+        """Schedule a check at the node's deadline."""
         site.timer_at = max(deadline, self.now)
         self.scheduler.at(site.timer_at, self._on_timer, site, site.process_run, site.timer_at)
 
     def _reschedule_timer(self, site: Site) -> None:
-        """Plan for a node that has handled nothing just now, unless that is planned already."""
+        """Schedule a check for a node that handled no event just now, unless one is scheduled."""
         if site.node is not None:
             deadline = site.deadline = site.node.next_deadline()
             if deadline is not None and deadline < site.timer_at:
                 self._schedule_timer(site, deadline)
 
     def _on_timer(self, site: Site, process_run: int, scheduled_at: float) -> None:
-        """A planned look: fire the timer if the deadline is still that, else plan again."""
+        """Fire the timer if the deadline has passed, otherwise schedule again."""
         if site.process_run != process_run or site.timer_at != scheduled_at:
             return
         site.timer_at = NEVER
         if site.is_frozen:
-            return  # thawing plans anew
+            return  # resuming schedules again
         assert site.node is not None
         deadline = site.deadline
         if deadline is not None and deadline <= self.now:
@@ -273,7 +274,7 @@ class World:
         assert type(effect) is orders.Send
         end = site.link_ends.get(effect.link)
         if end is None:
-            return  # it ended meanwhile; the news of that is on its way to the node
+            return  # the session has ended; the node will be notified
         frame = effect.frame
         if type(frame) is Publication and self.network.is_window_full(end):
             self._report_notification(
@@ -294,7 +295,7 @@ class World:
         self.network.send(end, codec.encode(frame) if self.options.encode_frames else frame)
 
     def _report_control_frame(self, site: Site, end: LinkEnd, frame: object) -> None:
-        """A node says something new; what it only sends again, nobody needs to look at."""
+        """Report control frames with new content; retransmissions are skipped."""
         if type(frame) is SequencedFrame:
             if frame.sequence <= end.highest_sequence:
                 return
@@ -312,7 +313,7 @@ class World:
             self.network.close_end(end)
 
     def _handle_broker_event(self, site: Site, process_run: int, event: events.Event) -> None:
-        """Something comes from the broker, for the agent that ran when it left."""
+        """Handle an event of the broker, if the agent process still runs."""
         if site.process_run == process_run:
             if type(event) is not events.ClientPublished:
                 self._report_state_change(site)
@@ -323,7 +324,7 @@ class World:
         self._pass_to_broker(site, effect.publication)
 
     def _pass_to_broker(self, site: Site, publication: Publication) -> None:
-        """Publish at the broker, now or when what has to be stored before it is there."""
+        """Publish at the broker, now or after earlier retained publications."""
         if publication.qos:
             self.delivery.receive_copy(site, publication)
         elif publication.retain:
@@ -334,13 +335,13 @@ class World:
             self._give(site, publication)
 
     def _give(self, site: Site, publication: Publication) -> None:
-        """Publish at QoS 0, if the broker is there."""
+        """Publish at QoS 0 if the broker is connected."""
         if not site.broker.is_connected:
             return
         if publication.retain:
             connection = site.broker.connection_count
             self.scheduler.after(self._broker_delay, self._store, site, connection, publication)
-        if publication.sequence:  # else it is only to be stored
+        if publication.sequence:  # otherwise it is only stored
             self._deliver_to_clients(site, publication, self.now + self._broker_delay)
 
     def _store(self, site: Site, connection: int, publication: Publication) -> None:
@@ -353,8 +354,8 @@ class World:
         self._report_notification(site, effect)
 
     def _release_to_clients(self, site: Site, publication: Publication) -> None:
-        """A broker stores what its agent has published at QoS 1 or 2, and gives it to clients; what
-        the agent had asked for is only to be stored. One of QoS 0 has waited for those before."""
+        """Store an agent's QoS 1 or 2 publication at the broker and deliver it to clients; a
+        requested retained message is only stored. One of QoS 0 had to wait for earlier ones."""
         if not publication.qos:
             self._give(site, publication)
             return
@@ -384,7 +385,6 @@ class World:
         self._report_notification(site, effect)
 
     def _report_notification(self, site: Site, effect: Effect) -> None:
-        """Note news."""
         self.transcript.add_line(self.scheduler.now, site.place, effect)
         if type(effect) not in _QUIET_NOTIFICATIONS:
             self._report_state_change(site)
@@ -394,19 +394,18 @@ class World:
     # ------------------------------------------------------------ clients
 
     def subscribe(self, site: Site, name: str) -> None:
-        """A client subscribes."""
         self._places_by_topic.clear()
         if site.broker.subscribe(name):
             self._report_interest_change(site, (name,), ())
 
     def unsubscribe(self, site: Site, name: str) -> None:
-        """A client takes a subscription back."""
         self._places_by_topic.clear()
         if site.broker.unsubscribe(name):
             self._report_interest_change(site, (), (name,))
 
     def _report_initial_interest(self, site: Site, process_run: int) -> None:
-        """The observer of an agent that has started knows what clients want, be it nothing."""
+        """Report the subscriptions of clients to an agent that has started, even if there are
+        none."""
         if site.process_run == process_run:
             site.is_interest_known = True
             self._handle_broker_event(
@@ -416,7 +415,7 @@ class World:
     def _report_interest_change(
         self, site: Site, added: tuple[str, ...], removed: tuple[str, ...]
     ) -> None:
-        """The agent's observer sees what clients want now, if an agent runs."""
+        """Report the current subscriptions of clients, if an agent runs."""
         if site.is_interest_known:
             site.interest_reported_at = self.now + self._broker_delay
             event = events.InterestChanged(added, removed)
@@ -425,7 +424,7 @@ class World:
             )
 
     def publish(self, site: Site, topic: str, size: int, qos: int, retain: bool) -> None:
-        """A client publishes; the agent sees it if it is subscribed to it."""
+        """Publish for a client; the agent gets it if it is subscribed."""
         payload = self.ledger.next_payload(size)
         others = [place for place in self._subscribed_places(topic) if place != site.place]
         expected_places = tuple(place for place in others if self.sites[place].node is not None)
