@@ -1,6 +1,6 @@
-"""The deterministic shell: the same nodes as in the live agent, on virtual time and a seeded world.
+"""The deterministic shell: the nodes of the live agent, in virtual time and a seeded world.
 
-`run.simulate(options)` plays one run and returns a `Result`; a seed and the options are the whole
-run, bit for bit. A *place* is a number of the topology: one broker and the agent beside it. The
-agent's node has a NodeId, which changes when the agent loses its state; its place never does.
+`run.simulate(options)` runs a simulation and returns a `SimulationResult`; options and seed
+determine it bit for bit. A *place* is the index of a site in the topology: one broker and its
+agent. A node's NodeId changes when the agent loses its state; its place never does.
 """

@@ -1,7 +1,7 @@
-"""What can be done to a simulated federation, as values: the words of every script.
+"""The actions of a simulation, as values.
 
-Scenarios, random faults and workloads all become steps of one schedule, so whatever went wrong in
-a random run can be written down as a script. Nodes are named by their place in the topology.
+Scenarios, random faults and workloads all become one schedule of actions, so any random run can be
+written as a script. Nodes are named by their place in the topology.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAction:
-    """Something that is done to the federation."""
+    """Base of all actions."""
 
 
 # ---------------------------------------------------------------- clients
@@ -26,7 +26,7 @@ class ClientSubscribe(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class ClientUnsubscribe(SimulatedAction):
-    """A client takes back one subscription; nothing happens if there is none."""
+    """A client removes one subscription, if there is one."""
 
     node: int
     filter: str
@@ -50,7 +50,7 @@ class ClientPublish(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class CutLink(SimulatedAction):
-    """Cut a link so that both ends learn of it at once: a closed connection."""
+    """Close a link's connection; both ends learn of it at once."""
 
     a: int
     b: int
@@ -58,7 +58,7 @@ class CutLink(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class CutSilently(SimulatedAction):
-    """Swallow all that is sent over a link, both ways: nobody is told."""
+    """Lose everything sent over a link, without notice."""
 
     a: int
     b: int
@@ -66,7 +66,7 @@ class CutSilently(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class CutOneWay(SimulatedAction):
-    """Swallow what `a` sends to `b`; the other direction works."""
+    """Lose everything that `a` sends to `b`; the other direction works."""
 
     a: int
     b: int
@@ -82,19 +82,19 @@ class RestoreLink(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class Partition(SimulatedAction):
-    """Swallow all that is sent between nodes of different sides; others keep their links."""
+    """Lose everything sent between nodes of different sides; other nodes keep their links."""
 
     sides: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HealAll(SimulatedAction):
-    """Undo all cuts and partitions, and let frozen nodes go on. Dead nodes stay dead."""
+    """Undo all cuts and partitions and resume suspended agents. Stopped agents stay stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddLink(SimulatedAction):
-    """Configure one more link; it is dialled like all others."""
+    """Add a link to the configuration; it is dialled like all others."""
 
     a: int
     b: int
@@ -110,7 +110,7 @@ class RemoveLink(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class FlapLink(SimulatedAction):
-    """Cut and mend a link again and again, so many times per second, for so long."""
+    """Cut and restore a link repeatedly, `per_s` times per second, for a while."""
 
     a: int
     b: int
@@ -130,14 +130,14 @@ class CrashAgent(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class PowerOff(SimulatedAction):
-    """Cut an agent's power: silence."""
+    """Switch an agent's machine off: its neighbours get no notice."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class FreezeAgent(SimulatedAction):
-    """Suspend an agent for a while. What arrives meanwhile waits in its kernel."""
+    """Suspend an agent for a while. Data that arrives meanwhile waits in its kernel."""
 
     node: int
     seconds: float
@@ -145,7 +145,7 @@ class FreezeAgent(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class StallDisk(SimulatedAction):
-    """Let an agent's disk finish no sync for a while; the agent runs on."""
+    """Let no sync of an agent's disk complete for a while; the agent runs on."""
 
     node: int
     seconds: float
@@ -153,14 +153,14 @@ class StallDisk(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class FailDisk(SimulatedAction):
-    """Let an agent's disk finish no sync any more, until the agent is started again."""
+    """Let no sync of an agent's disk complete until the agent is restarted."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetClock(SimulatedAction):
-    """Set a machine's clock forward, or back if it is below 0; agents read it when they start."""
+    """Move a machine's clock forward, or back if negative; agents read it when they start."""
 
     node: int
     seconds: float
@@ -168,7 +168,7 @@ class SetClock(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class RefuseAgent(SimulatedAction):
-    """Let a broker hang up on its agent and refuse it for a while. It keeps the session."""
+    """Let a broker disconnect its agent and refuse it for a while. It keeps the session."""
 
     node: int
     seconds: float
@@ -176,10 +176,10 @@ class RefuseAgent(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class RestartAgent(SimulatedAction):
-    """Start an agent again, killing it first if it runs.
+    """Restart an agent, killing it first if it runs.
 
-    With its state it has the same key and the next incarnation; without, a new key and id.
-    Its broker ran on: the clients' subscriptions are there and the observer reports them again.
+    With its state it keeps its key and takes the next incarnation; without, it gets a new key and
+    id. Its broker runs on: the clients' subscriptions remain, and the observer reports them again.
     """
 
     node: int
@@ -188,33 +188,33 @@ class RestartAgent(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class BackUpState(SimulatedAction):
-    """Copy an agent's state, to be put back later."""
+    """Copy an agent's state, for a later roll-back."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class RollBackState(SimulatedAction):
-    """Kill an agent, put the last copy of its state in the place of what it has, and start it. It
-    cannot see that this is a copy."""
+    """Kill an agent, replace its state by the last copy, and start it. It cannot see that the state
+    is a copy."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestartBroker(SimulatedAction):
-    """Restart a broker that keeps nothing: the clients' subscriptions are lost, the agent's own
-    are made again by its shell."""
+    """Restart a broker without persistence: the clients' subscriptions are lost; the agent renews
+    its own."""
 
     node: int
     return_s: float | None = None
-    """Seconds until the clients are back and subscribe as before; None if they never are."""
+    """Seconds until the clients reconnect and subscribe as before; None for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloneNode(SimulatedAction):
-    """Start a copy of a node, with its key, at a new place that is linked to `near`; it is stopped
-    a few seconds later."""
+    """Start a copy of a node, with its key, at a new place linked to `near`; it is stopped a few
+    seconds later."""
 
     node: int
     near: int
@@ -222,8 +222,6 @@ class CloneNode(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledAction:
-    """One action and its time."""
-
     at_s: float
     """Virtual seconds after the start."""
     action: SimulatedAction
@@ -256,12 +254,12 @@ _SCRIPT_FORMATS: dict[type[SimulatedAction], str] = {
 
 
 def affected_places(action: SimulatedAction) -> tuple[int, ...]:
-    """Return the places that an action names; none if it is about more than two."""
+    """Return the places that an action names; none if it concerns more than two."""
     return tuple(getattr(action, name) for name in _PLACE_FIELDS if hasattr(action, name))
 
 
 def describe_action(action: SimulatedAction, label: Callable[[int], str] = str) -> str:
-    """Return an action in the words of a script, as `hansa simulate --at` reads them."""
+    """Return an action in the format of `hansa simulate --at`."""
     match action:
         case Partition(sides):
             return "partition " + "|".join(",".join(map(label, side)) for side in sides)

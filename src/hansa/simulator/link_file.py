@@ -1,9 +1,9 @@
-"""The file behind `file:PATH`: the links of a real network, written down by a person.
+"""The file behind `file:PATH`: the links of a real network.
 
-Two forms: JSON `{"links": [[0, 1], …]}`, or one link per line, `0-1` or `paris london`, with
-comments after `#`. Nodes are numbers or names, and names leave out what has a meaning where nodes
-are named: `cut paris-london`, `silence paris>london`, `partition paris,oslo|london`, `paris:a/b`.
-Every complaint says where and what to write.
+Two formats: JSON `{"links": [[0, 1], …]}`, or one link per line, `0-1` or `paris london`, with
+comments after `#`. Nodes are numbers or names. Names must not contain characters with a meaning in
+actions: `cut paris-london`, `silence paris>london`, `partition paris,oslo|london`, `paris:a/b`.
+Every error names the place and the remedy.
 """
 
 import json
@@ -13,12 +13,12 @@ from pathlib import Path
 from hansa.errors import UsageError
 
 FILE_CHARS_MAX = 16_000_000
-"Characters of a file: more than the largest topology needs."
+"""Largest file in characters: more than the largest topology needs."""
 
 FORBIDDEN_IN_NAMES = frozenset("-:,|>")
 
 NamedLink = tuple[str, str]
-"The two ends of a link, as written."
+"""The two ends of a link, as written."""
 
 
 def read_links(path: Path) -> list[NamedLink]:
@@ -36,7 +36,7 @@ def read_links(path: Path) -> list[NamedLink]:
 def number_nodes(path: str, ends: Sequence[NamedLink]) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return names by number, if there are names, and numbers by name.
 
-    Names are numbered in the order in which they appear. Numbers stay what they are.
+    Names are numbered in order of appearance. Numbers stay unchanged.
     """
     names = list(dict.fromkeys(end for link in ends for end in link))
     if not all(_is_number(name) for name in names):

@@ -1,4 +1,4 @@
-"""Everything that decides a run: one frozen record, with units. The same options are the same run.
+"""The options of a run, immutable and with units. Equal options give equal runs.
 
 Times are virtual seconds after the start unless a name says milliseconds.
 """
@@ -11,47 +11,47 @@ from hansa.simulator.actions import ScheduledAction
 from hansa.simulator.topologies import Topology
 
 PAYLOAD_BYTES_MIN = 8
-"Bytes of a payload: fewer could not tell one publication from another."
+"""Smallest payload: it must hold a unique number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """What links and brokers do to what they carry.
+    """Delays and losses of links and brokers.
 
-    Links are streams, as TCP: whole and in order, late at worst. Any of `loss`, `duplicate` and
-    `reorder` above 0 makes them datagram links, and the nodes are told so.
+    Links are streams like TCP: reliable and in order, at worst late. Any of `loss`, `duplicate` and
+    `reorder` above 0 makes them datagram links, which the nodes know.
     """
 
     delay_ms: float = 1.0
     """One way."""
     jitter_ms: float = 0.0
-    """Added to each frame's delay, evenly from 0 to this."""
+    """Added to each frame's delay, uniformly from 0 to this."""
     loss: float = 0.0
-    """Part of the frames that never arrive, 0 to 1."""
+    """Fraction of frames that never arrive, 0 to 1."""
     duplicate: float = 0.0
-    """Part of the frames that arrive twice."""
+    """Fraction of frames that arrive twice."""
     reorder: float = 0.0
-    """Part of the frames that are held back for up to ten times the delay."""
+    """Fraction of frames that are delayed by up to ten times the delay."""
     delays_ms: tuple[tuple[int, int, float], ...] = ()
-    """(a, b, one-way delay) for links that differ from `delay_ms`."""
+    """(a, b, one-way delay) of links that differ from `delay_ms`."""
     close_delay_ms: float = 0.0
-    """How long the kernel of either end takes to report a closed connection."""
+    """Time until the kernel of either end reports a closed connection."""
     frames_in_flight_max: int = 0
-    """Frames under way on a stream, one way, beyond which publications are dropped; 0 for any."""
+    """Frames in flight on a stream, per direction, above which publications are dropped; 0 for no
+    limit."""
     redial_wait_s: tuple[float, float] = (0.1, 1.0)
-    """Least and longest wait before a link that is down is dialled again."""
+    """Shortest and longest wait before a down link is dialled again."""
     broker_delay_ms: float = 0.1
-    """One way between a broker and its agent or its clients; a grant takes two."""
+    """One way between a broker and its agent or clients; a SUBACK takes two."""
     observe_delay_ms: float = 0.1
-    """Until an agent that has started knows what its broker's clients want."""
+    """Delay until a started agent knows the subscriptions of its broker's clients."""
 
     @property
     def is_ordered(self) -> bool:
-        """Whether links keep frames whole and in order."""
+        """Whether links are reliable and ordered."""
         return not (self.loss or self.duplicate or self.reorder)
 
     def __post_init__(self) -> None:
-        """Refuse what no network does."""
         for name in ("loss", "duplicate", "reorder"):
             _require(0 <= getattr(self, name) < 1, f"{name} must be from 0 to below 1")
         for name in (
@@ -69,23 +69,23 @@ class LinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class DiskOptions:
-    """The disks of the agents. With them, brokers keep the agents' sessions."""
+    """The disks of the agents. With disks, brokers keep the agents' sessions."""
 
     sync_ms: float = 0.5
-    """Until what was written is safe, and until what was asked for is read."""
+    """Duration of a sync, and of a read."""
     journal_max: int = 1_000_000
     """Publications that a journal keeps."""
     broker_queue_max: int = 100_000
-    """Publications that a broker keeps for its agent; more are dropped, as brokers do."""
+    """Publications that a broker queues for its agent; more are dropped."""
     inbox_max: int = 100_000
-    """Publications of others that an agent keeps for its broker; more wait, and are not safe."""
+    """Publications of other nodes that an agent keeps for its broker; more wait, and are not
+    durable."""
     in_flight_max: int = 20
-    """Publications that a broker lets its agent have under way into it at once."""
+    """Publications that an agent may have in flight to its broker."""
     partial_writes: bool = False
-    """Whether a crash leaves some of what was not safe yet, and not always nothing."""
+    """Whether a crash may leave part of the unsynced writes on disk."""
 
     def __post_init__(self) -> None:
-        """Refuse disks that nobody has."""
         _require(self.sync_ms >= 0, "sync_ms must not be negative")
         _require(self.journal_max >= 1, "journal_max must be at least 1")
         _require(self.broker_queue_max >= 1, "broker_queue_max must be at least 1")
@@ -95,7 +95,7 @@ class DiskOptions:
 
 @dataclass(frozen=True, slots=True)
 class FaultCounts:
-    """How many faults of each kind strike at random during the traffic phase."""
+    """The number of random faults of each kind during the traffic phase."""
 
     cuts: int = 0
     silent_cuts: int = 0
@@ -106,27 +106,26 @@ class FaultCounts:
     power_offs: int = 0
     freezes: int = 0
     stalls: int = 0
-    """Disks that finish no sync for a while."""
+    """Disks whose syncs do not complete for a while."""
     disk_failures: int = 0
-    """Disks that finish none until their agent is started again."""
+    """Disks whose syncs do not complete until their agent is restarted."""
     clock_jumps: int = 0
-    """Clocks of machines that are set up to an hour forward or back."""
+    """Clocks that are moved by up to an hour, forward or back."""
     refusals: int = 0
-    """Brokers that hang up on their agent, and let it in again after a while."""
+    """Brokers that disconnect their agent and refuse it for a while."""
     lossy_restarts: int = 0
-    """Crashes after which the agent comes back without its state."""
+    """Crashes after which the agent restarts without its state."""
     broker_restarts: int = 0
     link_changes: int = 0
-    """Links added or removed for good."""
+    """Links added or removed permanently."""
     clones: int = 0
     """Copies of agents that run beside them for a few seconds."""
     roll_backs: int = 0
-    """Agents in the place of whose state an older copy of it is put."""
+    """Agents whose state is replaced by an older copy."""
     outage_s: tuple[float, float] = (0.2, 4.0)
-    """Least and longest time until a cut is mended, a dead agent restarted, a frozen one thawed."""
+    """Shortest and longest time until a fault ends."""
 
     def __post_init__(self) -> None:
-        """Refuse negative counts."""
         for field_ in fields(self):
             value = getattr(self, field_.name)
             _require(
@@ -138,27 +137,26 @@ class FaultCounts:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What clients do by themselves, besides the schedule."""
+    """Random clients, in addition to the schedule."""
 
     subscribers: int = 0
-    """Subscriptions made at random places in the first second, each to a filter of `filters`."""
+    """Subscriptions made at random places in the first second, each to one of `filters`."""
     filters: tuple[str, ...] = ("plant/#",)
     publishers: int = 0
     """Places at which clients publish during the traffic phase."""
     topics: tuple[str, ...] = ("plant/temp",)
-    """Topics they publish to, one at random each time."""
+    """Topics of the publications, chosen at random."""
     rate: float = 10.0
     """Publications per second of each publisher."""
     payload_bytes: int = 64
     qos: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    """How often QoS 0, 1 and 2 are used, relative to each other."""
+    """Relative weights of QoS 0, 1 and 2."""
     churn: float = 0.0
-    """Subscriptions made or taken back per second, over all places, during the traffic phase."""
+    """Subscriptions made or removed per second, over all places, during the traffic phase."""
     publish_finally: bool = True
-    """Whether, in the final phase, every place publishes once to every topic."""
+    """Whether every place publishes once to every topic in the final phase."""
 
     def __post_init__(self) -> None:
-        """Refuse what no client can do."""
         _require(
             self.payload_bytes >= PAYLOAD_BYTES_MIN,
             f"payload_bytes must be at least {PAYLOAD_BYTES_MIN}",
@@ -174,32 +172,28 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """How long each part of a run takes; they follow each other in this order."""
+    """The durations of the phases of a run, in order."""
 
     warm_up_s: float = 5.0
     """Nodes start, links come up, clients subscribe."""
     traffic_s: float = 0.0
-    """Clients publish while random faults strike. At its end everything is healed."""
+    """Clients publish while random faults occur. At its end all faults are healed."""
     settle_s: float = 0.0
-    """No faults and no clients: the federation must get everything right."""
+    """Neither faults nor clients: the federation must converge."""
     final_s: float = 0.0
-    """Publications of which each must arrive exactly once."""
+    """Every publication of this phase must arrive exactly once."""
 
     @property
     def end_s(self) -> float:
-        """When the run ends."""
         return self.warm_up_s + self.traffic_s + self.settle_s + self.final_s
 
     def __post_init__(self) -> None:
-        """Refuse time that runs backwards."""
         for field_ in fields(self):
             _require(getattr(self, field_.name) >= 0, f"{field_.name} must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """One run."""
-
     topology: Topology
     protocol: ProtocolSettings = field(default_factory=ProtocolSettings)
     seed: int = 0
@@ -207,40 +201,39 @@ class SimulationOptions:
     workload: Workload = field(default_factory=Workload)
     faults: FaultCounts = field(default_factory=FaultCounts)
     schedule: tuple[ScheduledAction, ...] = ()
-    """What happens when, besides what `faults` and `workload` draw; in any order."""
+    """Actions in addition to `faults` and `workload`, in any order."""
     phases: Phases = field(default_factory=Phases)
     shuffle_ids: bool = False
-    """Whether node ids are drawn at random. Otherwise an id is the place, as in the papers."""
+    """Whether node ids are random. Otherwise the id is the place, as in the papers."""
     capacities: tuple[float, ...] = ()
-    """Capacity of each node, 1 for those that are not named."""
+    """Capacity per place, 1 by default."""
     start_spread_s: float = 0.0
     """Nodes start at random times from 0 to this."""
     late_places: tuple[int, ...] = ()
-    """Nodes that do not start then, but when a step of the schedule says so, for the first time."""
+    """Places whose agents start only when the schedule says so."""
     encode_frames: bool = False
-    """Whether every frame is encoded and decoded on its way. Slower; finds what objects hide."""
+    """Whether frames are encoded and decoded in transit. Slower; finds codec errors."""
     disk: DiskOptions | None = None
-    """Without one, all that survives a crash of an agent is its identity."""
+    """Without a disk only the identity of an agent survives a crash."""
     check_invariants: bool = True
-    """Whether every promise is checked all the time. Without, a run is faster and finds nothing."""
+    """Whether all invariants are checked all the time. Without checks a run is faster."""
 
     def node_name(self, place: int) -> str:
-        """Return what the node at a place is called; faults can add places."""
+        """Return the name of a place; faults can add places."""
         labels = self.topology.labels
         return labels[place] if place < len(labels) else f"n{place}"
 
     def node_capacity(self, place: int) -> float:
-        """Return the capacity of the node at a place."""
         return self.capacities[place] if place < len(self.capacities) else 1.0
 
     @property
     def has_partial_writes(self) -> bool:
-        """Whether a crash may leave some of what was not safe yet."""
+        """Whether a crash may leave part of the unsynced writes."""
         return self.disk is not None and self.disk.partial_writes
 
     @property
     def end_s(self) -> float:
-        """When the run ends: after the phases, and not before the last step of the schedule."""
+        """The end of the phases or the last action, whichever is later."""
         return max([self.phases.end_s, *(step.at_s for step in self.schedule)])
 
 

@@ -1,7 +1,7 @@
-"""Random faults: a fault mix and a seed become steps of a schedule.
+"""Random faults: turns fault counts and a seed into scheduled actions.
 
-Each kind draws from a stream of its own, so that one more crash does not move the partitions. All
-faults begin and end within the traffic phase; its last step heals what is left.
+Each kind has its own random stream, so one more crash does not change the partitions. All faults
+begin and end within the traffic phase; its last action heals the rest.
 """
 
 import random
@@ -40,7 +40,7 @@ CLOCK_JUMP_S = 3_600.0
 
 
 def random_faults(options: SimulationOptions) -> list[ScheduledAction]:
-    """Return the steps of all random faults, the one that heals everything last."""
+    """Return the actions of all random faults, ending with the one that heals everything."""
     faults = options.faults
     kinds: dict[str, tuple[int, Callable[[_FaultSampler], Iterator[ScheduledAction]]]] = {
         "cuts": (faults.cuts, _cut),
@@ -73,7 +73,7 @@ def random_faults(options: SimulationOptions) -> list[ScheduledAction]:
 
 
 class _FaultSampler:
-    """Draws times and victims for one kind of fault."""
+    """Draws times and targets for one kind of fault."""
 
     def __init__(self, options: SimulationOptions, name: str) -> None:
         self.rng = random.Random(f"{options.seed} faults {name}")
@@ -83,20 +83,19 @@ class _FaultSampler:
         self._end = self.start + options.phases.traffic_s
 
     def random_time(self) -> float:
-        """Return a moment in the traffic phase."""
+        """Return a time in the traffic phase."""
         return self.rng.uniform(self.start, self._end)
 
     def random_outage(self) -> tuple[float, float]:
-        """Return beginning and end of an outage within the traffic phase."""
+        """Return start and end of an outage within the traffic phase."""
         start = self.random_time()
         return start, min(start + self.rng.uniform(*self._outage_s), self._end)
 
     def random_node(self) -> int:
-        """Return any node."""
         return self.rng.randrange(self.topology.nodes)
 
     def random_link(self) -> tuple[int, int] | None:
-        """Return any link, in any direction; None if there are none."""
+        """Return a random link in a random direction; None if there are none."""
         if not self.topology.links:
             return None
         a, b = self.rng.choice(self.topology.links)
@@ -184,7 +183,7 @@ def _fail_disk(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
 
 
 def _set_clock(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
-    """It counts when an agent starts, so its machine starts it again."""
+    """Set the clock and restart the agent, which reads the clock only at its start."""
     start, end = sampler.random_outage()
     node = sampler.random_node()
     yield ScheduledAction(start, SetClock(node, sampler.rng.uniform(-CLOCK_JUMP_S, CLOCK_JUMP_S)))
@@ -204,7 +203,7 @@ def _restart_broker(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
 
 
 def _change_links(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
-    """Add a link between any two nodes, or remove one of the first links."""
+    """Add a link between any two nodes, or remove one of the initial links."""
     start = sampler.random_time()
     link = sampler.random_link()
     if link and sampler.rng.random() < 0.5:
@@ -220,7 +219,7 @@ def _clone(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
 
 
 def _roll_back(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
-    """Every other copy is from before the first publication."""
+    """Roll a state back; every other copy is older than the first publication."""
     node, put_back = sampler.random_node(), sampler.random_time()
     newest = put_back if sampler.rng.random() < 0.5 else sampler.start
     yield ScheduledAction(sampler.rng.uniform(0.0, newest), BackUpState(node))

@@ -48,10 +48,10 @@ FILTER, TOPIC = "plant/#", "plant/temp"
 SUBSCRIBERS, PUBLICATIONS = 3, 10
 DURATION_S = 10.0
 SUBSCRIPTION_INTERVAL_S = 0.5
-"""Between two explicit subscriptions, besides what the timers take."""
+"""Between two explicit subscriptions, in addition to the timers."""
 CAPACITY_MAX = 16
 FINAL_S = 2.0
-"""After faults, every node publishes to every topic once more and all must arrive."""
+"""After the faults every node publishes to every topic once more, and all must arrive."""
 
 NodeAndText = tuple[str, str]
 """A node, by number or name, and a topic or filter."""

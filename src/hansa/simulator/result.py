@@ -1,7 +1,6 @@
-"""What a run has shown: plain values that print, compare, and cross process boundaries.
+"""The result of a run: plain values that print, compare and cross process boundaries.
 
-Two runs of the same options give equal results and the same JSON, on any machine; only the wall
-clock, which is in neither, differs.
+Equal options give equal results and equal JSON on any machine; the wall-clock time is in neither.
 """
 
 import json
@@ -11,19 +10,20 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ConvergenceRecord:
-    """How long the federation took to get everything right after one disturbance."""
+    """Time to convergence after one disturbance."""
 
     after: str
-    """What happened: `start`, `crash 3`, `cut 0-1` …"""
+    """The disturbance: `start`, `crash 3`, `cut 0-1` …"""
     at_s: float
-    """When it happened, in virtual seconds."""
+    """Virtual seconds."""
     converged_s: float | None
-    """Seconds until all was right and stayed so until the next disturbance; None if never."""
+    """Seconds until the federation was converged and stayed so until the next disturbance; None if
+    never."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayStatistics:
-    """How long publications took from the publishing client to the receiving ones."""
+    """Delay from the publishing client to the receiving ones."""
 
     count: int
     mean: float
@@ -33,29 +33,27 @@ class DelayStatistics:
 
 @dataclass(frozen=True, slots=True)
 class GuaranteeSummary:
-    """What became of publications of QoS 1 and 2, counted per node to which they were promised."""
+    """Outcome of QoS 1 and 2 publications, counted per guaranteed receiver."""
 
     promised: int
-    """Where nothing that the promise needs was taken away before the end of the run."""
+    """Guaranteed deliveries whose preconditions held until the end of the run."""
     delivered: int
-    """Of these, those that came."""
+    """Of these, the delivered ones."""
     reported: int
-    """Of these, those that did not come, and the receiver or the origin said so, with reason."""
+    """Of these, the ones not delivered whose loss receiver or origin reported with a reason."""
     uncaptured: int
-    """Not promised: the publisher's broker lost them before its agent had them safe."""
+    """Not guaranteed: the publisher's broker lost them before its agent had them on disk."""
     gaps: int
-    """Reports of something that will never come."""
+    """Reports of publications that will never arrive."""
     repaired: int
-    """Deliveries that came from the journal of their origin."""
+    """Deliveries from the journal of their origin."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """One run."""
-
     seed: int
     topology: str
-    """Its word, such as `grid:3x3`, or its name."""
+    """Its specification such as `grid:3x3`, or its name."""
     nodes: int
     links: int
 
@@ -63,20 +61,20 @@ class SimulationResult:
     """After the start and after each disturbance, in order."""
 
     control_frames: dict[str, int]
-    """Frames sent, by kind. On datagram links a frame counts as the kind that it carries."""
+    """Frames sent, by type. On datagram links a frame counts as the type that it carries."""
     control_bytes: dict[str, int]
     frames_per_announcement_max: int
-    """The most frames that carried one announcement (core, incarnation, seq) over the links that
-    were up when it was made. Theorem 1 of Spohn 2020: at most twice the links."""
+    """The largest number of frames that carried one announcement (core, incarnation, seq) over the
+    links that were up when it was made. Theorem 1 of Spohn 2020: at most twice the links."""
 
     publications: int
-    """What clients published."""
+    """Publications of clients."""
     expected: int
-    """Pairs of a publication and another broker that wanted it and ran when it was published."""
+    """Pairs of a publication and another interested broker that was running."""
     delivered: int
     """Expected pairs that were delivered."""
     lost: int
-    """Expected pairs that were not."""
+    """Expected pairs that were not delivered."""
     duplicates_delivered: int
     """Deliveries of a publication to a broker that already had it."""
     duplicates_dropped: int
@@ -89,12 +87,12 @@ class SimulationResult:
     """The same by receiving node."""
 
     guaranteed: GuaranteeSummary | None
-    """None if there are no disks, or nothing was checked."""
+    """None without disks or without checks."""
 
     violations: tuple[str, ...]
-    """Broken promises, each with time, nodes and seed. A good run has none."""
+    """Violated invariants, each with time, nodes and seed."""
     fingerprint: str
-    """Hash of everything that happened. Equal for equal options, on any machine."""
+    """Hash of the whole transcript. Equal for equal options, on any machine."""
 
     virtual_s: float
     events: int
@@ -102,11 +100,11 @@ class SimulationResult:
     data_frames: int
     data_bytes: int
     wall_s: float = field(default=0.0, compare=False)
-    """Seconds that the run took; not part of equality and JSON."""
+    """Wall-clock seconds of the run; not part of equality and JSON."""
 
     @property
     def ok(self) -> bool:
-        """Whether all promises were kept."""
+        """Whether no invariant was violated."""
         return not self.violations
 
     def to_json(self) -> str:
@@ -117,7 +115,7 @@ class SimulationResult:
 
 
 def delay_statistics(samples_s: Sequence[float]) -> DelayStatistics | None:
-    """Sum up delays given in seconds; None if there are none."""
+    """Summarise delays given in seconds; None if there are none."""
     if not samples_s:
         return None
     ordered = sorted(samples_s)
@@ -131,5 +129,5 @@ def delay_statistics(samples_s: Sequence[float]) -> DelayStatistics | None:
 
 
 def _milliseconds(seconds: float) -> float:
-    """Nanoseconds are below what the model means; without them results read well."""
+    """Round to nanoseconds: more precision means nothing in this model."""
     return round(seconds * 1000, 6)

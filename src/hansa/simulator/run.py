@@ -1,4 +1,4 @@
-"""Plays a run from its options to its result."""
+"""Runs a simulation from its options to its result."""
 
 import gc
 import random
@@ -25,7 +25,7 @@ from hansa.simulator.world.world import World
 
 
 class Simulation:
-    """One run, that can be looked at while it goes."""
+    """One run, which can be inspected while it runs."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Simulation:
         extra_hooks: Iterable[Hooks] = (),
         telemetry: Path | None = None,
     ) -> None:
-        """Prepare everything; nothing happens before `run`. More watchers may measure more, and
-        records of all that happens may go to a directory."""
+        """Prepare the run. `extra_hooks` may measure more, and `telemetry` is a directory for
+        records."""
         self.options = options
         self.world = World(options, listener)
         self.executor = ActionExecutor(self.world)
@@ -57,7 +57,7 @@ class Simulation:
         self._schedule_actions()
 
     def _schedule_actions(self) -> None:
-        """Write the schedule: clients that were there before, links, starts, and all the rest."""
+        """Schedule initial clients, links, starts and all actions."""
         options, world = self.options, self.world
         steps = [*random_client_actions(options), *random_faults(options), *options.schedule]
         for step in steps:
@@ -79,14 +79,14 @@ class Simulation:
         self.world.start_agent(site)
         self.world.report_disturbance(
             f"start {site.place}", fault=False
-        )  # part of the one start of all
+        )  # part of the common start
 
     def run_until(self, time_s: float) -> None:
-        """Go on to a moment of virtual time."""
+        """Run up to a virtual time."""
         self.world.scheduler.run_until(time_s)
 
     def run(self) -> SimulationResult:
-        """Play to the end."""
+        """Run to the end."""
         began = time.perf_counter()
         with _without_garbage_collection():
             self.run_until(self.options.end_s)
@@ -98,7 +98,7 @@ class Simulation:
         return result
 
     def statuses(self) -> list[NodeStatus | None]:
-        """Return the state of every node, by place; None where none runs."""
+        """Return the status of every node, by place; None where no agent runs."""
         return [site.node.status() if site.node else None for site in self.world.sites]
 
     def _result(self, wall_s: float) -> SimulationResult:
@@ -142,9 +142,10 @@ class Simulation:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """A large world is millions of objects that all stay: looking for garbage costs a quarter.
+    """Disable garbage collection: a large world has millions of live objects, and scanning them
+    costs a quarter of the time.
 
-    The world of the run before is garbage by now, and nothing else would ever look for it.
+    The world of the previous run is collected first.
     """
     enabled = gc.isenabled()
     gc.collect()
@@ -161,5 +162,5 @@ def simulate(
     listener: TranscriptListener | None = None,
     telemetry: Path | None = None,
 ) -> SimulationResult:
-    """Play one run. `listen` is told what happens: time, place, news or action."""
+    """Run one simulation. `listen` is called with time, place and notification or action."""
     return Simulation(options, listener, telemetry=telemetry).run()

@@ -1,7 +1,7 @@
-"""Which nodes are linked: graphs made from one word, such as `ring:3` or `grid:3x3`.
+"""Topologies: graphs made from a specification such as `ring:3` or `grid:3x3`.
 
-The whole vocabulary of words is `EXAMPLES`. A graph follows from its word and the seed alone, so
-a run can be replayed from its command line. Nothing here knows what runs on the nodes.
+`TOPOLOGY_EXAMPLES` shows all kinds. A graph depends only on its specification and the seed, so a
+run can be repeated from its command line.
 """
 
 import difflib
@@ -15,10 +15,10 @@ from hansa.errors import UsageError
 from hansa.simulator import link_file
 
 NODES_MAX = 10_000
-"Nodes of one topology: more do not fit one process."
+"""Largest number of nodes: more do not fit one process."""
 
 LINKS_MAX = 500_000
-"Links of one topology, for the same reason."
+"""Largest number of links, for the same reason."""
 
 TOPOLOGY_EXAMPLES = {
     "ring": "ring:3",
@@ -31,24 +31,24 @@ TOPOLOGY_EXAMPLES = {
     "geometric": "geometric:100,0.15",
     "file": "file:links.json",
 }
-"""One valid word of each kind."""
+"""One valid specification of each kind."""
 
 TopologyLink = tuple[int, int]
-"Two nodes by their numbers, the smaller first."
+"""Two nodes, the smaller first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """An undirected graph. Nodes are numbered from 0; links are ordered, each given once."""
+    """An undirected graph. Nodes are numbered from 0; links are sorted and unique."""
 
     name: str
     nodes: int
     links: tuple[TopologyLink, ...]
     labels: tuple[str, ...] = ()
-    """Names of the nodes, if the file that it came from names them."""
+    """Names of the nodes, if the file names them."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not a simple graph in its one spelling."""
+        """Require a simple graph in canonical form."""
         _require(
             1 <= self.nodes <= NODES_MAX,
             self.name,
@@ -71,11 +71,11 @@ class Topology:
         )
 
     def node_label(self, node: int) -> str:
-        """Return what people call a node: its name if it has one, otherwise its number."""
+        """Return a node's name if it has one, otherwise its number."""
         return self.labels[node] if self.labels else str(node)
 
     def find_node(self, text: str) -> int:
-        """Return the node that a person means by a name or a number."""
+        """Return the node with this name or number."""
         if text in self.labels:
             return self.labels.index(text)
         numbers = range(0 if self.labels else self.nodes)
@@ -86,15 +86,15 @@ class Topology:
 
 
 def make_topology(name: str, nodes: int, pairs: Iterable[TopologyLink]) -> Topology:
-    """Return the topology of these pairs, whatever their order and however often they come."""
+    """Return the topology of these pairs, in any order, duplicates allowed."""
     return Topology(name, nodes, tuple(sorted({(min(pair), max(pair)) for pair in pairs})))
 
 
-# ---------------------------------------------------------------- what one asks a graph
+# ---------------------------------------------------------------- graph queries
 
 
 def neighbours_of(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """Return for each node the nodes it is linked to, ordered."""
+    """Return the sorted neighbours of each node."""
     found: list[list[int]] = [[] for _ in range(topology.nodes)]
     for a, b in topology.links:
         found[a].append(b)
@@ -103,11 +103,11 @@ def neighbours_of(topology: Topology) -> tuple[tuple[int, ...], ...]:
 
 
 def hop_distances(topology: Topology, start: int) -> dict[int, int]:
-    """Return how many links each node is from `start`; nodes that it cannot reach are missing."""
+    """Return the distance of each node from `start` in links; unreachable nodes are missing."""
     near = neighbours_of(topology)
     found = {start: 0}
     queue = [start]
-    for node in queue:  # grows as it is read: breadth first
+    for node in queue:  # grows while it is read: breadth first
         for other in near[node]:
             if other not in found:
                 found[other] = found[node] + 1
@@ -116,7 +116,7 @@ def hop_distances(topology: Topology, start: int) -> dict[int, int]:
 
 
 def connected_components(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """Return the connected parts, each ordered, the one with the smallest node first."""
+    """Return the connected components, each sorted, ordered by their smallest node."""
     parts = _UnionFind(topology.nodes)
     for a, b in topology.links:
         parts.union(a, b)
@@ -127,7 +127,7 @@ def connected_components(topology: Topology) -> tuple[tuple[int, ...], ...]:
 
 
 class _UnionFind:
-    """Which nodes hang together, as links are added (union-find)."""
+    """Union-find over nodes."""
 
     def __init__(self, nodes: int) -> None:
         self._parents = list(range(nodes))
@@ -140,18 +140,18 @@ class _UnionFind:
         return node
 
     def union(self, a: int, b: int) -> bool:
-        """Join the parts of two nodes; False if they hung together already."""
+        """Join the components of two nodes; return False if they were connected already."""
         low, high = sorted((self.find_root(a), self.find_root(b)))
         self._parents[high] = low
         self.count -= low != high
         return low != high
 
 
-# ---------------------------------------------------------------- from a word to a graph
+# ---------------------------------------------------------------- specifications
 
 
 def parse_topology(word: str, seed: int) -> Topology:
-    """Return the topology that a word describes; the seed decides what the word leaves open."""
+    """Return the topology of a specification; the seed decides what it leaves open."""
     kind, colon, rest = word.partition(":")
     if kind not in _MAKERS:
         near = difflib.get_close_matches(kind, _MAKERS, n=1)
@@ -182,7 +182,7 @@ def _star(word: str, rest: str, _: random.Random) -> Topology:
 
 
 def _tree(word: str, rest: str, _: random.Random) -> Topology:
-    """Balanced and binary: node 0 is the root, node n hangs under (n - 1) // 2."""
+    """Balanced and binary: node 0 is the root, the parent of node n is (n - 1) // 2."""
     nodes = _parse_node_count(word, rest, 2)
     return make_topology(word, nodes, (((node - 1) // 2, node) for node in range(1, nodes)))
 
@@ -213,7 +213,7 @@ def _grid(word: str, rest: str, _: random.Random) -> Topology:
 
 
 def _random(word: str, rest: str, rng: random.Random) -> Topology:
-    """Connected, with the mean degree asked for: a random tree and random links on top of it."""
+    """Connected, with the requested mean degree: a random tree plus random links."""
     nodes, degree = _parse_node_count_and_number(word, rest, "a mean degree")
     least, most = 2 * (nodes - 1) / nodes, nodes - 1
     _require(
@@ -252,7 +252,7 @@ def _pair(number: int) -> TopologyLink:
 
 
 def _geometric(word: str, rest: str, rng: random.Random) -> Topology:
-    """Nodes at random in the unit square, linked if close; then the nearest parts are joined."""
+    """Random points in the unit square, linked if close; then the nearest components are joined."""
     nodes, radius = _parse_node_count_and_number(word, rest, "a radius")
     _require(
         0 < radius <= 1.5,
@@ -279,7 +279,7 @@ def _geometric(word: str, rest: str, rng: random.Random) -> Topology:
 def _pairs_within(
     points: Sequence[tuple[float, float]], radius: float
 ) -> Iterator[tuple[float, TopologyLink]]:
-    """Yield the pairs of points at most so far apart, with their distance."""
+    """Yield the pairs of points within a distance, with their distance."""
     cells: dict[tuple[int, int], list[int]] = {}
     for node, (x, y) in enumerate(points):
         cells.setdefault((int(x / radius), int(y / radius)), []).append(node)
@@ -293,14 +293,14 @@ def _pairs_within(
 
 
 def _file(word: str, rest: str, _: random.Random) -> Topology:
-    """Whatever the file says; it may be in several parts, which `components` tells."""
+    """The links of a file; they may form several components."""
     ends = link_file.read_links(Path(rest))
     labels, numbers = link_file.number_nodes(rest, ends)
     made = make_topology(word, len(numbers), ((numbers[a], numbers[b]) for a, b in ends))
     return Topology(word, made.nodes, made.links, labels)
 
 
-# ---------------------------------------------------------------- numbers in a word
+# ---------------------------------------------------------------- numbers in a specification
 
 
 def _parse_node_count(word: str, text: str, least: int) -> int:

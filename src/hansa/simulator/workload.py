@@ -1,4 +1,4 @@
-"""What clients do by themselves: a workload and a seed become steps of a schedule."""
+"""Random clients: turns a workload and a seed into scheduled actions."""
 
 import random
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from hansa.simulator.actions import (
 from hansa.simulator.options import SimulationOptions
 
 FINAL_SPREAD = 0.5
-"Part of the final phase in which its publications are made; the rest is for them to arrive."
+"""Fraction of the final phase in which clients publish; the rest is for delivery."""
 
 
 def random_client_actions(options: SimulationOptions) -> list[ScheduledAction]:
-    """Return the steps of all clients, those of the start first."""
+    """Return the actions of all clients, initial ones first."""
     subscriptions = _first_subscriptions(options)
     return [
         *(ScheduledAction(0.0, subscription) for subscription in subscriptions),
@@ -38,7 +38,7 @@ def _first_subscriptions(options: SimulationOptions) -> list[ClientSubscribe]:
 def _churn(
     options: SimulationOptions, subscriptions: list[ClientSubscribe]
 ) -> Iterator[ScheduledAction]:
-    """Clients come and go: about as many as there were at first."""
+    """Clients subscribe and unsubscribe; about as many remain as at first."""
     rng = random.Random(f"{options.seed} churn")
     present = list(subscriptions)
     start, length = options.phases.warm_up_s, options.phases.traffic_s
@@ -54,7 +54,7 @@ def _churn(
 
 
 def _traffic(options: SimulationOptions) -> Iterator[ScheduledAction]:
-    """Each publisher publishes at its own steady pace, with its own phase."""
+    """Each publisher publishes at a constant rate with its own offset."""
     rng = random.Random(f"{options.seed} publishers")
     workload, phases = options.workload, options.phases
     interval = 1 / workload.rate

@@ -1,1 +1,1 @@
-"""Analysis of a simulation: the true state, convergence, traffic, transcript, telemetry."""
+"""Analysis of a simulation: ground truth, structure, convergence, telemetry."""

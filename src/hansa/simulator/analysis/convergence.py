@@ -1,8 +1,8 @@
-"""How long the federation takes to be right again after each disturbance, and whether it must be.
+"""Measures the time to convergence after each disturbance, and its allowed limit.
 
-The truth is compared when something relevant happened, at most once per `interval` of virtual time,
-so a run with many nodes stays fast. What is reported is when the last relevant thing happened
-before all was right, which no interval blurs.
+Nodes are compared with the truth after relevant events, at most once per `interval` of virtual
+time, so that large runs stay fast. The reported time is that of the last relevant event before
+convergence, so the interval does not blur it.
 """
 
 from hansa.protocol.effects import NeighbourDown, Notification
@@ -16,18 +16,20 @@ from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
 COMPARE_INTERVAL_S = 0.005
-"Least virtual seconds between two comparisons of up to ten nodes; more nodes are compared less."
+"""Shortest virtual time between two comparisons of up to ten nodes; larger federations are compared
+less often."""
 
 RECHECK_S = 0.1
-"While something is wrong, it is compared at least this often: timers change things silently."
+"""While a problem persists it is compared at least this often: timers change state without an
+event."""
 
 
 class ConvergenceTracker(Hooks):
-    """Follows one world."""
+    """Tracks the convergence of one world."""
 
     def __init__(self, world: World, structure: StructureCheck, always_compare: bool) -> None:
-        """Start with nothing disturbed. If `always`, `holds` is known at all times; else only
-        while something is measured, which saves most comparisons of a large federation."""
+        """With `always`, `is_converged` is current at all times; otherwise only during a
+        measurement, which saves most comparisons of a large federation."""
         self._world = world
         self._structure = structure
         self._always_compare = always_compare
@@ -43,25 +45,26 @@ class ConvergenceTracker(Hooks):
         self._is_scheduled = False
         self._is_stale = True
         self.problem: Problem = "not compared yet"
-        """What was wrong at the last comparison."""
+        """The problem found by the last comparison."""
         self.disturbance_count = 0
 
     @property
     def is_converged(self) -> bool:
-        """Whether all is right now, as far as can be known without comparing again."""
+        """Whether the federation was converged at the last comparison and nothing changed since."""
         return self._converged_since is not None and not self._is_stale
 
     def path_fingerprint(self) -> object:
-        """Return what differs at two moments if ways may have changed between them."""
+        """Return a value that changes whenever paths may have changed."""
         return self._structure.path_fingerprint()
 
     def measurements(self) -> tuple[ConvergenceRecord, ...]:
-        """Return what was measured, the last disturbance included."""
+        """Return all measurements, including that of the last disturbance."""
         self._finish_measurement()
         return tuple(self._measurements)
 
     def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
-        """Start a new measurement. Interest that changes before all was right belongs to it."""
+        """Start a measurement. Interest that changes before convergence belongs to the current
+        one."""
         self.disturbance_count += 1
         if fault or self._converged_since is not None:
             self._finish_measurement()
@@ -70,16 +73,15 @@ class ConvergenceTracker(Hooks):
         self._mark_stale()
 
     def on_state_changed(self, site: Site) -> None:
-        """Something relevant happened at a node."""
         self._mark_stale()
 
     def on_notification(self, site: Site, notification: Notification) -> None:
-        """Where frames are lost, a whole row of heartbeats may be: that is a disturbance, too."""
+        """On lossy links many heartbeats in a row may be lost: that is a disturbance, too."""
         if self._lossy and isinstance(notification, NeighbourDown):
             self._world.report_disturbance(f"n{site.place} misses {notification.node}", fault=False)
 
     def find_problem(self) -> Problem:
-        """Compare now; return what is wrong."""
+        """Compare now and return the first problem."""
         self._compared_at = self._world.now
         self._is_stale = False
         self.problem = self._structure.find_problem()
@@ -112,7 +114,6 @@ class ConvergenceTracker(Hooks):
             self._schedule_compare(self._world.now + max(RECHECK_S, self._interval))
 
     def _finish_measurement(self) -> None:
-        """Write down the measurement that ends here."""
         if self._measuring is None:
             return
         what, at = self._measuring
@@ -126,16 +127,16 @@ class ConvergenceTracker(Hooks):
 
 
 def convergence_limit_s(options: SimulationOptions) -> float:
-    """Return how many seconds the federation may take, after the last disturbance, to be right.
+    """Return the seconds that the federation may take to converge after the last disturbance.
 
-    A silent death takes the heartbeat limit to be noticed and a lost core the patience to be
-    replaced; then links are dialled and news crosses the federation a few times.
+    Detecting a silent failure takes the heartbeat limit, and replacing a lost core the takeover
+    delay; then links are dialled and updates cross the federation a few times.
     """
     protocol, links = options.protocol, options.links
     slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)]) + links.jitter_ms
     hop = slowest / 1000 + protocol.relay_delay
     if not links.is_ordered:
-        hop = REORDER_FACTOR * hop + links.loss  # what is lost is sent again, later and later
+        hop = REORDER_FACTOR * hop + links.loss  # lost frames are resent with growing delay
     crossing = hop * _hop_bound(options.topology)
     waits_s = (
         2 * protocol.change_delay
@@ -151,6 +152,6 @@ def convergence_limit_s(options: SimulationOptions) -> float:
 
 
 def _hop_bound(topology: Topology) -> int:
-    """Return how many hops news may need: the diameter, twice for links that are cut."""
+    """Return the number of hops that an update may need: the diameter, doubled for cut links."""
     reach = hop_distances(topology, 0)
     return min(2 * 2 * max(reach.values()), topology.nodes) + 2

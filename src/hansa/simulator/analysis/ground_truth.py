@@ -1,7 +1,7 @@
-"""What is true, seen from above: who can reach whom, who wants what, how far everything is.
+"""The true state of the federation: reachability, interest and distances.
 
-The nodes can only gather this from each other; here it is read off the world. Places and ids are
-translated here too, because views speak of NodeIds and the world of places.
+Nodes gather this from each other; here it is read from the world. This module also maps places to
+NodeIds: statuses contain NodeIds, the world places.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from hansa.simulator.world.world import World
 
 @dataclass
 class Component:
-    """Nodes that can reach each other, and nobody else."""
+    """A connected component of running nodes."""
 
     sites: list[Site]
     neighbours: dict[NodeId, tuple[NodeId, ...]]
-    """Per node, the nodes it has a usable link to, ordered by id."""
+    """Per node, the neighbours with a usable link, ordered by id."""
 
     @cached_property
     def ids(self) -> tuple[NodeId, ...]:
@@ -33,14 +33,13 @@ class Component:
 
     @cached_property
     def has_distinct_ids(self) -> bool:
-        """Whether no two nodes have the same id."""
         return len(self.by_id) == len(self.sites)
 
     def distances(self, start: NodeId) -> dict[NodeId, int]:
-        """Return how many links each node is from `start`."""
+        """Return the distance of each node from `start` in links."""
         found = {start: 0}
         queue = [start]
-        for node in queue:  # grows as it is read: breadth first
+        for node in queue:  # grows while it is read: breadth first
             for other in self.neighbours[node]:
                 if other not in found:
                     found[other] = found[node] + 1
@@ -49,28 +48,27 @@ class Component:
 
 
 class GroundTruth:
-    """The world as it is, computed again only when it may have changed."""
+    """The state of a world, recomputed only when it may have changed."""
 
     def __init__(self, world: World) -> None:
-        """Look at a world."""
         self._world = world
         self._topology_version = -1
         self._components: list[Component] = []
         self._statuses: dict[int, tuple[int, int, NodeStatus]] = {}
 
     def components(self) -> list[Component]:
-        """Return the parts of the federation that hang together now."""
+        """Return the current components of the federation."""
         if self._topology_version != self._world.topology_version:
             self._topology_version = self._world.topology_version
             self._components = self._find_components()
         return self._components
 
     def component_of(self, site: Site) -> Component | None:
-        """Return the part to which a running site belongs."""
+        """Return the component of a running site."""
         return next((part for part in self.components() if site in part.sites), None)
 
     def status(self, site: Site) -> NodeStatus:
-        """Return a running node's state, taken again only if it may have changed."""
+        """Return a running node's status, cached until it may have changed."""
         known = self._statuses.get(site.place)
         if known is None or known[:2] != (site.process_run, site.change_count):
             assert site.node is not None
@@ -79,7 +77,7 @@ class GroundTruth:
         return known[2]
 
     def clear_statuses(self) -> None:
-        """Take all views again: a timer may have changed what no frame and no news has told."""
+        """Drop all cached statuses: a timer may have changed a node without an event."""
         self._statuses.clear()
 
     def _find_components(self) -> list[Component]:
@@ -101,7 +99,7 @@ class GroundTruth:
 def _reachable_sites(start: Site, near: dict[int, list[Site]]) -> list[Site]:
     sites = [start]
     seen = {start.place}
-    for site in sites:  # grows as it is read: breadth first
+    for site in sites:  # grows while it is read: breadth first
         for other in near[site.place]:
             if other.place not in seen:
                 seen.add(other.place)

@@ -1,10 +1,10 @@
-"""Whether the federation is right: what every node believes, held against the truth.
+"""Compares the state of all nodes with the ground truth.
 
-Two depths. *Converged* is what users feel: everybody knows everybody, every group hangs together,
-every subscription is in force. *Exact* is all that the protocol promises about its own shape once
-it is at rest. The routing strategy says which facts about its shape it promises; only those count.
+There are two levels. *Converged* is what users notice: every node knows all others, every group is
+connected, every subscription is in force. *Exact* are all invariants of the protocol at rest. The
+routing strategy declares which structural invariants it guarantees; only those count.
 
-Each check returns the first problem it finds, as text, or None.
+Each check returns the first problem as text, or None.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,37 +27,32 @@ Problem = str | None
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """A component, and what its nodes believe."""
+    """A component with the statuses of its nodes."""
 
     component: Component
     statuses: dict[NodeId, NodeStatus]
 
     def node_name(self, node: NodeId) -> str:
-        """Return what people call a node."""
         return f"n{self.component.by_id[node].place}"
 
 
 class StructureCheck:
-    """Compares all nodes with the truth."""
-
     def __init__(
         self, truth: GroundTruth, settings: ProtocolSettings, is_steady: bool = True
     ) -> None:
-        """Look through `truth`; the settings say what was promised.
+        """Compare against `truth`; the settings decide about the invariants.
 
-        Where round trips are the metric and not `steady`, ways never come to rest for long.
+        With round-trip times as metric and without `is_steady`, paths never come to rest for long.
         """
         self.truth = truth
         self._settings = settings
         self._invariants = strategy_class(settings.strategy).invariants
         self._has_unstable_costs = settings.metric is Metric.RTT and not is_steady
-        self._suspect_place = (
-            -1
-        )  # the place where the last problem was: most likely it is still there
+        self._suspect_place = -1  # the place of the last problem, which probably persists
         self._verified: dict[int, tuple[NodeStatus, Component, int]] = {}
 
     def find_problem(self) -> Problem:
-        """Check what users feel."""
+        """Check convergence."""
         parts = self.truth.components()
         problem = _first_problem(partial(self._nodes_know_each_other, part) for part in parts)
         if problem:
@@ -74,15 +69,15 @@ class StructureCheck:
         )
 
     def path_fingerprint(self) -> object:
-        """Return what differs at two moments if ways may have changed between them, so that a copy
-        under way then may have been lost; always the same where old ways last for a while."""
+        """Return a value that changes whenever paths may have changed, so that a copy in flight may
+        be lost; constant for strategies whose old paths stay valid for a while."""
         if StrategyInvariant.FOLLOWS_DATABASE not in self._invariants:
             return None
         sites = [site for part in self.truth.components() for site in part.sites]
         return [self.truth.status(site).digest for site in sites]
 
     def find_broken_invariants(self) -> Iterator[tuple[str, str]]:
-        """Check everything; yield every promise that is broken, with the first problem."""
+        """Check everything; yield each violated invariant with its first problem."""
         promised = {
             StrategyInvariant.TRUE_DISTANCES: ("true distances", self._distances_are_true),
             StrategyInvariant.REDUNDANCY_FILLED: ("redundancy filled", self._redundancy_is_filled),
@@ -101,7 +96,7 @@ class StructureCheck:
                 yield name, problem
 
     def _component_statuses(self) -> list[ComponentStatus]:
-        """Look at all nodes but those alone: they have nobody to agree with."""
+        """Return the components with more than one node."""
         parts = [part for part in self.truth.components() if len(part.sites) > 1]
         return [
             ComponentStatus(part, {node: self.truth.status(part.by_id[node]) for node in part.ids})
@@ -126,7 +121,7 @@ class StructureCheck:
         return None
 
     def _is_verified(self, site: Site, view: NodeStatus, part: Component) -> bool:
-        """Whether this very view was right before, and nothing around it has changed since."""
+        """Whether this status was correct before, and nothing around it has changed."""
         known = self._verified.get(site.place)
         return (
             known is not None
@@ -150,7 +145,7 @@ class StructureCheck:
         return None
 
     def interested_nodes(self, seen: ComponentStatus) -> dict[Group, dict[NodeId, None]]:
-        """Return who wants which group; all belong to the management group."""
+        """Return the interested nodes per group; all nodes belong to the management group."""
         interested: dict[Group, dict[NodeId, None]] = {
             MANAGEMENT_GROUP: dict.fromkeys(seen.component.ids)
         }
@@ -162,7 +157,7 @@ class StructureCheck:
         return interested
 
     def _cores(self, seen: ComponentStatus) -> list[NodeId]:
-        """Return the cores of all groups that somebody wants; all nodes agree on them by now."""
+        """Return the cores of all groups with interest; all nodes agree on them by now."""
         view = next(iter(seen.statuses.values()))
         cores = (view.groups[group].core for group in self.interested_nodes(seen))
         return sorted({core for core in cores if core is not None})
@@ -203,7 +198,8 @@ class StructureCheck:
         return None
 
     def _tables_agree(self, seen: ComponentStatus) -> Problem:
-        """A member's parents are its ways to the core, and each has it as a child; no other has."""
+        """A member's parents are its next hops to the core, and exactly those have it as a
+        child."""
         if self._has_unstable_costs:
             return None
         for group in self.interested_nodes(seen):
@@ -259,7 +255,7 @@ def _check_neighbourhood(site: Site, view: NodeStatus, part: Component) -> Probl
     for node, neighbour in view.neighbours.items():
         end = site.link_ends.get(neighbour.link)
         if end is None or end.peer.host is not part.by_id[node]:
-            return f"its link to {node} leads elsewhere"  # to a clone that runs no more, perhaps
+            return f"its link to {node} leads elsewhere"  # possibly to a stopped clone
     if view.reachable != part.ids:
         return f"it can reach {part.ids}, it knows {view.reachable}"
     own = view.interest.get(view.node)
@@ -280,7 +276,7 @@ def _is_announced(topic_filter: str, announced: tuple[str, ...]) -> bool:
 
 
 def _interest_is_in_force(seen: ComponentStatus) -> Problem:
-    """Every node's newest interest must be known and in force at every other."""
+    """Check that every node's newest interest is known and in force at every other."""
     newest: dict[NodeId, Stamp] = {}
     wanted: dict[str, None] = {}
     for node, view in seen.statuses.items():
@@ -289,7 +285,7 @@ def _interest_is_in_force(seen: ComponentStatus) -> Problem:
             newest[node] = own.stamp
             wanted.update((split_share(name)[1], None) for name in own.filters)
     for node, view in seen.statuses.items():
-        # Whole sets at once, which is fast: this runs for every node, all the time.
+        # Compare whole sets, which is fast: this runs for every node, all the time.
         own = view.interest.get(node)
         held = view.in_force | {node: own.stamp} if own else view.in_force
         if not newest.items() <= held.items():
@@ -306,7 +302,7 @@ def _interest_is_in_force(seen: ComponentStatus) -> Problem:
 
 
 def _own_filters(own: InterestStatus | None) -> set[str]:
-    """Return the filters that a node need not ask its broker for: those that only it wants."""
+    """Return the filters that only this node is interested in: it need not subscribe to them."""
     return {split_share(name)[1] for name in own.filters} if own else set()
 
 
@@ -328,7 +324,7 @@ def _agreed_core(group: Group, seen: ComponentStatus) -> tuple[NodeId | None, Pr
 
 
 def _check_paths_to_core(core: NodeId, seen: ComponentStatus) -> Problem:
-    """Following first parents must lead from everywhere to the core, which must know itself."""
+    """Check that first parents lead from every node to the core, which must know its role."""
     if core not in seen.statuses[core].cores:
         return f"its core {seen.node_name(core)} does not announce itself"
     good = {core}
@@ -350,10 +346,10 @@ def _check_paths_to_core(core: NodeId, seen: ComponentStatus) -> Problem:
 def _check_members_joined(
     group: Group, core: NodeId, interested: Iterable[NodeId], seen: ComponentStatus
 ) -> Problem:
-    """All who want a group must hang on its core by parents and children that agree."""
+    """Check that all interested nodes reach the core by consistent parents and children."""
     joined = {core: None}
     queue = [core]
-    for here in queue:  # grows as it is read
+    for here in queue:  # grows while it is read
         for child in seen.statuses[here].groups[group].children:
             if child in joined or child not in seen.statuses:
                 continue

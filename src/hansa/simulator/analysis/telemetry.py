@@ -1,7 +1,7 @@
-"""Writes what a simulation does as the records that live agents write, on virtual time.
+"""Writes the telemetry records of a simulation, as live agents do, in virtual time.
 
-One log for all nodes, in the order of the run: the same options give the same bytes. The faults,
-how long each took to heal and the simulator's own counts are told by nobody in particular.
+One log for all nodes in the order of the run: equal options give equal bytes. Faults, recovery
+times and the simulator's counters belong to FAULT_INJECTOR.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from hansa.telemetry.event_mapper import EventMapper
 from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 UNWRITTEN_BYTES_MAX = 4 << 20
-"""Gathered before it is written."""
+"""Bytes that are buffered before a write."""
 
 SECOND_NS = 1_000_000_000
 
@@ -35,14 +35,12 @@ _UNBOUNDED_JOURNAL = JournalSettings(
     retention_bytes=1 << 62,
     unsynced_bytes_max=1 << 40,
 )
-"""A run is finite: nothing of it is dropped, and `Telemetry` writes often enough."""
+"""No limit: a run is finite, and records must not be dropped."""
 
 
 class SimulationTelemetry(Hooks):
-    """Listens to one world."""
-
     def __init__(self, world: World, path: Path) -> None:
-        """Write to this directory, which must not hold another run."""
+        """Write to this directory, which must be empty."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is not empty; telemetry of a run needs its own directory")
         self._world = world
@@ -58,42 +56,38 @@ class SimulationTelemetry(Hooks):
         return round(self._world.now * SECOND_NS)
 
     def _recorder(self, node: int, incarnation: int) -> NodeRecorder:
-        """Two copies of a node may share an incarnation: they share the numbers, too."""
+        """Two copies of a node may share an incarnation; they share the sequence of records,
+        too."""
         found = self._recorders.get((node, incarnation))
         if found is None:
             found = self._recorders[node, incarnation] = NodeRecorder(self._log, node, incarnation)
         return found
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ hooks
 
     def on_agent_started(self, site: Site) -> None:
-        """A life begins."""
         identity = (site.state.id, site.state.incarnation)
         recorder = self._recorder(*identity)
         recorder.put(schema.NodeStarted(self._now(), site.name, __version__))
         self._event_mappers[site.place] = EventMapper(recorder.put, identity, 1, self._now)
 
     def on_agent_stopped(self, site: Site) -> None:
-        """It ends, perhaps without warning: an agent would not have written that. Only nodes that
-        run to the end of the simulation get a record `stopped`, in `close`."""
+        """Write nothing: a crashed agent would not. Nodes that run to the end get `node_stopped` in
+        `close`."""
         del self._event_mappers[site.place]
 
     def on_event_handled(self, site: Site, event: Event, effects: Sequence[Effect]) -> None:
-        """A node has handled something."""
         self._event_mappers[site.place].on_event_handled(event, effects)
 
     def on_frame_sent(self, site: Site, send: Send, frame_bytes: int) -> None:
-        """A frame leaves."""
         self._event_mappers[site.place].on_frame_sent(send.link, send.frame, frame_bytes)
         if self._log.uncommitted_bytes > UNWRITTEN_BYTES_MAX:
             self._log.commit()
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """A broker got a publication."""
         self._event_mappers[site.place].on_delivered(publication)
 
     def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
-        """A fault strikes, or ends."""
         if fault:
             nodes = [self._world.sites[place].state.id for place in places[:2]]
             self._observer_recorder.put(schema.FaultInjected(self._now(), what, *nodes))
@@ -101,7 +95,7 @@ class SimulationTelemetry(Hooks):
     # ------------------------------------------------------------ the end
 
     def close(self, result: SimulationResult) -> None:
-        """Write the simulator's own account, and everything that still waits."""
+        """Write the simulator's counters and everything that is buffered."""
         for record in result.converged_s:
             if record.converged_s is not None:
                 at = round(record.at_s * SECOND_NS)
@@ -116,12 +110,12 @@ class SimulationTelemetry(Hooks):
 
 
 def _log_identity(options: SimulationOptions) -> int:
-    """The same run is the same log, however often it is played."""
+    """The same run gives the same log identity."""
     return int.from_bytes(hashlib.sha256(repr(options).encode()).digest()[:8]) >> 1
 
 
 def result_counters(result: SimulationResult) -> dict[str, float]:
-    """Return what a simulation has counted by itself, by name."""
+    """Return the counters of a simulation by name."""
     found: dict[str, float] = {
         name: getattr(result, name)
         for name in (

@@ -1,8 +1,7 @@
-"""The promises, one small class each. A broken one becomes a text with time, nodes and seed.
+"""The invariants, one class each. A violation is a text with time, nodes and seed.
 
-Some are checked at every step, because a moment's breach is a breach: no phantom, at most once, no
-loop, parents nearer, bounded, cost. The others hold when the federation has had time to come to
-rest.
+Some are checked at every step: no phantom, at most once, no loop, parents nearer, bounded,
+announcement cost. The others must hold after the federation had time to converge.
 """
 
 from hansa.protocol.routing import strategy_class
@@ -41,8 +40,8 @@ __all__ = [
 def make_checkers(
     world: World, violations: list[str], tracker: ConvergenceTracker, structure: StructureCheck
 ) -> list[Checker]:
-    """Return one of each that the strategy promises, but those that are measurements, too: the cost
-    and the guarantee."""
+    """Return a checker for each invariant of the strategy, except those that also measure:
+    announcement cost and guaranteed delivery."""
     facts = strategy_class(world.options.protocol.strategy).invariants
     shortest_paths = (
         [ShortestPathsFromOrigin(world, violations, tracker)]

@@ -1,4 +1,4 @@
-"""Promises about announcements: they lead to the core without loops, and cost what they may."""
+"""Invariants of core announcements: no loops of parents, and bounded cost."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from hansa.simulator.world.world import World
 
 @dataclass(frozen=True, slots=True)
 class _ReportedRoute:
-    """A node's way to a core, as it last said."""
+    """A node's route to a core, as it last announced it."""
 
     stamp: tuple[int, int]
     distance: int
@@ -24,7 +24,7 @@ class _ReportedRoute:
         return self.distance == UNREACHABLE
 
     def is_newer_or_nearer(self, other: "_ReportedRoute") -> bool:
-        """Whether this one is newer, or as new and nearer to the core."""
+        """Whether this one is newer, or equally new and nearer to the core."""
         if self.stamp != other.stamp:
             return self.stamp > other.stamp
         return self.distance < other.distance
@@ -32,32 +32,31 @@ class _ReportedRoute:
 
 class ParentsNearer(Checker):
     """A parent is nearer to the core, by a newer announcement or by the same one; or it has lost
-    its way and will say so. Hence no loop of parents, not even for a moment.
+    its route and will announce that. Hence there is never a loop of parents.
 
-    With round-trip times as metric a parent's distance may grow after it was chosen; then only
-    the loop itself is forbidden.
+    With round-trip times as metric a parent's distance may grow after it was chosen; then only the
+    loop itself is forbidden.
     """
 
     name = "parents nearer"
 
     def __init__(self, world: World, violations: list[str]) -> None:
-        """Start with no ways known."""
         super().__init__(world, violations)
         self._routes: dict[int, dict[NodeId, _ReportedRoute]] = {}
-        # (place, id of a neighbour): the place and life behind it, for ids and places change hands
+        # (place, neighbour id): place and process run of that neighbour, because ids and places
+        # move
         self._neighbour_processes: dict[tuple[int, NodeId], tuple[int, int]] = {}
         self._uses_hops = world.options.protocol.metric is Metric.HOPS
 
     def on_agent_started(self, site: Site) -> None:
-        """A new life knows no ways."""
+        """A new process has no routes."""
         self._routes[site.place] = {}
 
     def on_agent_stopped(self, site: Site) -> None:
-        """A dead node is nobody's way."""
         self._routes.pop(site.place, None)
 
     def on_notification(self, site: Site, notification: Notification) -> None:
-        """A node has other parents: follow them all, coming back to the start is a loop."""
+        """Follow the new parents: returning to the start is a loop."""
         if isinstance(notification, NeighbourUp):
             self._record_neighbour(site, notification)
         elif isinstance(notification, ParentsChanged):
@@ -81,7 +80,6 @@ class ParentsNearer(Checker):
             )
 
     def on_announcement_sent(self, end: LinkEnd, frame: CoreAnnouncement) -> None:
-        """A node says how far it is."""
         way = _ReportedRoute((frame.incarnation, frame.seq), frame.distance, frame.parents)
         self._record_route(self.world.sites[end.host.place], frame.core, way)
 
@@ -119,7 +117,7 @@ class ParentsNearer(Checker):
     def _check_for_loop(self, start: Site, core: NodeId) -> None:
         queue = [start]
         seen = {start.place}
-        for site in queue:  # grows as it is read
+        for site in queue:  # grows while it is read
             above = [
                 other
                 for other in self._neighbouring_sites(site)
@@ -134,26 +132,25 @@ class ParentsNearer(Checker):
 
 @dataclass(slots=True)
 class _AnnouncementFlood:
-    """One announcement on its way."""
+    """One announcement being flooded."""
 
     started_at_change: int
-    """How many neighbours had come and gone when it was made."""
+    """The number of neighbour changes when it was made."""
     link_count: float
-    """How many links were up then."""
+    """The number of links that were up then."""
     frame_count: int = 0
 
 
 class AnnouncementCost(Checker):
     """One announcement takes at most two frames per link (Spohn 2020, theorem 1).
 
-    Promised for hops, when all links are equally fast and none comes or goes meanwhile; the most
-    frames are reported always. Links that came up later are not counted: what they carry is theirs.
+    Guaranteed for the metric hops, if all links are equally fast and none changes meanwhile; the
+    maximum is always reported. Links that came up later are not counted.
     """
 
     name = "cost"
 
     def __init__(self, world: World, violations: list[str]) -> None:
-        """Start with nothing announced."""
         super().__init__(world, violations)
         links = world.options.links
         equal = links.is_ordered and not links.delays_ms and not links.jitter_ms
@@ -166,13 +163,12 @@ class AnnouncementCost(Checker):
         self.frames_per_announcement_max = 0
 
     def on_agent_stopped(self, site: Site) -> None:
-        """A dead node has no neighbours."""
         self._change_count += 1
         for key in [key for key in self._up_since_change if key[0] == site.place]:
             del self._up_since_change[key]
 
     def on_notification(self, site: Site, notification: Notification) -> None:
-        """Follow who is whose neighbour."""
+        """Track neighbours."""
         if isinstance(notification, NeighbourUp):
             self._change_count += 1
             self._up_since_change[site.place, notification.node] = self._change_count
@@ -181,7 +177,7 @@ class AnnouncementCost(Checker):
             self._up_since_change.pop((site.place, notification.node), None)
 
     def on_announcement_sent(self, end: LinkEnd, frame: CoreAnnouncement) -> None:
-        """Count a frame, unless it takes an announcement back."""
+        """Count a frame, unless it withdraws an announcement."""
         if frame.distance == UNREACHABLE:
             return
         key = (frame.core, frame.incarnation, frame.seq)

@@ -1,4 +1,4 @@
-"""The promise that nothing grows beyond its bound."""
+"""Invariant: no state of a node grows beyond its bound."""
 
 from hansa.protocol.delivery.inbox import PUBLICATION_OVERHEAD_BYTES
 from hansa.protocol.forwarding.dedup import UNKNOWN_ORIGINS_MAX
@@ -11,12 +11,11 @@ from hansa.simulator.world.world import World
 
 
 class BoundedState(Checker):
-    """Nothing that a node keeps grows beyond its setting, not even for a moment."""
+    """No state of a node exceeds its setting at any time."""
 
     name = "bounded"
 
     def __init__(self, world: World, violations: list[str]) -> None:
-        """Take the limits from the settings."""
         super().__init__(world, violations)
         settings = world.options.protocol
         largest = settings.packet_bytes_max + PUBLICATION_OVERHEAD_BYTES
@@ -35,7 +34,6 @@ class BoundedState(Checker):
         }
 
     def on_state_changed(self, site: Site) -> None:
-        """Control may have made it grow."""
         if site.node is None:
             return
         sizes = site.node.sizes()
@@ -46,9 +44,7 @@ class BoundedState(Checker):
                 )
 
     def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
-        """Publications may have, too: where they go on …"""
         self.on_state_changed(self.world.sites[end.host.place])
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """… and where they end."""
         self.on_state_changed(site)

@@ -1,16 +1,17 @@
-"""The promise of QoS 1 and 2: nothing lost, nothing twice, nothing out of order.
+"""The guarantee of QoS 1 and 2: nothing lost, duplicated or reordered.
 
-It holds for what is published after the publisher's node has confirmed the receiver's interest, or
-should have, as nothing has happened for the time that the protocol may take; for as long as clients
-there want it, whatever their filters are meanwhile; as long as the disks of both survive, the
-broker keeps the agent's session, and nobody runs with a copy of either's identity.
-Each is captured once, at a position of its own. What a bounded journal had to drop is reported, and
-what was given up when two had been out of each other's reach for a lease; only that.
+A publication is guaranteed to a receiver under these conditions: the publisher's node has
+acknowledged the receiver's interest, or enough time without disturbance has passed that it must
+have; clients at the receiver stay subscribed to the topic, by any filter; both disks survive; the
+broker keeps the agent's session; and no other agent runs with a copy of either identity. Each
+publication is captured once, at its own journal position. Losses are reported: those of a full
+journal, and those after a separation longer than a lease; no others are allowed.
 
-Once means: QoS 2 comes a second time only after the broker has lost the agent's session, QoS 1 only
-after the two had to connect anew, and not more of them than were under way. Order is that of first
-deliveries, at each QoS: a broker holds QoS 2 back until it is released, and may let QoS 1 pass.
-What an agent let pass because nobody wanted it, and its broker shows again, comes when it comes.
+A duplicate is allowed at QoS 2 only after the broker lost the agent's session, and at QoS 1 only
+after a reconnection, at most as many as were in flight. Order is that of first deliveries,
+separately for each QoS: a broker holds QoS 2 until it is released and may let QoS 1 overtake. A
+publication that the agent once acknowledged without appending it, and that its broker redelivers,
+may arrive at any time.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
 RESUBSCRIBE_LIMIT_S = 1.0
-"Seconds that an agent may take to subscribe again, after a start or when its broker lost them."
+"""Seconds that an agent may take to renew its subscriptions, after a start or a lost session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +43,26 @@ class DeliveryObligation:
     receiver: NodeId
     place: int
     lapse_count: int
-    """How often clients at the receiving place had given up its topic when it was published."""
+    """How often the last subscriber of its topic had left the receiver before it was published."""
 
     @property
     def is_delivered(self) -> bool:
-        """Whether it has come."""
         return self.place in self.entry.delivered_at
 
 
 class GuaranteedDelivery(Checker):
-    """What was promised arrives, once and in the order in which its origin published it."""
+    """Guaranteed publications arrive, once and in the order of their origin."""
 
     name = "guaranteed"
 
     def __init__(self, world: World, violations: list[str], tracker: ConvergenceTracker) -> None:
-        """Ask the tracker who can reach whom."""
         super().__init__(world, violations)
         self._tracker = tracker
         self._obligations: list[DeliveryObligation] = []
         self._uncertain_until: dict[NodeId, float] = {}
         self._rolled_back: dict[NodeId, int] = {}
-        """Nodes in the place of whose state an older one was put; and how many later publications
-        their brokers may take for what they hold of the newer one."""
+        """Nodes whose state was rolled back, with the number of later publications that their
+        brokers may mistake for those of the newer state."""
         self._rollover_at: dict[NodeId, float] = {}
         self._convergence_limit_s = convergence_limit_s(world.options)
         self._disturbed_at = 0.0
@@ -72,7 +71,7 @@ class GuaranteedDelivery(Checker):
         self._repeat_counts: dict[tuple[int, int], int] = {}
         self._confirmed_lapse_count: dict[
             tuple[NodeId, NodeId, str], int
-        ] = {}  # lapses when it began
+        ] = {}  # lapses at its start
         lease_s = world.options.protocol.interest_lease
         self._can_leases_expire = world.options.disk and lease_s < world.options.end_s
         self._separations = Separations(world, tracker.truth, lease_s, self._convergence_limit_s)
@@ -82,7 +81,7 @@ class GuaranteedDelivery(Checker):
         self._repaired_count = 0
 
     def on_agent_started(self, site: Site) -> None:
-        """It has to subscribe anew; and there may be another with its id."""
+        """The agent has to subscribe again, and another node may have its id."""
         self._started_at[site.place] = self.world.now
         self._mark_shared_id(site)
         if site.state.restored_at == self.world.now:
@@ -90,18 +89,18 @@ class GuaranteedDelivery(Checker):
         self._update_separations()
 
     def _record_roll_back(self, site: Site) -> None:
-        """What was before is in doubt; and the packet ids of the newer state are used again."""
+        """Earlier publications are uncertain, and packet ids of the newer state are used again."""
         node = site.state.id
         self._uncertain_until[node] = max(self.world.now, self._uncertain_until.get(node, 0.0))
         self._rolled_back[node] = self._rolled_back.get(node, 0) + len(site.broker.unreleased)
 
     def on_agent_stopped(self, site: Site) -> None:
-        """If it was one of two, the other may have the id for itself now."""
+        """If it was one of two with the same id, the other may now be alone."""
         self._mark_shared_id(site)
         self._update_separations()
 
     def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
-        """Others may be in reach now."""
+        """Reachability may have changed."""
         self._disturbed_at = self.world.now
         if fault:
             self._update_separations()
@@ -111,9 +110,9 @@ class GuaranteedDelivery(Checker):
             self._separations.update()
 
     def _mark_shared_id(self, site: Site) -> None:
-        """While two nodes have one id, and until all have settled for one of them, nothing is
-        promised to or by either: each has taken or published what the other does not know of. In
-        two parts that never meet, that is for ever."""
+        """While two nodes have one id, and until they have resolved the conflict, nothing is
+        guaranteed to or by either: each has received or published what the other does not know. In
+        two components that never meet, this is permanent."""
         same_id_sites = [each for each in self.world.sites if each.state.id == site.state.id]
         if len(same_id_sites) > 1:
             running = sum(each.node is not None for each in same_id_sites)
@@ -121,12 +120,12 @@ class GuaranteedDelivery(Checker):
             self._uncertain_until[site.state.id] = end
 
     def _is_uncertain(self, at: float, *nodes: NodeId) -> bool:
-        """Whether what was published then, by or to one of these, may have suffered from that."""
+        """Whether publications of that time, by or to one of these nodes, may be affected."""
         return any(at <= self._uncertain_until.get(node, -1.0) for node in nodes)
 
     def on_notification(self, site: Site, notification: object) -> None:
-        """Who finds that its journal was a copy owes nothing of that, and all that comes after. If
-        it was put back, that is all that was published since, found or not."""
+        """An origin that detects a copied journal has no obligations from before. After a roll-back
+        that covers everything published since, detected or not."""
         if isinstance(notification, EpochRolloverRequired):
             self._rollover_at[site.state.id] = self.world.now
             if site.state.id not in self._uncertain_until:
@@ -143,8 +142,7 @@ class GuaranteedDelivery(Checker):
             self._check_gap(notification, origin=site.state.id, receiver=notification.node)
 
     def _check_gap(self, gap: Gap | DeliveryAbandoned, origin: NodeId, receiver: NodeId) -> None:
-        """Only what retention dropped may be missing, or what a lease has ended for, unless
-        somebody's past is in doubt."""
+        """A gap is allowed only for retention or an ended lease, unless a state is uncertain."""
         sites = {site.state.id: site for site in self.world.sites}
         if origin not in sites or receiver not in sites:
             return
@@ -160,7 +158,7 @@ class GuaranteedDelivery(Checker):
             self.report_violation(f"{what}, for no good reason: {gap}")
 
     def on_published(self, entry: LedgerEntry) -> None:
-        """Note to whom it is promised."""
+        """Record the receivers to which it is guaranteed."""
         site = self.world.sites[entry.place]
         if not entry.qos or self.world.options.disk is None or is_local_only(entry.topic):
             return
@@ -173,7 +171,7 @@ class GuaranteedDelivery(Checker):
             is_reported = self.world.now >= other.interest_reported_at
             is_owed = site.state.id not in self._rolled_back and self._is_interest_confirmed(
                 site, other, entry.topic, lapses, is_reported
-            )  # an old copy does not know what its node has confirmed since
+            )  # a rolled-back node does not know what it acknowledged since
             is_owed = is_owed or self._must_have_converged(site, other)
             if is_owed and not is_shown:
                 self._check_subscribed(site, other, entry)
@@ -184,9 +182,9 @@ class GuaranteedDelivery(Checker):
     def _is_interest_confirmed(
         self, site: Site, other: Site, topic: str, lapses: int, is_reported: bool
     ) -> bool:
-        """Whether a node can count on another, because that once confirmed its interest and it was
-        never given up since. Until an agent is told of what its clients changed, what it has
-        confirmed may be for a subscription that is gone."""
+        """Whether a node may rely on another, because that one acknowledged its interest and the
+        interest lasted. Until an agent knows of a change by its clients, its acknowledged interest
+        may belong to an ended subscription."""
         names = (site.state.id, other.state.id, topic)
         if self._separations.exceeds_lease(*names[:2]):
             self._confirmed_lapse_count.pop(names, None)
@@ -199,14 +197,14 @@ class GuaranteedDelivery(Checker):
         return self._confirmed_lapse_count.get(names) == lapses
 
     def _must_have_converged(self, site: Site, other: Site) -> bool:
-        """Whether all interest of these two must be in force, confirmed or not."""
+        """Whether the interest of both must be in force, acknowledged or not."""
         if self.world.now <= self._disturbed_at + self._convergence_limit_s:
             return False
         part = self._tracker.truth.component_of(site)
         return part is not None and other in part.sites
 
     def _check_subscribed(self, site: Site, other: Site, entry: LedgerEntry) -> None:
-        """Complain if an agent is not subscribed to what another node counts on."""
+        """Report an agent that is not subscribed to a topic that another node relies on."""
         broker = site.broker
         since = max(
             broker.session_lost_at, broker.refuses_until, self._started_at.get(site.place, 0.0)
@@ -217,7 +215,7 @@ class GuaranteedDelivery(Checker):
             self.report_violation(f"n{site.place} is not subscribed to {entry.topic}, {what}")
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """Nothing comes twice, and nothing before what its origin published earlier."""
+        """Check for duplicates and reordering."""
         if publication.qos == 0 or entry is None or self.world.options.disk is None:
             return
         seen = self._first_connection.get((site.place, entry.number))
@@ -230,7 +228,7 @@ class GuaranteedDelivery(Checker):
         if seen is not None:
             if entry.at > self._rollover_at.get(publication.origin, -1.0):
                 self._check_repeat(site, entry, *seen)
-            return  # else it may have come in both epochs, if it was not known to have come
+            return  # otherwise it may have arrived in both epochs
         stream = (site.place, site.state.id, publication.origin, publication.qos)
         newest = self._newest_delivered.get(stream, -1)
         if entry.number <= newest and not entry.was_passed_over:
@@ -242,7 +240,7 @@ class GuaranteedDelivery(Checker):
     def _check_repeat(
         self, site: Site, entry: LedgerEntry, connections: int, lost_at: float
     ) -> None:
-        """Complain about what comes again without a reason, or too often for its reason."""
+        """Report a duplicate without a reason, or too many for the reason."""
         broker, disk = site.broker, self.world.options.disk
         assert disk is not None
         excused = (
@@ -260,8 +258,8 @@ class GuaranteedDelivery(Checker):
             )
 
     def on_run_finished(self) -> None:
-        """All that was promised has come, where it still can be wanted; and a journal has given
-        each publication one position, and each position to one."""
+        """Check that all guaranteed publications have arrived where they are still due, and that
+        each publication has exactly one journal position."""
         for site in self.world.sites:
             journal = site.state.disk.journal
             positions = [(item.epoch, item.sequence) for item in journal]
@@ -286,7 +284,7 @@ class GuaranteedDelivery(Checker):
                 )
 
     def summarize(self) -> GuaranteeSummary:
-        """Count what was promised, and what became of it."""
+        """Count guaranteed publications and their outcomes."""
         held = [promise for promise in self._obligations if self._is_required(promise)]
         missing = [promise for promise in held if not promise.is_delivered]
         return GuaranteeSummary(
@@ -299,8 +297,8 @@ class GuaranteedDelivery(Checker):
         )
 
     def _is_required(self, obligation: DeliveryObligation) -> bool:
-        """Whether what the promise needs was there to the end. If a lease has ended before the
-        origin's agent was shown what was published, it owes nothing to whom it has forgotten."""
+        """Whether the preconditions held to the end. If a lease ended before the origin's agent
+        received the publication, the origin has no obligation to that node."""
         origin = self.world.sites[obligation.entry.place]
         receiver = self.world.sites[obligation.place]
         ids = (origin.state.id, receiver.state.id)
@@ -319,22 +317,23 @@ class GuaranteedDelivery(Checker):
         )
 
     def _is_reported(self, obligation: DeliveryObligation) -> bool:
-        """Whether one of the two has said, with a good reason, that it will never come."""
+        """Whether receiver or origin reported, with a valid reason, that it will never arrive."""
         epoch, seq = obligation.entry.journal_position
         gaps = self._excused_gaps.get((obligation.receiver, obligation.origin), ())
         return any(gap.epoch == epoch and gap.first <= seq <= gap.last for gap in gaps)
 
 
 def _has_confirmed_interest(receiver: Node, origin: NodeId, topic: str) -> bool:
-    """Whether a node knows that another has its newest interest in force, a topic included."""
+    """Whether a node knows that its newest interest, this topic included, is in force at
+    another."""
     return origin in receiver.interest_acks() and _is_topic_covered(
         receiver.records_of(receiver.id), topic
     )
 
 
 def _nodes_in_force(site: Site, topic: str) -> set[NodeId]:
-    """The nodes whose interest is in force where somebody publishes; of an agent that does not run,
-    those that it remembers, for its broker keeps what is published."""
+    """The nodes whose interest is in force at the publisher; for a stopped agent those on its disk,
+    because its broker queues publications."""
     if site.node is not None:
         return set(site.node.receivers_in_force(topic))
     known = site.state.disk.records.items()
@@ -342,7 +341,7 @@ def _nodes_in_force(site: Site, topic: str) -> set[NodeId]:
 
 
 def _is_topic_covered(records: Iterable[Record], topic: str) -> bool:
-    """Whether what is known of a node says that it wants all that is published to a topic."""
+    """Whether a node's known filters match a topic."""
     return any(
         split_share(name)[0] is None and matches(name, topic)
         for record in records

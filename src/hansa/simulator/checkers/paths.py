@@ -1,4 +1,4 @@
-"""The promise of strategies whose copies take the ways of their own origin (rules 8.7 and 8.8)."""
+"""Invariant of strategies with shortest paths from each origin (rules 8.7 and 8.8)."""
 
 from collections.abc import Iterable, Set
 
@@ -17,20 +17,18 @@ DirectedLink = tuple[int, int]
 
 
 class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
-    """What is published undisturbed takes the shortest ways to all who want it, and no other; with
-    redundancy, no link is missed but those that every way must use."""
+    """An undisturbed publication takes shortest paths to all interested nodes, and no others; with
+    redundancy, paths share only links that every path must use."""
 
     name = "own ways"
 
     def __init__(self, world: World, violations: list[str], tracker: ConvergenceTracker) -> None:
-        """Watch where copies go."""
         super().__init__(world, violations, tracker)
         self._settings = world.options.protocol
         self._links_used: dict[int, dict[DirectedLink, None]] = {}
         self._checked_cases: set[object] = set()
 
     def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
-        """Note where a copy goes."""
         entry = self.world.ledger.find(publication)
         if entry is not None and not entry.qos:
             arc = (end.host.place, end.peer.host.place)
@@ -39,7 +37,7 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
     def check_publication(
         self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
     ) -> None:
-        """Hold the ways against the map; the same ways on the same map once."""
+        """Compare the paths with the graph; equal paths on an equal graph only once."""
         arcs = tuple(self._links_used.pop(entry.number, ()))
         case = (entry.place, expected_places, arcs, self.world.topology_version)
         if case in self._checked_cases or self.world.options.topology.nodes > 30:
@@ -60,7 +58,7 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
         return {b for _, b in arcs if b not in onward}
 
     def _interested_places(self, topic: str, part: Component) -> set[int]:
-        """The places where somebody wants a topic, be it only together with others."""
+        """The places with interest in a topic, shared subscriptions included."""
         if self._settings.group_depth:
             return {site.place for site in part.sites}
         views = {site.place: self._tracker.truth.status(site) for site in part.sites}
@@ -79,7 +77,7 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
         arcs: tuple[DirectedLink, ...],
         near: "Adjacency",
     ) -> None:
-        """One way to each: no node is reached twice, and all as soon as can be."""
+        """One path to each: no node is reached twice, and each by a shortest path."""
         heads = [b for _, b in arcs]
         if len(heads) != len(set(heads)) or start in heads:
             self.report_violation(f"{text} reaches a node by two ways: {sorted(arcs)}")
@@ -100,8 +98,8 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
         arcs: tuple[DirectedLink, ...],
         near: "Adjacency",
     ) -> None:
-        """Two ways to each: without any one link it still arrives, where that can be. Where a copy
-        came, none goes back; it would have, had the other not been first."""
+        """Two paths to each: without any one link it still arrives where possible. No copy goes
+        back over a link that brought one; otherwise the other path would have been used."""
         adjacency = _make_adjacency([*arcs, *((b, a) for a, b in arcs)])
         for a, b in arcs:
             lost = {(a, b), (b, a)}
@@ -114,7 +112,7 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
 
 
 Adjacency = dict[int, list[int]]
-"""Per place, where one can go from there."""
+"""Per place, the reachable next places."""
 
 
 def _make_adjacency(arcs: Iterable[DirectedLink]) -> Adjacency:
@@ -125,7 +123,7 @@ def _make_adjacency(arcs: Iterable[DirectedLink]) -> Adjacency:
 
 
 def _component_adjacency(part: Component) -> Adjacency:
-    """Return the map of a component, in places instead of ids."""
+    """Return the graph of a component with places instead of ids."""
     place = {node: site.place for node, site in part.by_id.items()}
     return {place[node]: [place[other] for other in near] for node, near in part.neighbours.items()}
 
@@ -133,10 +131,10 @@ def _component_adjacency(part: Component) -> Adjacency:
 def _distances(
     start: int, near: Adjacency, lost: Set[DirectedLink] = frozenset()
 ) -> dict[int, int]:
-    """Return how many hops each place is away that can be reached without what is lost."""
+    """Return the distance of each place that is reachable without the removed links."""
     found = {start: 0}
     queue = [start]
-    for place in queue:  # grows as it is read: breadth first
+    for place in queue:  # grows while it is read: breadth first
         for other in near.get(place, ()):
             if other not in found and (place, other) not in lost:
                 found[other] = found[place] + 1

@@ -1,4 +1,4 @@
-"""Promises about publications: no phantom, no copy too many, no loop, and nobody is forgotten."""
+"""Invariants of publications: no phantom, no duplicate, no loop, complete delivery."""
 
 from hansa.protocol.model import HOPS_MAX, GroupId, Publication
 from hansa.protocol.topics import is_local_only
@@ -12,12 +12,12 @@ from hansa.simulator.world.world import World
 
 
 class NoPhantom(Checker):
-    """What is delivered was published, byte for byte, elsewhere, and may cross brokers."""
+    """A delivered publication was published elsewhere, byte for byte, and is allowed to cross
+    brokers."""
 
     name = "no phantom"
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """Compare with what was published."""
         if entry is None:
             self.report_violation(f"n{site.place} delivers {publication}, which nobody published")
             return
@@ -34,18 +34,17 @@ class NoPhantom(Checker):
 
 
 class AtMostOnce(Checker):
-    """A broker gets a publication at most once. An agent's crash ends what it can remember, unless
-    it has a disk: then QoS 1 and 2 have a promise of their own (see `guarantees`)."""
+    """A broker gets a publication at most once. A crash clears an agent's duplicate filter, unless
+    it has a disk: then QoS 1 and 2 have their own guarantee (see `guarantees`)."""
 
     name = "at most once"
 
     def __init__(self, world: World, violations: list[str]) -> None:
-        """Start with nothing delivered."""
         super().__init__(world, violations)
         self._delivered_numbers: dict[tuple[int, int], set[int]] = {}
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """Look whether this life of the agent has delivered it before."""
+        """Check whether this process of the agent has delivered it before."""
         if publication.qos and self.world.options.disk:
             return
         seen = self._delivered_numbers.setdefault((site.place, site.process_run), set())
@@ -57,17 +56,16 @@ class AtMostOnce(Checker):
 
 class NoLoop(Checker):
     """A publication crosses each direction of a link once to spread, and once per group that it
-    names there; and it travels no farther than the limit."""
+    targets there; and it travels at most the hop limit."""
 
     name = "no loop"
 
     def __init__(self, world: World, violations: list[str]) -> None:
-        """Start with nothing sent."""
         super().__init__(world, violations)
         self._crossings: dict[tuple[object, ...], tuple[int, frozenset[GroupId]]] = {}
 
     def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
-        """Count a copy, per session: behind an old one there may have been another node."""
+        """Count a copy per session: an older session may have led to another node."""
         name = (publication.origin, publication.epoch, publication.sequence, publication.qos > 0)
         crossing = (end.host.place, end.id, *name)
         count, target_groups = self._crossings.get(crossing, (0, frozenset()))
@@ -83,12 +81,12 @@ class NoLoop(Checker):
 
 
 class UndisturbedPublicationChecker(Checker):
-    """Looks at what is published at QoS 0 while all is right, if nothing happens until it could
-    have arrived; but not at retained values, which may wait for earlier ones. Where ways follow
-    from the database, a change of that (a round-trip time) is something, too."""
+    """Checks QoS 0 publications made while the federation is converged, if no disturbance follows
+    until they must have arrived; not retained ones, which may wait for earlier ones. For strategies
+    that compute paths from the database a change of that (a round-trip time) is a disturbance, too.
+    """
 
     def __init__(self, world: World, violations: list[str], tracker: ConvergenceTracker) -> None:
-        """Ask the tracker whether all is right."""
         super().__init__(world, violations)
         self._tracker = tracker
         links = world.options.links
@@ -101,10 +99,10 @@ class UndisturbedPublicationChecker(Checker):
     def check_publication(
         self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
     ) -> None:
-        """It must have arrived at these places."""
+        """Check a publication that must have arrived at these places."""
 
     def on_published(self, entry: LedgerEntry) -> None:
-        """Look again when it must have arrived."""
+        """Schedule the check."""
         if (
             self._is_lossless
             and not entry.qos
@@ -129,7 +127,7 @@ class UndisturbedPublicationChecker(Checker):
 
 
 class Completeness(UndisturbedPublicationChecker):
-    """What is published undisturbed reaches every broker that wants it. (QoS 1 and 2: see
+    """An undisturbed publication reaches every interested broker. (QoS 1 and 2: see
     `guarantees`.)"""
 
     name = "completeness"
@@ -137,7 +135,6 @@ class Completeness(UndisturbedPublicationChecker):
     def check_publication(
         self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
     ) -> None:
-        """Look who misses it."""
         missing = [place for place in expected_places if place not in entry.delivered_at]
         if missing:
             places = ", ".join(f"n{place}" for place in missing)

@@ -1,4 +1,4 @@
-"""Promises that hold when the federation has had time to come to rest."""
+"""Invariants that hold after the federation had time to converge."""
 
 from hansa.simulator.analysis.convergence import ConvergenceTracker, convergence_limit_s
 from hansa.simulator.analysis.structure import StructureCheck
@@ -7,15 +7,15 @@ from hansa.simulator.world.world import World
 
 RECHECK_S = 0.1
 RECHECK_COUNT = 8
-"What is wrong at rest is looked at so often again, so many seconds apart."
+"""How often a problem is checked again, and after how many seconds each."""
 
 
 class Quiescence(Checker):
-    """When nothing has happened for the time that the protocol may take, all is right: one core
-    per group and component, everybody agrees, and every table is exact.
+    """Without disturbance for the allowed time the federation is converged: one core per group and
+    component, all nodes agree, and all tables are exact.
 
-    Even then round-trip times are measured and reported anew, so what is wrong is looked at again
-    for a moment: only what stays wrong is broken.
+    Round-trip times are still measured and reported then, so a problem is checked again for a
+    moment: only a persistent one is a violation.
     """
 
     name = "convergence"
@@ -27,7 +27,6 @@ class Quiescence(Checker):
         tracker: ConvergenceTracker,
         structure: StructureCheck,
     ) -> None:
-        """Ask the tracker and the structure."""
         super().__init__(world, violations)
         self._tracker = tracker
         self._structure = structure
@@ -36,7 +35,7 @@ class Quiescence(Checker):
         self.checked_count = 0
 
     def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
-        """Look again when all must be right."""
+        """Schedule the check."""
         self.on_run_finished()
         count = self._tracker.disturbance_count
         self.world.scheduler.after(
@@ -44,7 +43,6 @@ class Quiescence(Checker):
         )
 
     def on_run_finished(self) -> None:
-        """Complain about what is still wrong."""
         for name, text in self._problems:
             self.report_violation(text, name)
         self._problems = []

@@ -1,4 +1,4 @@
-"""The promise about retained values: all brokers that want a topic store the same one."""
+"""Invariant: all interested brokers store the same retained message."""
 
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.world.ledger import LedgerEntry
@@ -6,34 +6,32 @@ from hansa.simulator.world.site import Site
 from hansa.simulator.world.world import World
 
 REPAIRED_S = 60.0
-"""Seconds after the last write and the last fault within which brokers have to agree."""
+"""Seconds after the last write and the last fault within which brokers must agree."""
 
 
 class RetainedAgree(Checker):
-    """At the end of a run, if nothing was written or disturbed in its last minute, all brokers
-    that want a topic store the same value of it; and if only clients of one broker wrote it, the
-    one that this broker stores."""
+    """If nothing was written or disturbed in the last minute of a run, all brokers interested in a
+    topic store the same message; and if clients of only one broker wrote it, the one stored there.
+    """
 
     name = "retained values agree"
 
     def __init__(self, world: World, violations: list[str]) -> None:
-        """Start with nothing written."""
         super().__init__(world, violations)
         self._writers: dict[str, dict[int, None]] = {}
         self._last_s = 0.0
 
     def on_published(self, entry: LedgerEntry) -> None:
-        """Note who writes a topic."""
+        """Record the writers of a topic."""
         if entry.retain:
             self._writers.setdefault(entry.topic, {})[entry.place] = None
             self._last_s = self.world.now
 
     def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
-        """Brokers have a minute from here."""
+        """Restart the minute."""
         self._last_s = self.world.now
 
     def on_run_finished(self) -> None:
-        """Compare what brokers store."""
         if self.world.now < self._last_s + REPAIRED_S:
             return
         if not all(site.is_serving_clients for site in self.world.sites):

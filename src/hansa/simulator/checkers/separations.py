@@ -1,4 +1,4 @@
-"""Which nodes were out of each other's reach for how long: a lease may end then, and only then."""
+"""How long nodes were unreachable from each other: only then a lease may end."""
 
 from itertools import combinations
 
@@ -10,12 +10,12 @@ FOREVER = float("inf")
 
 
 class Separations:
-    """The present or last parting of every two nodes."""
+    """The current or last separation of every pair of nodes."""
 
     def __init__(
         self, world: World, truth: GroundTruth, lease_s: float, detection_s: float
     ) -> None:
-        """Nodes may take so long to notice that they are together again."""
+        """`notice_s` is the time nodes may take to notice that they are connected again."""
         self._world = world
         self._truth = truth
         self._lease_s = lease_s
@@ -24,7 +24,7 @@ class Separations:
         self._lease_expired_until: dict[tuple[NodeId, NodeId], float] = {}
 
     def update(self) -> None:
-        """Something has changed: see who is in reach of whom now."""
+        """Update which nodes reach each other."""
         now = self._world.now
         part_of = {
             site.place: number
@@ -42,17 +42,17 @@ class Separations:
                 self._intervals[pair] = (since, min(until, now))
             elif until + self._detection_s < now:
                 self._intervals[pair] = (now, FOREVER)
-            else:  # nobody may have noticed that they were together for a moment
+            else:  # they may not have noticed that they were connected for a moment
                 self._intervals[pair] = (since, FOREVER)
 
     def exceeds_lease(self, one: NodeId, other: NodeId) -> bool:
-        """Whether two have been apart for as long as a lease, as far as they know."""
+        """Whether two nodes are separated for at least a lease, as far as they know."""
         since, until = self._intervals.get(_pair(one, other), (FOREVER, FOREVER))
         now = self._world.now
         return now - since >= self._lease_s and now <= until + self._detection_s
 
     def exceeded_lease_since(self, one: NodeId, other: NodeId, at: float) -> bool:
-        """Whether two that are together now were apart for as long as a lease, then or later."""
+        """Whether two connected nodes were separated for at least a lease at that time or later."""
         return at <= self._lease_expired_until.get(_pair(one, other), -FOREVER)
 
 

@@ -1,4 +1,4 @@
-"""The promise of shared subscriptions: one of all consumers gets each publication (section 10)."""
+"""Invariant of shared subscriptions: one consumer gets each publication (section 10)."""
 
 from hansa.protocol.topics import matches, split_share
 from hansa.simulator.analysis.ground_truth import Component
@@ -7,17 +7,18 @@ from hansa.simulator.world.ledger import LedgerEntry
 
 
 class SharesServedOnce(UndisturbedPublicationChecker):
-    """What is published undisturbed is served once to every share that wants it: at its own broker
-    if that has a consumer, else where it goes anyway, else at one other. A broker that gets it for
-    a plain subscription serves its own consumers whatever happens, and is no fault."""
+    """An undisturbed publication is delivered once to every matching share: at the publisher's
+    broker if it has a consumer, otherwise at a broker that gets it anyway, otherwise at one other.
+    A broker that gets it for a plain subscription also serves its own consumers, which is no
+    violation."""
 
     name = "shares served"
 
     def check_publication(
         self, entry: LedgerEntry, component: Component, expected_places: tuple[int, ...]
     ) -> None:
-        """Look where the consumers of each share are, and which of them were served. It may be the
-        turn of one whose broker does not let its agent in."""
+        """Find the consumers of each share and those served. The selected one may be at a broker
+        that refuses its agent."""
         if not all(site.is_serving_clients for site in component.sites):
             return
         consumers: dict[str, list[int]] = {}

@@ -1,9 +1,9 @@
 """Bevilaqua 2023: a topology manager relocates an isolated node; and delays over 12 federators.
 
-Both graphs are ours, made to fit what the text says of the pictures. Of the nine: 8 has the fewest
-neighbours, 0 and 7, and 3 has the most. Of the twelve: every new node got two neighbours, nobody
-has more than five, 11 is one hop from 0 and three from 5. The manager itself is not simulated: a
-script adds the links that it chose.
+Both graphs are ours, made to fit the description of the figures. Nine nodes: 8 has the fewest
+neighbours, 0 and 7, and 3 has the most. Twelve nodes: every new node got two neighbours, none has
+more than five, 11 is one hop from 0 and three from 5. The manager itself is not simulated: a script
+adds the links that it chose.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ from hansa.simulator.topologies import make_topology
 
 TOPIC = "federated/data"
 
-# ---------------------------------------------------------------- nine: relocation
+# ---------------------------------------------------------------- nine nodes: relocation
 
 NINE = make_topology(
     "bevilaqua-9",
@@ -43,9 +43,9 @@ NINE = make_topology(
     ],
 )
 MANAGER_DETECTION_S = 10.0
-"""The manager checks every 5 s and gives a node up after two failures in a row."""
+"""The manager checks every 5 s and removes a node after two failures in a row."""
 PUBLICATIONS_PER_BURST = 10
-"""Publications from 5 before the failures, and again after the relocation."""
+"""Publications at node 5 before the failures, and again after the relocation."""
 
 
 def _nine_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
@@ -87,7 +87,7 @@ def _evaluate_nine(final: FinalSnapshot) -> list[ClaimRow]:
     ]
 
 
-# ---------------------------------------------------------------- twelve: delay
+# ---------------------------------------------------------------- twelve nodes: delay
 
 TWELVE = make_topology(
     "bevilaqua-12",
@@ -129,7 +129,7 @@ def _evaluate_twelve(final: FinalSnapshot) -> list[ClaimRow]:
 
 
 def _delay_row(final: FinalSnapshot, node: int) -> ClaimRow:
-    """Ours must be what so many hops take, and no more: then no copy took a detour."""
+    """Our delay must be exactly that of the hops: then no copy took a detour."""
     network = final.options.links
     shortest = HOPS_BY_NODE[node] * network.delay_ms + 2 * network.broker_delay_ms
     delay = final.result.delay_ms_by_node.get(node)

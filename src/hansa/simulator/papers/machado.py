@@ -1,9 +1,9 @@
-"""Machado 2023: how long 6, 15 and 25 wrappers take to converge after failures.
+"""Machado 2023: convergence of 6, 15 and 25 wrappers after failures.
 
-The six are Spohn's. Of the 15 and 25 the thesis has only pictures, so the graphs are ours: 15 in a
-ring with six chords, 25 in a 5x5 grid with a diagonal in every second cell, which is the denser
-one. "Six different federated topics, with five subscribers and five publishers connected randomly"
-is read as five and five per topic.
+The six are Spohn's. The thesis shows the 15 and 25 only as figures, so the graphs are ours: 15 in a
+ring with six chords, 25 in a 5x5 grid with a diagonal in every second cell, which is denser. "Six
+different federated topics, with five subscribers and five publishers connected randomly" is read as
+five and five per topic.
 """
 
 import random
@@ -42,7 +42,7 @@ FINAL_S = 2.0
 """At the end every node publishes to every topic, and all must arrive."""
 
 CONVERGENCE_LIMIT_S = 0.5
-"""What converging may take once the news is there, with timers that do not wait for anything."""
+"""Time to converge once all updates have arrived, with immediate timers."""
 
 FIFTEEN = make_topology(
     "machado-15",
@@ -64,20 +64,20 @@ TWENTY_FIVE = make_topology(
 )
 
 PAPER_TIMES = {6: "about 1 and 2 min", 15: "up to 2, 2 to 3 min", 25: "2 to 3, 2 to 5 min"}
-"""What the thesis says of the overlay and of topic meshes, whatever failed."""
+"""The times in the thesis for the overlay and for topic meshes, for any failure."""
 
 
 def _random_failures_options(
     topology: Topology, failures: Sequence[int], settings: ProtocolSettings, seed: int
 ) -> SimulationOptions:
-    """Fail so many random nodes together, one lot after the other; then split and merge."""
+    """Fail random nodes together, group by group; then partition and heal."""
     rng = random.Random(f"{topology.name} failures {seed}")
     groups = [rng.sample(range(topology.nodes), count) for count in failures]
     return _failures_options(topology, groups, settings, seed)
 
 
 def _six_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
-    """Fail the very nodes that the thesis names."""
+    """Fail the nodes that the thesis names."""
     return _failures_options(SIX, [[3], [1, 3]], settings, seed)
 
 
@@ -107,7 +107,7 @@ def _failures_options(
 
 
 def _clients(topology: Topology, pause: float, end: float, seed: int) -> list[ScheduledAction]:
-    """Everybody subscribes after the first pause and publishes five times per pause."""
+    """All clients subscribe after the first pause and publish five times per pause."""
     rng = random.Random(f"{topology.name} clients {seed}")
     places = range(topology.nodes)
     steps = []
@@ -142,7 +142,8 @@ def _evaluate(final: FinalSnapshot) -> list[ClaimRow]:
 
 
 def _recovery_row(final: FinalSnapshot, recovery: Recovery) -> ClaimRow:
-    """The paper's times are no limit of ours: what is judged is what we promise, if we do."""
+    """The paper's times are not our limit; the row holds if our own limit holds, where we have
+    one."""
     took, limit = recovery.converged_s, _limit_s(final.options, recovery.after)
     paper = "" if recovery.after == "start" else PAPER_TIMES[final.result.nodes]
     claims = [paper, "" if limit is None else f"we promise {format_duration(limit)}"]
@@ -154,10 +155,10 @@ def _recovery_row(final: FinalSnapshot, recovery: Recovery) -> ClaimRow:
 
 
 def _limit_s(options: SimulationOptions, after: str) -> float | None:
-    """Return the seconds that we promise; with the paper's timers we promise none.
+    """Return our limit in seconds; None with the paper's timers.
 
-    A crash is known at once, silence after the heartbeat limit, and a link that may be used again
-    after it was dialled.
+    A crash is detected at once, silence after the heartbeat limit, and a restored link after it was
+    dialled.
     """
     if not options.protocol.trust_close:
         return None

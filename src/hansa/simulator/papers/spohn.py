@@ -34,7 +34,8 @@ GROUP_1, GROUP_2 = "group/1", "group/2"
 
 
 def _six_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
-    """Subscribe one after the other, each when all is at rest; then publish inside and outside."""
+    """Subscribe one after the other, each after convergence; then publish inside and outside the
+    mesh."""
     protocol = replace(settings, redundancy=REDUNDANCY)
     pause = settle_pause_s(SIX, protocol, LinkOptions())
     actions = (
@@ -83,18 +84,18 @@ PAPER_DELAYS = {
     7: "18.61 ± 3.17 ms (Ribas 12.35 ± 10.70)",
 }
 DELAY_TOLERANCE = 0.1
-"""How far a mean may be from Spohn's, as a part of it."""
+"""Largest relative deviation of a mean from Spohn's."""
 
 HOP_MS = (SPOHN_MS[2] - SPOHN_MS[7]) / (HOPS_BY_NODE[2] - HOPS_BY_NODE[7])
 """Two means at 4 and 1 hops give the time per hop …"""
 BOTH_ENDS_MS = SPOHN_MS[7] - HOPS_BY_NODE[7] * HOP_MS
-"""… and what brokers and clients take at both ends together."""
+"""… and the time of brokers and clients at both ends together."""
 JITTER_MS = 1.0
-"""Small, so that copies race on the ways between 7 and 2, as the paper says they do."""
+"""Small, so that copies race on the paths between 7 and 2, as the paper says."""
 
 
 def _grid_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
-    """Both subscribe at once, so that two cores meet; then the publisher at 6 starts."""
+    """Both subscribe at once, so that two cores compete; then the publisher at 6 starts."""
     network = LinkOptions(HOP_MS - JITTER_MS / 2, JITTER_MS, broker_delay_ms=BOTH_ENDS_MS / 2)
     protocol = replace(settings, redundancy=REDUNDANCY)
     pause = settle_pause_s(GRID, protocol, network)

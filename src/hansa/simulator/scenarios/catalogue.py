@@ -1,4 +1,4 @@
-"""The scenarios by name: finds one, plays it, and holds it to its expectations."""
+"""The scenarios by name: finds one, runs it and evaluates its claims."""
 
 import difflib
 from dataclasses import dataclass, replace
@@ -35,7 +35,6 @@ class ScenarioResult:
 
 
 def find_scenario(name: str) -> SimulationScenario:
-    """Return the scenario of that name."""
     if name in SCENARIOS:
         return SCENARIOS[name]
     close_matches = difflib.get_close_matches(name, SCENARIOS, n=2)
@@ -54,7 +53,7 @@ def run_scenario(
     listener: TranscriptListener | None = None,
     telemetry: Path | None = None,
 ) -> ScenarioResult:
-    """Play a scenario with these settings, as far as it leaves them open."""
+    """Run a scenario with these settings, as far as it leaves them open."""
     options = scenario.make_options(settings, seed)
     simulation = Simulation(options, listener, telemetry=telemetry)
     result = simulation.run()

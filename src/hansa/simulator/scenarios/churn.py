@@ -1,7 +1,7 @@
-"""Nodes that join, leave and fail at random for a long time, with their links made at run time.
+"""Nodes join, leave and fail at random for a long time, with links made at run time.
 
-What must hold: the federation is one part again soon after every trouble, and no publication of QoS
-1 is lost, doubled or out of order; whatever the manager does meanwhile.
+Required: the federation is connected again soon after every fault, and no QoS 1 publication is
+lost, duplicated or reordered, whatever the manager does.
 """
 
 import random
@@ -27,20 +27,19 @@ from hansa.topology.planner import PlannerLimits
 TOPIC = "plant/temp"
 SAMPLE_S = 1.0
 QUIET_PERIOD_S = 120.0
-"""Seconds at the end without trouble: then all must be one part, and everything delivered."""
+"""Seconds at the end without faults: then the federation must be connected and everything
+delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChurnOptions:
-    """One run."""
-
     nodes: int = 12
     seconds: float = 600.0
-    """Virtual seconds of trouble."""
+    """Virtual seconds with faults."""
     fault_interval_s: float = 10.0
-    """Seconds between two troubles, on average."""
+    """Mean seconds between two faults."""
     manager_modes: tuple[ManagerMode, ...] = (ManagerMode.UP, ManagerMode.ABSENT, ManagerMode.WRONG)
-    """What the manager is, one after the other, for equal times."""
+    """The modes of the manager, in turn, for equal times."""
     degree_max: int = 5
     publishers: int = 2
     subscribers: int = 3
@@ -52,17 +51,15 @@ class ChurnOptions:
 
 @dataclass(slots=True)
 class ChurnResult:
-    """What became of it."""
-
     virtual_s: float
     joined: int = 0
     failed: int = 0
     changes: dict[str, int] = field(default_factory=dict)
-    """Links added and removed, by reason."""
+    """Links added and removed, by cause."""
     splits: int = 0
-    """How often those that ran were not one part."""
+    """How often the running nodes were not connected."""
     split_s_max: float = 0.0
-    """The longest of these times."""
+    """The longest such time."""
     parts_at_end: int = 0
     degree_max: int = 0
     promised: int = 0
@@ -71,12 +68,11 @@ class ChurnResult:
 
     @property
     def changes_per_hour(self) -> float:
-        """Return how many links were added and removed per hour of virtual time."""
+        """Return the links added and removed per hour of virtual time."""
         return sum(self.changes.values()) * 3600 / self.virtual_s
 
 
 def run_churn(options: ChurnOptions) -> ChurnResult:
-    """Play one run."""
     rng = random.Random(f"{options.seed} churn")
     end = options.seconds + QUIET_PERIOD_S
     settings = ProtocolSettings(
@@ -121,7 +117,7 @@ def run_churn(options: ChurnOptions) -> ChurnResult:
 
 
 def _clients(options: ChurnOptions, rng: random.Random) -> list[ScheduledAction]:
-    """Publish from places that do not fail, so that every publication has been accepted."""
+    """Publish at sites that do not fail, so that every publication is accepted."""
     count = int(options.seconds * options.rate)
     places = rng.sample(range(options.nodes), options.subscribers)
     steps = [ScheduledAction(0.0, ClientSubscribe(place, TOPIC)) for place in places]
@@ -132,7 +128,7 @@ def _clients(options: ChurnOptions, rng: random.Random) -> list[ScheduledAction]
 
 
 class _ChurnDriver:
-    """Stops and starts nodes, changes what the manager is, and looks whether all hangs together."""
+    """Stops and starts nodes, changes the manager's mode, and checks connectivity."""
 
     def __init__(
         self,
@@ -151,7 +147,6 @@ class _ChurnDriver:
         self._split_since: float | None = None
 
     def schedule_all(self) -> None:
-        """Plan everything."""
         scheduler, options = self._world.scheduler, self._options
         turn = options.seconds / len(options.manager_modes)
         for number, mode in enumerate(options.manager_modes):
@@ -179,7 +174,7 @@ class _ChurnDriver:
             self._simulation.executor.perform(action(self._rng.choice(up)))
 
     def _restart_all(self) -> None:
-        """The calm: whoever is away comes back, for what it is owed."""
+        """Restart all stopped nodes for the quiet period, so that they get what they missed."""
         for site in self._world.sites:
             if site.node is None:
                 self._simulation.executor.perform(RestartAgent(site.place))
@@ -196,7 +191,7 @@ class _ChurnDriver:
             result.splits += 1
 
     def finish(self) -> None:
-        """Look one last time."""
+        """Check once more."""
         self._sample()
         parts = self._simulation.tracker.truth.components()
         self._result.parts_at_end = len(parts)

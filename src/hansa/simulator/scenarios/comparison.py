@@ -1,4 +1,4 @@
-"""Strategies side by side: what each costs on the same trial."""
+"""Compares strategies: the cost of each on the same trial."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -18,7 +18,8 @@ from hansa.simulator.world.site import Site
 
 @dataclass(frozen=True, slots=True)
 class StrategyMeasurement:
-    """One strategy on one trial. What is per publication counts those that left their broker."""
+    """One strategy on one trial. Per-publication values count publications that left their
+    broker."""
 
     trial: str
     strategy: str
@@ -29,30 +30,30 @@ class StrategyMeasurement:
     bytes: float
     """The same in bytes of frames."""
     busiest: float
-    """Copies per publication that the node sends which sends most."""
+    """Copies per publication sent by the busiest node."""
     stretch: float | None
-    """Hops that a delivery took, divided by those of the shortest way, on average; None where
-    faults change what is shortest, or if nothing was delivered."""
+    """Hops of a delivery divided by those of the shortest path, on average; None where faults
+    change the shortest path, or if nothing was delivered."""
     delay_ms: float | None
     delay_p99_ms: float | None
     control_frames: int
-    """In the whole run, without heartbeats: those are the same for all."""
+    """In the whole run, without heartbeats, which are the same for all."""
     control_bytes: int
     recovered_s: float | None
-    """The longest time, after a fault, until all was right, as far as that was to be seen."""
+    """The longest measured time from a fault to convergence."""
     expected: int
-    """Pairs of a publication and another broker that wanted it."""
+    """Pairs of a publication and another interested broker."""
     lost: int
     notices: int
-    """What Antonielli's subscription tables would have cost: n·(N-1) for each filter that n of N
-    brokers want."""
+    """What Antonielli's subscription tables would cost: n·(N-1) for each filter with interest at n
+    of N brokers."""
     violations: tuple[str, ...]
 
 
 def measure_strategy(
     trial: StrategyTrial, settings: ProtocolSettings, strategy: str, seed: int
 ) -> StrategyMeasurement:
-    """Play a trial with a strategy, every promise checked."""
+    """Run a trial with a strategy, with all checkers."""
     options = trial.make_options(replace(settings, strategy=strategy), seed)
     meter = _TrafficMeter(trial.topology)
     simulation = Simulation(options, extra_hooks=[meter])
@@ -82,26 +83,23 @@ def measure_strategy(
 
 
 class _TrafficMeter(Hooks):
-    """Counts what each node sends, and how far deliveries came."""
+    """Counts the copies each node sends, and the hops of deliveries."""
 
     def __init__(self, topology: Topology) -> None:
-        """Start at zero."""
         self.sent_by_place: Counter[int] = Counter()
         self._distances = [hop_distances(topology, place) for place in range(topology.nodes)]
         self._ratios: list[float] = []
 
     def on_copy_sent(self, end: LinkEnd, publication: Publication) -> None:
-        """A node sends a copy."""
         self.sent_by_place[end.host.place] += 1
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """A copy has come to its end."""
         if entry is not None:
             shortest = self._distances[entry.place][site.place]
             self._ratios.append((publication.hops + 1) / shortest)
 
     def mean_stretch(self) -> float | None:
-        """Return how much longer than the shortest the ways were, on average."""
+        """Return the mean ratio of path length to shortest path."""
         return round(sum(self._ratios) / len(self._ratios), 3) if self._ratios else None
 
 
@@ -117,7 +115,7 @@ def _control_traffic(result: SimulationResult) -> tuple[int, int]:
 
 
 def _longest_recovery(result: SimulationResult) -> float | None:
-    """Return the longest recovery, the start left out."""
+    """Return the longest recovery except that of the start."""
     times = [record.converged_s for record in result.converged_s if record.after != "start"]
     return max((time for time in times if time is not None), default=None)
 

@@ -1,7 +1,7 @@
-"""Scenarios of guaranteed delivery: what clients publish at QoS 1 and 2, in trouble of every kind.
+"""Scenarios of guaranteed delivery: QoS 1 and 2 under faults of every kind.
 
-They are our own. Each is judged by how many publications were promised to a node (see
-`checkers/guarantees`), how many of them came, and what was said of the others.
+Each is evaluated by the number of guaranteed publications (see `checkers/guarantees`), how many
+arrived, and what was reported of the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,27 +39,25 @@ from hansa.simulator.scenarios.scenario import (
 from hansa.simulator.topologies import Topology, parse_topology
 
 TimedActions = list[tuple[float, SimulatedAction]]
-"""Seconds after everything has come to rest, and what is done then."""
+"""Seconds after convergence, and the action."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryScenario:
-    """What a scenario consists of."""
-
     topology_text: str
     subscriptions: Sequence[tuple[int, str]]
-    """Who subscribes to what before anything else happens."""
+    """Place and filter of the subscriptions made before anything else."""
     script: TimedActions
     links: LinkOptions = LinkOptions()
     disk: DiskOptions = DiskOptions()
     lease_s: float | None = None
     late_places: tuple[int, ...] = ()
-    """Who starts when the script says `restart`, and not before."""
+    """Places that start only when the script says `restart`."""
 
     def make_options(self, settings: ProtocolSettings, seed: int) -> SimulationOptions:
-        """Return the run: everybody subscribes, all comes to rest, then there is trouble."""
+        """Return the run: all subscribe, the federation converges, then the script runs."""
         topology = parse_topology(self.topology_text, seed=0)
-        if self.links.loss:  # many heartbeats in a row must be lost before a neighbour is given up
+        if self.links.loss:  # a neighbour is lost only after many lost heartbeats in a row
             settings = replace(settings, heartbeat_interval=0.5, heartbeat_limit=5.0)
         time_scale = settings.heartbeat_limit / ProtocolSettings().heartbeat_limit
         if self.lease_s is not None:
@@ -91,7 +89,7 @@ class DeliveryScenario:
 
 
 def _scale_duration(action: SimulatedAction, time_scale: float) -> SimulatedAction:
-    """Let an action last longer where neighbours are missed later."""
+    """Lengthen an action where neighbours are detected as lost later."""
     match action:
         case ClientPublish():
             return replace(action, interval_s=time_scale * action.interval_s)
@@ -166,7 +164,7 @@ JOINERS = DeliveryScenario(
     late_places=LATE_PLACES,
 )
 
-# ---------------------------------------------------------------- partitions and deaths
+# ---------------------------------------------------------------- partitions and crashes
 
 HALVES = Partition(((0, 1, 2), (3, 4, 5)))
 SPLIT = DeliveryScenario(
@@ -253,10 +251,10 @@ ROLLED_BACK = DeliveryScenario(
     [
         (0.0, _publish_stream(0, "plant/temp", 50, per_s=5, qos=2)),
         (5.0, BackUpState(0)),
-        (15.0, RollBackState(0)),  # others are there, and know more
+        (15.0, RollBackState(0)),  # others are connected, and know more
         (25.0, BackUpState(0)),
         (27.0, Partition(((0,), (1, 2)))),
-        (29.0, RollBackState(0)),  # it captures more alone than it has lost
+        (29.0, RollBackState(0)),  # it captures more alone than it lost
         (45.0, HealAll()),
     ],
 )
@@ -281,12 +279,12 @@ STALE_REPAIR_REQUEST = DeliveryScenario(
         (
             5.0,
             ClientPublish(0, "plant/temp", qos=2, count=5, interval_s=0.01),
-        ),  # taken, not on disk
+        ),  # received, not on disk
         (5.2, ClientPublish(0, "plant/temp", qos=2)),
         (6.15, CutLink(1, 2)),  # lost there
         (6.3, RestoreLink(1, 2)),
-        (7.0, ClientPublish(0, "plant/temp", qos=2)),  # shows the hole
-        (9.0, RestartAgent(2)),  # while the answer is on its way
+        (7.0, ClientPublish(0, "plant/temp", qos=2)),  # reveals the gap
+        (9.0, RestartAgent(2)),  # while the repair is in flight
         (30.0, ClientPublish(0, "plant/temp", qos=2)),
     ],
     LinkOptions(delays_ms=((0, 1, 1000.0),)),
@@ -301,7 +299,7 @@ LEASE = DeliveryScenario(
         (10.0, HealAll()),
         (20.0, Partition(((0,), (1, 2)))),
         (60.0, HealAll()),
-        (80.0, RestartAgent(0)),  # when all must know each other again, without its help
+        (80.0, RestartAgent(0)),  # all must be connected again by then, without its help
     ],
     lease_s=15.0,
 )
@@ -317,11 +315,11 @@ SESSION = DeliveryScenario(
     ],
 )
 
-# ---------------------------------------------------------------- judging
+# ---------------------------------------------------------------- evaluation
 
 
 def _evaluate_all_delivered(final: FinalSnapshot) -> list[ClaimRow]:
-    """Whatever was promised has come, once, and no gap was reported."""
+    """All guaranteed publications arrived, once, and no gap was reported."""
     got = final.result.guaranteed
     assert got is not None
     ours = f"{got.delivered} of {got.promised}"
@@ -335,13 +333,13 @@ def _evaluate_all_delivered(final: FinalSnapshot) -> list[ClaimRow]:
 
 
 def _evaluate_all_repaired(final: FinalSnapshot) -> list[ClaimRow]:
-    """As before, and it took repair."""
+    """The same, and repair was needed."""
     *rows, repaired = _evaluate_all_delivered(final)
     return [*rows, ClaimRow(repaired.what, "some", repaired.ours, repaired.ours != "0")]
 
 
 def _evaluate_abandoned(final: FinalSnapshot) -> list[ClaimRow]:
-    """What was promised has come, or was given up when the lease had ended."""
+    """Guaranteed publications arrived, or were abandoned after the lease had ended."""
     got = final.result.guaranteed
     assert got is not None
     ours = f"{got.delivered} and {got.reported} of {got.promised}"
@@ -456,7 +454,7 @@ SCENARIOS = (
         ROLLED_BACK,
         lambda final: _evaluate_all_delivered(final)[
             :1
-        ],  # of what came before some comes twice, or is a gap
+        ],  # earlier publications may be duplicated or reported as gaps
     ),
     _make_scenario(
         "former-question",

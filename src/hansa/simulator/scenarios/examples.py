@@ -1,4 +1,4 @@
-"""Two small scenarios of our own that the documents refer to."""
+"""Two small scenarios for the documents."""
 
 import random
 
@@ -23,7 +23,7 @@ RING_TOPIC = "plant/temp"
 
 
 def _ring_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
-    """A message goes round once; then the core dies and the next message still arrives."""
+    """A message crosses the ring; then the core crashes and the next message still arrives."""
     pause = settle_pause_s(RING, settings, LinkOptions())
     actions = (
         ClientSubscribe(1, "plant/#"),
@@ -59,13 +59,13 @@ OVERLAP = parse_topology("random:40,4", seed=1)
 FILTERS = ("plant/#", "plant/+/temp", "+/line1/+", "plant/line1/temp")
 OVERLAP_TOPIC = "plant/line1/temp"
 SUBSCRIBERS_PER_FILTER = 6
-"""Nodes that want each filter."""
+"""Interested nodes per filter."""
 COPIES_PER_UNION_LINK_MAX = 1.5
-"""Copies per link of the union: one, and more where copies cross or are on their way to a mesh."""
+"""Copies per link of the union: one, and more where copies cross or travel to a mesh."""
 
 
 def _overlap_options(settings: ProtocolSettings, seed: int) -> SimulationOptions:
-    """24 nodes want one of four filters that all match; every node publishes once."""
+    """24 nodes subscribe to one of four filters that all match; every node publishes once."""
     pause = settle_pause_s(OVERLAP, settings, LinkOptions())
     rng = random.Random(f"overlap {seed}")
     places = rng.sample(range(OVERLAP.nodes), SUBSCRIBERS_PER_FILTER * len(FILTERS))

@@ -1,7 +1,7 @@
-"""Random runs: a seed becomes options of every kind, for searches by the thousand.
+"""Random runs: turns a seed into options, to search for failures with many seeds.
 
-A seed decides everything: topology, settings, links, faults and clients. All runs end alike: every
-fault is healed, the federation gets the time that it may take, and then everything must arrive.
+The seed decides topology, settings, links, faults and clients. All runs end alike: every fault is
+healed, the federation gets its allowed time to converge, and then everything must arrive.
 """
 
 import random
@@ -23,21 +23,20 @@ from hansa.simulator.topologies import Topology, parse_topology
 NODES_MAX = 50
 
 NODE_COUNTS = (2, *(3, 4, 5, 6, 8, 10, 12) * 3, *(16, 20, 25) * 2, NODES_MAX)
-"""Numbers of nodes to choose from. Most faults show in small federations, and sooner."""
+"""Node counts to choose from. Small federations show most errors, and sooner."""
 
 TIGHT_BOUNDS_SHARE = 0.25
-"""The share of runs whose bounds are as small as can be."""
+"""Fraction of runs with the smallest possible bounds."""
 
 HARD_DELIVERIES_SHARE = 0.2
-"""The share of small runs with disks in which deliveries have little room or a long way."""
+"""Fraction of small runs with disks in which inboxes are small or a link is long."""
 
 SHORT_LEASES_SHARE = 0.2
-"""The share of small runs with disks in which partitions outlast leases."""
+"""Fraction of small runs with disks in which partitions outlast leases."""
 
 SMALL_NODES_MAX = 12
 HARD_EXTRA_SETTLE_S = 120.0
-"""Such runs are small, and get this much more time: what was missed may come by threes, with
-seconds between them."""
+"""Additional time for such small runs: repairs may arrive in threes, seconds apart."""
 
 FILTERS = (
     "#",
@@ -61,7 +60,7 @@ FILTERS = (
     "$share/team/a",
     "$SYS/#",
 )
-"""Filters that overlap and cover each other in many ways."""
+"""Filters that overlap in many ways."""
 
 TOPICS = (
     "plant/temp",
@@ -79,8 +78,8 @@ TOPICS = (
 
 
 def random_options(seed: int, strategy: str | None = None) -> SimulationOptions:
-    """Return the run that belongs to a seed, with a strategy that is not drawn: so that one seed
-    is the same trial for all."""
+    """Return the run of a seed. A given strategy replaces the drawn one, so that one seed is the
+    same trial for all strategies."""
     default = ProtocolSettings().strategy
     rng = random.Random(f"{seed} options")
     topology = _topology(rng, seed)
@@ -109,7 +108,7 @@ def random_options(seed: int, strategy: str | None = None) -> SimulationOptions:
 
 
 def _with_tight_bounds(options: SimulationOptions) -> SimulationOptions:
-    """Make bounds as small as the run allows: plans are soon too many, the rest just fits."""
+    """Make bounds as small as the run allows: plans exceed theirs, the rest just fits."""
     faults = options.faults
     newcomers = faults.lossy_restarts + faults.clones
     protocol = replace(
@@ -137,7 +136,7 @@ def _topology(rng: random.Random, seed: int) -> Topology:
 
 
 def _protocol(rng: random.Random, links: LinkOptions) -> ProtocolSettings:
-    """Where frames are lost, many heartbeats in a row must be before a neighbour is given up."""
+    """On lossy links require many lost heartbeats in a row before a neighbour is lost."""
     return ProtocolSettings(
         heartbeat_interval=0.5 if links.loss else 1.0,
         heartbeat_limit=5.0 if links.loss else 3.0,
@@ -171,13 +170,13 @@ def _links(rng: random.Random, topology: Topology) -> LinkOptions:
 
 
 def _with_more_loss(seed: int, links: LinkOptions) -> LinkOptions:
-    """Let nearly every third datagram be lost, in half of the runs that lose every fifth."""
+    """Raise the loss from 0.2 to 0.3 in half of the runs that have 0.2."""
     rng = random.Random(f"{seed} 30 % loss")
     return replace(links, loss=0.3) if links.loss == 0.2 and rng.random() < 0.5 else links
 
 
 def _faults(rng: random.Random) -> FaultCounts:
-    """A few kinds, a few times each: many kinds at once hide what each does."""
+    """A few kinds, a few times each: many kinds at once hide each other's effects."""
 
     def some(most: int) -> int:
         return rng.randint(1, most) if rng.random() < 0.3 else 0
@@ -224,7 +223,7 @@ def _disk(seed: int) -> DiskOptions:
 
 
 def _with_disk_faults(options: SimulationOptions) -> SimulationOptions:
-    """Let disks stall and observers take their time, in some runs that have disks."""
+    """Let disks stall and observers be slow, in some runs with disks."""
     rng = random.Random(f"{options.seed} disk faults")
     faults = replace(options.faults, stalls=rng.choice((0, 0, 0, 1, 3)))
     links = replace(options.links, observe_delay_ms=rng.choice((0.1, 0.1, 0.1, 300.0)))
@@ -232,8 +231,8 @@ def _with_disk_faults(options: SimulationOptions) -> SimulationOptions:
 
 
 def _with_machine_faults(options: SimulationOptions) -> SimulationOptions:
-    """Let clocks jump, brokers refuse their agents and disks fail, in some runs; and in half of
-    those with disks a crash leaves some of what was not safe."""
+    """Let clocks jump, brokers refuse their agents and disks fail, in some runs; in half of those
+    with disks a crash leaves part of the unsynced writes."""
     rng = random.Random(f"{options.seed} machine faults")
     faults = replace(
         options.faults,
@@ -252,9 +251,9 @@ def _with_machine_faults(options: SimulationOptions) -> SimulationOptions:
 
 
 def _with_hard_deliveries(options: SimulationOptions) -> SimulationOptions:
-    """Let receivers have little room and answers be small, in some runs with disks; and let one
-    link be so long that what is under way outlives who asked for it. Clients stay, so that much is
-    promised, and agents die while their disks hang."""
+    """In some runs with disks make inboxes and repairs small, and one link so long that frames in
+    flight outlive the node that requested them. Clients stay, so that much is guaranteed, and
+    agents crash while their disks stall."""
     rng = random.Random(f"{options.seed} hard deliveries")
     is_small = options.topology.nodes <= SMALL_NODES_MAX
     if options.disk is None or not is_small or rng.random() >= HARD_DELIVERIES_SHARE:
@@ -286,8 +285,8 @@ def _with_hard_deliveries(options: SimulationOptions) -> SimulationOptions:
 
 
 def _with_roll_backs(options: SimulationOptions) -> SimulationOptions:
-    """Let old copies of state directories be put back, in some runs with disks. In small ones all
-    nodes are likely to publish, and others to want it."""
+    """Roll state directories back, in some runs with disks. In small ones nearly all nodes publish
+    and subscribe."""
     rng = random.Random(f"{options.seed} old states")
     roll_backs = rng.choice((0, 0, 0, 1)) * rng.randint(1, 2)
     if options.disk is None or not roll_backs:
@@ -300,8 +299,8 @@ def _with_roll_backs(options: SimulationOptions) -> SimulationOptions:
 
 
 def _with_narrow_links(options: SimulationOptions) -> SimulationOptions:
-    """Let few frames be under way on a link at once, in some small runs with disks; and let one
-    link be so slow that more would be. What is dropped again is asked for ever later."""
+    """Limit the frames in flight per link, in some small runs with disks, and make one link so slow
+    that the limit matters. Publications dropped again are requested with growing delay."""
     rng = random.Random(f"{options.seed} narrow links")
     window = rng.choice((0, 0, 0, 5, 20))
     is_small = options.topology.nodes <= SMALL_NODES_MAX
@@ -319,15 +318,15 @@ def _with_narrow_links(options: SimulationOptions) -> SimulationOptions:
 
 
 def _with_broad_interest(workload: Workload, rate: float) -> Workload:
-    """Let clients want nearly everything, and stay."""
+    """Let clients subscribe to nearly everything, and stay."""
     return replace(
         workload, filters=("#", "+/#", "plant/#"), rate=rate, qos=(0.0, 1.0, 1.0), churn=0.0
     )
 
 
 def _with_short_leases(options: SimulationOptions) -> SimulationOptions:
-    """Let some of what is cut off or dead stay so for longer than a lease, in some small runs. A
-    broker that was away as long must get what it missed before the end."""
+    """Let some outages outlast a lease, in some small runs. A broker that was away as long must get
+    what it missed before the end."""
     rng = random.Random(f"{options.seed} leases")
     is_small = options.topology.nodes <= SMALL_NODES_MAX
     if options.disk is None or not is_small or rng.random() >= SHORT_LEASES_SHARE:
@@ -348,8 +347,7 @@ def _with_short_leases(options: SimulationOptions) -> SimulationOptions:
 
 
 def _phases(rng: random.Random, options: SimulationOptions) -> Phases:
-    """Where frames are lost, so are some requests for what is missing, and each next one comes
-    later than the last."""
+    """On lossy links repair requests get lost, too, and each retry waits longer."""
     return Phases(
         warm_up_s=rng.choice((0.5, 3.0)),
         traffic_s=rng.choice((5.0, 10.0)),
@@ -362,7 +360,7 @@ def _phases(rng: random.Random, options: SimulationOptions) -> Phases:
 
 
 def _describe_draw(final: FinalSnapshot) -> list[ClaimRow]:
-    """Say what the seed has drawn; the promises that every run is held to are the judge."""
+    """Describe what the seed has drawn; the checkers decide."""
     options = final.options
     protocol, links, faults, clients = (
         options.protocol,

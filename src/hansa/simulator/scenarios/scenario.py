@@ -1,6 +1,6 @@
-"""What a scenario is: a run with a claim about it, and how its end is read.
+"""A scenario: a run with a claim, and helpers to evaluate its end.
 
-The scenarios themselves are in `papers`; `scenarios` finds them by name and plays them.
+The scenarios are in `papers`, `examples` and `deliveries`; `catalogue` finds and runs them.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,27 +19,27 @@ from hansa.simulator.topologies import Topology, TopologyLink
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """One thing that a paper says, beside what this run says."""
+    """One claim of a paper, beside the value of this run."""
 
     what: str
     claimed: str
     ours: str
     holds: bool | None = None
-    """Whether ours is as claimed; None if that is not for us to judge."""
+    """Whether our value is as claimed; None if that is not evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How long all took to be right after faults that struck at the same moment."""
+    """Time to convergence after simultaneous faults."""
 
     after: str
     converged_s: float | None
-    """None if that was not to be seen: something else happened, or the run ended."""
+    """None if unknown: another disturbance followed, or the run ended."""
     last: bool = False
 
     @property
     def duration_text(self) -> str:
-        """How long, as people read it."""
+        """The duration for people."""
         if self.converged_s is not None:
             return format_duration(self.converged_s)
         return "not before the end" if self.last else "the next fault came first"
@@ -47,13 +47,13 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class FederationSnapshot:
-    """A federation at one moment. Nodes are named by their places, which are their ids here."""
+    """A federation at one time. Nodes are named by their places, which are their ids here."""
 
     statuses: tuple[NodeStatus | None, ...]
     """By place; None where no agent runs."""
 
     def core(self, group: Group) -> str:
-        """Return whom the running nodes take for the core of a group; all, if they disagree."""
+        """Return the core of a group according to the running nodes; all, if they disagree."""
         return format_nodes(
             {-1 if view.core is None else view.core for _, view in self._group_statuses(group)}
         )
@@ -103,21 +103,21 @@ class SimulationScenario:
     name: str
     title: str
     claim: str
-    """What the paper says, in one or two sentences."""
+    """The claim of the paper, in one or two sentences."""
     make_options: Callable[[ProtocolSettings, int], SimulationOptions]
-    """From the settings to start with and a seed to the run."""
+    """Makes the options from settings and a seed."""
     evaluate: Callable[[FinalSnapshot], list[ClaimRow]]
-    """The paper beside ours; a row that does not hold is a broken promise."""
+    """Compares the paper with our run; a row that does not hold is a violation."""
     notes: tuple[str, ...] = ()
-    """What one must know to read the comparison: assumptions, calibration."""
+    """Assumptions and calibration that a reader of the comparison must know."""
     is_drawn_from_seed: bool = False
-    """Whether the seed decides the settings, too."""
+    """Whether the seed also decides the settings."""
 
 
 def settle_pause_s(topology: Topology, settings: ProtocolSettings, links: LinkOptions) -> float:
-    """Return the seconds between two steps of a scenario: enough for all to be right again.
+    """Return the seconds between two steps of a scenario: enough to converge.
 
-    It follows the settings, so that a scenario works with slow timers, too.
+    It follows the settings, so that a scenario also works with slow timers.
     """
     return convergence_limit_s(SimulationOptions(topology, settings, links=links)) + 1
 
@@ -126,12 +126,12 @@ def settle_pause_s(topology: Topology, settings: ProtocolSettings, links: LinkOp
 
 
 def equality_row(what: str, claimed: str, ours: str) -> ClaimRow:
-    """Return a row in which ours must be what is claimed."""
+    """Return a row in which our value must equal the claim."""
     return ClaimRow(what, claimed, ours, claimed == ours)
 
 
 def delivered_once_row(final: FinalSnapshot, publications: int, pairs: int) -> ClaimRow:
-    """Return the row that says whether every wanting broker got every publication, once."""
+    """Return the row for delivery of every publication to every interested broker exactly once."""
     result = final.result
     ours = f"{result.delivered} of {result.expected}, {result.duplicates_delivered} twice"
     holds = (result.publications, result.expected) == (publications, pairs)
@@ -142,7 +142,7 @@ def delivered_once_row(final: FinalSnapshot, publications: int, pairs: int) -> C
 
 
 def frames_per_announcement_row(final: FinalSnapshot) -> ClaimRow:
-    """Return the row of Spohn's first theorem, which holds for links that are equally fast."""
+    """Return the row of Spohn's first theorem, which holds for equally fast links."""
     most, limit = final.result.frames_per_announcement_max, 2 * final.result.links
     return ClaimRow(
         "frames per announcement, at most", f"{limit} (theorem 1)", str(most), most <= limit
@@ -150,7 +150,7 @@ def frames_per_announcement_row(final: FinalSnapshot) -> ClaimRow:
 
 
 def recoveries(result: SimulationResult) -> list[Recovery]:
-    """Return how long all took to be right after the start and after faults, moment by moment."""
+    """Return the times to convergence after the start and after faults, one per point in time."""
     found = []
     for at_s, moment in groupby(result.converged_s, key=lambda record: record.at_s):
         records = list(moment)
@@ -162,7 +162,8 @@ def recoveries(result: SimulationResult) -> list[Recovery]:
 
 
 def _merge_descriptions(texts: list[str]) -> str:
-    """Return `crash 1,3` for `crash 1` and `crash 3`: what differs in one word is said once."""
+    """Return `crash 1,3` for `crash 1` and `crash 3`: descriptions that differ in one word are
+    merged."""
     table = [text.split() for text in texts]
     if len({len(words) for words in table}) > 1:
         return ", ".join(texts)
@@ -176,22 +177,22 @@ def _merge_descriptions(texts: list[str]) -> str:
 
 
 def format_nodes(places: Iterable[int]) -> str:
-    """Return nodes as people write them: `1,3`."""
+    """Return nodes as text: `1,3`."""
     return ",".join("none" if place < 0 else str(place) for place in sorted(places))
 
 
 def format_parents(by_node: dict[int, tuple[int, ...]]) -> str:
-    """Return who has which parents: `2:{0,3} 5:{3,4}`."""
+    """Return parents as text: `2:{0,3} 5:{3,4}`."""
     return " ".join(f"{node}:{{{format_nodes(above)}}}" for node, above in sorted(by_node.items()))
 
 
 def format_links(pairs: Iterable[TopologyLink]) -> str:
-    """Return links as people write them: `0-1 3-4`."""
+    """Return links as text: `0-1 3-4`."""
     return " ".join(f"{a}-{b}" for a, b in sorted(pairs))
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time as people read it, from milliseconds to minutes."""
+    """Return a duration for people, from milliseconds to minutes."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"

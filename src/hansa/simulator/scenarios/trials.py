@@ -1,6 +1,6 @@
-"""What strategies are tried on: the papers' topologies and localities, and larger random ones.
+"""Trials for comparing strategies: the papers' topologies and localities, and larger random ones.
 
-A trial leaves the settings open; the same trial is the same clients and the same faults for all.
+A trial leaves the settings open; clients and faults are the same for all strategies.
 """
 
 from dataclasses import dataclass
@@ -22,27 +22,26 @@ PUBLICATIONS = 50
 INTERVAL_S = 0.1
 FAULTS = FaultCounts(crashes=6, power_offs=6, cuts=6, silent_cuts=6, outage_s=(4.0, 8.0))
 FAULTS_DURATION_S = 120.0
-"""Long enough that the federation comes to rest between most faults."""
+"""Long enough for the federation to converge between most faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyTrial:
-    """Clients, and perhaps faults, on a topology."""
+    """Clients, and possibly faults, on a topology."""
 
     name: str
     title: str
     topology: Topology
     subscribers: tuple[int, ...] = ()
-    """Places at which a client wants `TOPIC`."""
+    """Places with a client subscribed to `TOPIC`."""
     publishers: tuple[int, ...] = ()
-    """Places that publish to it, `PUBLICATIONS` in all; nobody: random clients do what they do."""
+    """Places that publish to it, `PUBLICATIONS` in all; if empty, random clients publish."""
     root: int = 0
-    """The place with the most capacity."""
+    """The place with the largest capacity."""
     faults: FaultCounts = FaultCounts()
     links: LinkOptions = LinkOptions()
 
     def make_options(self, settings: ProtocolSettings, seed: int) -> SimulationOptions:
-        """Return the run with these settings."""
         workload = Workload(publish_finally=False) if self.publishers else self._random_clients()
         subscriptions = [
             ScheduledAction(0.0, ClientSubscribe(place, TOPIC)) for place in self.subscribers
@@ -76,7 +75,6 @@ class StrategyTrial:
 
     @property
     def has_faults(self) -> bool:
-        """Whether something goes wrong in it."""
         return self.faults != FaultCounts()
 
     def _random_clients(self) -> Workload:
@@ -100,7 +98,7 @@ _SHAPES = {
 
 
 def _antonielli() -> list[StrategyTrial]:
-    """Publisher and subscriber at A; publisher at A, subscriber at E; everybody both."""
+    """Publisher and subscriber at A; publisher at A, subscriber at E; all nodes both."""
     places = {
         "100": ("all at A", (_A,), (_A,)),
         "0": ("from A to E", (_E,), (_A,)),
@@ -121,7 +119,7 @@ def _antonielli() -> list[StrategyTrial]:
 
 
 def _unequal_delays(topology: Topology, seed: int) -> LinkOptions:
-    """Links so unlike each other that the nearest by hops is often not the nearest by time."""
+    """Delays so unequal that the nearest by hops is often not the nearest by time."""
     rng = Random(seed)
     return LinkOptions(
         delays_ms=tuple((a, b, round(rng.uniform(1, 40), 1)) for a, b in topology.links)
