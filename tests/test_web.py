@@ -26,7 +26,7 @@ def test_token_does_not_follow_a_redirect(status):
         location = f"Location: http://127.0.0.1:{elsewhere.port}/logs"
         head = f"{status} Moved\r\n{location}\r\nContent-Length: 0"
         with Capture(answering(head)) as agent:
-            with pytest.raises(JournalUnusable, match="it redirects elsewhere"):
+            with pytest.raises(JournalUnusable, match="the agent redirects"):
                 LogClient(f"http://127.0.0.1:{agent.port}", TOKEN).list_logs()
         with Capture(answering(head)) as manager:
             with pytest.raises(UsageError, match="the manager says"):

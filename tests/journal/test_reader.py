@@ -278,7 +278,7 @@ def test_a_sector_that_cannot_be_read_is_asked_for_a_few_times_only(tmp_path, mo
 def test_a_header_that_cannot_be_read_is_damage(tmp_path, monkeypatch):
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     spoil(monkeypatch, logs(tmp_path)[0], 0, 20)
-    with pytest.raises(JournalDamaged, match="its header is damaged"):
+    with pytest.raises(JournalDamaged, match="the header is damaged"):
         JournalReader(tmp_path).headers()
 
 
@@ -310,7 +310,7 @@ def test_a_body_that_means_nothing_is_said(tmp_path):
         )
     open_writer(tmp_path).close()
     with pytest.raises(
-        JournalDamaged, match=f"the record at offset {HEADER_BYTES} means nothing"
+        JournalDamaged, match=f"the record at offset {HEADER_BYTES} is invalid"
     ) as damage:
         read(tmp_path)
     behind = JournalReader(tmp_path).read(damage.value.resume)

@@ -105,8 +105,8 @@ def test_a_whole_record_behind_a_torn_one_is_told(tmp_path):
     file.write_bytes(data)
     with open_writer(tmp_path) as writer:
         assert writer.damage == (
-            f"{file} is damaged at offset {offsets[1]}, and cut there although a whole record"
-            " follows: what was durable may be lost"
+            f"{file} is damaged at offset {offsets[1]}, and truncated there although a whole"
+            " record follows: durable data may be lost"
         )
     assert numbers(tmp_path) == [1]
 
@@ -194,7 +194,7 @@ def test_a_damaged_header_in_an_ended_segment_does_not_stop_the_writer(tmp_path,
         opened.seek(20)
         opened.write(bytes((255,)) * (HEADER_BYTES - 20 + more))
     with open_writer(tmp_path) as writer:
-        assert writer.damage.startswith(f"{file}: its header is damaged")
+        assert writer.damage.startswith(f"{file}: the header is damaged")
         assert (writer.epoch, writer.next_sequence) == (EPOCH, 41)
         first = following.next_sequence if more else headers[lost].next_sequence
         assert writer.first_sequence == (1 if lost else first)
@@ -206,7 +206,7 @@ def test_a_damaged_header_of_the_last_segment_is_refused(tmp_path):
     with logs(tmp_path)[-1].open("r+b") as opened:
         opened.seek(20)
         opened.write(bytes((255,)))
-    with pytest.raises(JournalDamaged, match="its header is damaged"):
+    with pytest.raises(JournalDamaged, match="the header is damaged"):
         open_writer(tmp_path)
 
 

@@ -54,19 +54,19 @@ def test_a_header_with_a_wrong_byte_is_damaged(tmp_path, at):
     data = bytearray(HEADER.pack())
     data[at] ^= 1
     (tmp_path / log_name(4096)).write_bytes(data)
-    with pytest.raises(JournalDamaged, match="its header is damaged"):
+    with pytest.raises(JournalDamaged, match="the header is damaged"):
         read_header(tmp_path, 4096)
 
 
 def test_a_short_header_is_damaged(tmp_path):
     (tmp_path / log_name(4096)).write_bytes(HEADER.pack()[:-1])
-    with pytest.raises(JournalDamaged, match="its header is damaged"):
+    with pytest.raises(JournalDamaged, match="the header is damaged"):
         read_header(tmp_path, 4096)
 
 
 def test_a_segment_under_another_name_is_damaged(tmp_path):
     (tmp_path / log_name(1)).write_bytes(replace(HEADER, base=2).pack())
-    with pytest.raises(JournalDamaged, match="not a segment of format 1 at its place"):
+    with pytest.raises(JournalDamaged, match="not a segment of format 1, or renamed"):
         read_header(tmp_path, 1)
 
 

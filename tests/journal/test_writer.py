@@ -85,7 +85,7 @@ def test_the_next_life_goes_on_and_keeps_the_epoch(path):
 def test_captured_publications_are_numbered_without_holes(path, number):
     with open_writer(path) as writer:
         writer.append(captured(1))
-        with pytest.raises(ValueError, match=f"number {number}, the next one is 2"):
+        with pytest.raises(ValueError, match=f"sequence number {number}, expected 2"):
             writer.append(captured(number))
         writer.append(captured(2))
     assert numbers(path) == [1, 2]
@@ -249,7 +249,7 @@ def test_many_threads_may_append_and_commit(path):
 def test_two_writers_cannot_share_a_journal(path):
     with (
         open_writer(path),
-        pytest.raises(JournalUnusable, match=f"another agent writes the journal {path}"),
+        pytest.raises(JournalUnusable, match=f"another process writes the journal {path}"),
     ):
         open_writer(path)
     open_writer(path).close()

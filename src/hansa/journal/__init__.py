@@ -1,1 +1,1 @@
-"""The durable log of one agent: what it captured, injects and owes; see docs/journal.md."""
+"""The durable log of an agent: segments, records, recovery, readers. See docs/journal.md."""

@@ -1,7 +1,7 @@
-"""The end of a journal on disk: the segment that is being written, its index, and the mark.
+"""The active segment on disk: its file, its index and the durable mark.
 
-Only one thread at a time may use it. What is written, and when, is the writer's decision. What
-failed because the disk is full can be done again with the same arguments.
+The writer decides what is written and when; one thread at a time may call. Each step can be
+repeated with the same arguments after it failed because the disk was full.
 """
 
 import contextlib
@@ -16,14 +16,13 @@ from hansa.journal.index import IndexEntry
 from hansa.journal.segment import SegmentHeader, index_name, log_name
 
 COPY_BYTES = 1 << 20
-"""Read and written at once of what is written anew."""
+"""Bytes per copy step in `_rewrite_from`."""
 
 
 class ActiveSegment:
-    """The open files. A new journal has no segment until `begin`."""
+    """The open files. A new journal has no segment before `start_segment`."""
 
     def __init__(self, path: Path) -> None:
-        """Write into this directory."""
         self._path = path
         self._mark = DurableMark(path)
         self._log_file = -1
@@ -36,13 +35,13 @@ class ActiveSegment:
     def continue_segment(
         self, base: int, durable: int, end: int, entries: list[IndexEntry]
     ) -> None:
-        """Go on in a segment that is known to be good up to `end`, and to be on disk up to
-        `durable`; cut what follows."""
+        """Continue a segment that has whole records up to `end` and is durable up to `durable`;
+        truncate the rest."""
         self._open(base, end)
         os.ftruncate(self._log_file, end - base)
         self._rewrite_from(max(durable - base, 0))
         sync_file(self._log_file)
-        sync_directory(self._path)  # the life before may have ended just after a rename
+        sync_directory(self._path)  # the process may have crashed right after a rename
         pass_crash_point(JournalCrashPoint.TAIL_CUT)
         self._mark.write(end)
         os.ftruncate(self._index_file, 0)
@@ -50,7 +49,7 @@ class ActiveSegment:
         pass_crash_point(JournalCrashPoint.RECOVERED)
 
     def append(self, offset: int, data: bytes, entries: list[IndexEntry]) -> None:
-        """Add records to the segment and make them durable."""
+        """Append records and sync them."""
         position = offset - self._base
         if position + len(data) > self._reserved:
             self._reserved = reserve_space(self._log_file, position + len(data))
@@ -64,7 +63,7 @@ class ActiveSegment:
         pass_crash_point(JournalCrashPoint.MARKED)
 
     def start_segment(self, header: SegmentHeader, data: bytes, entries: list[IndexEntry]) -> None:
-        """End the segment and begin the next, which has these records from its first moment on."""
+        """Start the next segment with these records: it gets its name when they are durable."""
         name = self._path / log_name(header.base)
         prepared = name.with_suffix(".new")
         content = header.pack() + data
@@ -82,7 +81,7 @@ class ActiveSegment:
         pass_crash_point(JournalCrashPoint.SEGMENT_BEGUN)
 
     def close(self) -> None:
-        """Leave the segment without what was reserved for it, if the system lets us."""
+        """Release the reserved space, if possible, and close the files."""
         with contextlib.suppress(OSError):
             if self._log_file >= 0:
                 os.ftruncate(self._log_file, self._end - self._base)
@@ -90,8 +89,8 @@ class ActiveSegment:
         self._mark.close()
 
     def _rewrite_from(self, position: int) -> None:
-        """Write what is there from a position on. Where a sync has failed, the system may give back
-        what never got to the disk, and a sync only writes what was written since."""
+        """Rewrite everything after a position. After a failed sync the kernel may return data that
+        never reached the disk, and would not write it again."""
         end = self._end - self._base
         for at in range(position, end, COPY_BYTES):
             write_at(self._log_file, os.pread(self._log_file, min(COPY_BYTES, end - at), at), at)
@@ -119,7 +118,7 @@ class ActiveSegment:
 
     def _write_index(self, entries: list[IndexEntry]) -> None:
         data = index.pack_entries(entries)
-        with contextlib.suppress(OSError):  # an index may lack entries, so a full disk is no matter
+        with contextlib.suppress(OSError):  # an index may be incomplete
             write_at(self._index_file, data, self._index_bytes)
             self._index_bytes += len(data)
 

@@ -1,9 +1,7 @@
-"""Places where a test can end the process, by number: what a crash at each of them leaves behind
-must be a good journal.
+"""Crash points: places where a test ends the process, identified by number.
 
-`HANSA_CRASH_POINT=3` ends the process, at once and without any tidying, where point 3 is first
-reached; `HANSA_CRASH_POINT=3:5` where it is reached for the fifth time. Points are passed once per
-commit, never per record.
+`HANSA_CRASH_POINT=3` ends the process at point 3, without any cleanup; `HANSA_CRASH_POINT=3:5` when
+it passes point 3 for the fifth time. A commit passes each point once, not once per record.
 """
 
 import os
@@ -14,11 +12,11 @@ from hansa.errors import UsageError
 
 CRASH_POINT_VARIABLE = "HANSA_CRASH_POINT"
 EXIT_CODE = 86
-"""Of a process that ended here."""
+"""Exit code of a process that ended at a crash point."""
 
 
 class JournalCrashPoint(IntEnum):
-    """What the journal has just done. Who uses it has points of its own, from 100 on."""
+    """The step that the journal has just done. Other packages use numbers from 100 on."""
 
     COMMIT_BEGUN = 1
     HALF_WRITTEN = 2
@@ -35,7 +33,7 @@ class JournalCrashPoint(IntEnum):
 
 
 def parse_crash_point(text: str) -> tuple[int, int]:
-    """Return a point and how often it is to be passed; (0, 0), which is no point, for no text."""
+    """Return the point and the number of the pass that ends the process; (0, 0) for no text."""
     if not text:
         return 0, 0
     point, _, times = text.partition(":")
@@ -48,12 +46,12 @@ def parse_crash_point(text: str) -> tuple[int, int]:
 
 
 ARMED_POINT, _ARMED_PASS = parse_crash_point(os.environ.get(CRASH_POINT_VARIABLE, ""))
-"""The point at which this process ends, 0 for none."""
+"""The point at which this process ends; 0 for none."""
 
 _passes = count(1)
 
 
 def pass_crash_point(point: int) -> None:
-    """Go on, unless this is where a test wants the process to end."""
+    """End the process if this is the configured pass of the configured point."""
     if point == ARMED_POINT and next(_passes) == _ARMED_PASS:
         os._exit(EXIT_CODE)

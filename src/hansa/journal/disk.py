@@ -1,4 +1,5 @@
-"""Making bytes durable: the few system calls of a journal, and what their failure means."""
+"""The system calls that write and sync a journal. A failed sync raises SyncFailed, which a retry
+cannot repair; other failures raise OSError."""
 
 import os
 from pathlib import Path
@@ -6,21 +7,21 @@ from pathlib import Path
 from hansa.journal import crash
 
 RESERVE_BYTES = 4 << 20
-"""Disk space taken at once: a sync that need not grow the file takes three quarters of the
-time, where nobody else keeps the disk busy."""
+"""Disk space that is reserved at a time. On an idle disk, a sync that does not grow the file takes
+three quarters of the time."""
 
-# Where there is no fdatasync (macOS), fsync is what the system has.
+# macOS has no fdatasync.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 _reserve = getattr(os, "posix_fallocate", None)
 
 
 class SyncFailed(OSError):
-    """The system could not make something durable. What of it is on disk is unknown, and asking
-    again proves nothing: the pages may already count as clean."""
+    """A sync failed, and it is unknown what is on disk. A second sync proves nothing, because the
+    kernel may have marked the pages as clean."""
 
 
 def write_at(descriptor: int, data: bytes, position: int) -> None:
-    """Write all of it."""
+    """Write all bytes at a position of a file."""
     if crash.ARMED_POINT == crash.JournalCrashPoint.HALF_WRITTEN:
         os.pwrite(descriptor, data[: len(data) // 2], position)
         crash.pass_crash_point(crash.JournalCrashPoint.HALF_WRITTEN)
@@ -32,7 +33,7 @@ def write_at(descriptor: int, data: bytes, position: int) -> None:
 
 
 def sync_file(descriptor: int) -> None:
-    """Return when what was written is durable."""
+    """Return when everything written to the file is durable."""
     try:
         _sync_data(descriptor)
     except OSError as error:
@@ -51,9 +52,9 @@ def sync_directory(path: Path) -> None:
 
 
 def reserve_space(descriptor: int, position: int) -> int:
-    """Take disk space behind a position; return up to where, which is `position` if there is none.
+    """Reserve disk space after a position and return its end, or `position` if that is impossible.
 
-    The file reads as zeros there. When the disk is full, the write itself will say so.
+    The file reads as zeros there. If the disk is full, the following write raises the error.
     """
     if _reserve is None:
         return position

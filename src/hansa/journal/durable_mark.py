@@ -1,9 +1,10 @@
-"""How far a journal is durable, for readers in other processes: one small file beside it.
+"""The durable mark: a small file from which readers in other processes learn how far a
+journal is durable.
 
-The writer overwrites it after every sync, so it never promises too much; it is not synced itself,
-so after a power failure it may promise too little, or be empty, until the journal is opened for
-writing again. Eight bytes of offset and their CRC-32: a reader that meets a half-written one reads
-again.
+The writer overwrites the file after each sync, so it never claims too much. The file itself is not
+synced: after a power failure it may claim too little or be empty until the journal is opened for
+writing. It holds an offset of 8 bytes and their CRC-32, so that a reader detects a half-written
+mark and reads again.
 """
 
 import os
@@ -16,7 +17,7 @@ from hansa.journal.segment import segment_bases
 
 MARK_FILE = "durable"
 READ_ATTEMPTS = 100
-"""A reader's, before it takes the file for damaged. A write lasts some microseconds."""
+"""Attempts before a reader reports corruption. A write takes some microseconds."""
 
 _MARK = struct.Struct(">QI")
 _OFFSET = struct.Struct(">Q")
@@ -26,27 +27,25 @@ class DurableMark:
     """The writer's side."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, make it if need be."""
         self._descriptor = os.open(path / MARK_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
 
     def write(self, offset: int) -> None:
-        """Say that everything before this offset is durable."""
+        """Record that everything before this offset is durable."""
         os.pwrite(self._descriptor, _MARK.pack(offset, crc32(_OFFSET.pack(offset))), 0)
 
     def close(self) -> None:
-        """Leave it as it is."""
         os.close(self._descriptor)
 
 
 def read_durable_mark(path: Path) -> int:
-    """Return the offset before which everything is durable, 0 if nothing says so. Raises
-    JournalDamaged if there is no telling: it is neither whole nor empty, or is gone."""
+    """Return the offset before which everything is durable, 0 if the mark is empty. Raises
+    JournalDamaged if the mark is corrupt or missing."""
     problem = ""
     for _ in range(READ_ATTEMPTS):
         try:
             data = (path / MARK_FILE).read_bytes()
         except FileNotFoundError:
-            if not segment_bases(path):  # it is made before the first segment
+            if not segment_bases(path):  # the mark is created before the first segment
                 return 0
             problem = "is missing"
             continue

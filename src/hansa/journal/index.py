@@ -1,8 +1,8 @@
-"""Where in a segment a captured publication is: a number and an offset every so many bytes.
+"""Index of a segment: sequence number and offset of a captured publication every 64 KiB.
 
-An index is a hint. It is written without waiting for the disk, so after a crash it may be short or
-full of zeros; whoever uses an entry checks that the record it points to is the one it names, and
-otherwise reads the segment from its beginning.
+An index is a hint. It is written without a sync, so after a crash it may be incomplete or contain
+zeros. A reader checks that the record at an indexed offset has the indexed number; otherwise it
+reads the segment from its start.
 """
 
 import struct
@@ -11,36 +11,36 @@ from pathlib import Path
 from hansa.journal.segment import index_name
 
 INDEX_SPACING_BYTES = 1 << 16
-"""Between two entries: what a search by number reads in vain, and 1/4096 of the journal's size."""
+"""Bytes between two entries: bounds what a search reads in vain. The index takes 1/4096 of the size
+of the journal."""
 
 IndexEntry = tuple[int, int]
-"""The number of a captured publication, and the offset of its record."""
+"""Sequence number of a captured publication, and the offset of its record."""
 
 _ENTRY_STRUCT = struct.Struct(">QQ")
 ENTRY_BYTES = _ENTRY_STRUCT.size
 
 
 class IndexSpacing:
-    """Decides which publications of one segment get an entry."""
+    """Selects the publications of a segment that get an index entry."""
 
     def __init__(self, last: int) -> None:
-        """Begin after the offset of the segment, or of its last entry."""
+        """`last` is the offset of the segment or of its last index entry."""
         self._last_offset = last
 
     def add_if_due(self, entries: list[IndexEntry], sequence: int, offset: int) -> None:
-        """Add an entry for a publication if it is far enough from the last that has one."""
+        """Add an entry if the publication is far enough from the last indexed one."""
         if offset - self._last_offset >= INDEX_SPACING_BYTES:
             entries.append((sequence, offset))
             self._last_offset = offset
 
 
 def pack_entries(entries: list[IndexEntry]) -> bytes:
-    """Return the bytes of entries."""
     return b"".join(_ENTRY_STRUCT.pack(*entry) for entry in entries)
 
 
 def read_index(path: Path, base: int) -> list[IndexEntry]:
-    """Return the entries of a segment that can be true: those that grow."""
+    """Return the plausible entries of a segment: those in ascending order."""
     try:
         data = (path / index_name(base)).read_bytes()
     except OSError:

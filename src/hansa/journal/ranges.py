@@ -1,7 +1,7 @@
-"""A range of a journal as bytes for another machine: what `agent` serves and `remote` reads.
+"""Ranges of a journal as bytes for another machine: the agent serves them, `remote` reads them.
 
-Records one after another, each with its offset (8 bytes, big-endian) before its bytes as they are
-in a segment: CRC-32, length, kind, body. A range is cut behind the record that fills it.
+A range is a sequence of records: the offset of each (8 bytes, big-endian), followed by its bytes as
+in a segment: CRC-32, length, kind, body. A range ends after the record that fills it.
 """
 
 import struct
@@ -17,14 +17,14 @@ RANGE_BYTES = 4 << 20
 """Bytes of one range; a single record may exceed it."""
 
 NEXT_OFFSET_HEADER = "Hansa-Next"
-"""The header of an answer with the offset that the next range starts at."""
+"""HTTP header with the start offset of the next range."""
 
 _OFFSET = struct.Struct(">Q")
 
 
 def pack_range(reader: JournalReader, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-    """Return the range from `start` to at most `end`, and where the next one starts: at the end, or
-    behind the record that filled it. Damage is raised by the range that starts there."""
+    """Return the range from `start` to at most `end`, and the start of the next range. A range ends
+    before a corrupt record; the next range, which starts there, raises JournalDamaged."""
     chunks: list[bytes] = []
     size = 0
     try:
@@ -41,12 +41,12 @@ def pack_range(reader: JournalReader, start: int, end: int, bytes_max: int) -> t
 
 
 def unpack_range(data: bytes, source: str) -> Iterator[tuple[int, int, bytes]]:
-    """Yield offset, kind and body of every record; raise JournalDamaged if it is no range."""
+    """Yield offset, kind and body of each record; raise JournalDamaged if the data is corrupt."""
     at = 0
     while at < len(data):
         begin = at + _OFFSET.size
         if begin + RECORD_HEADER_BYTES > len(data):
-            raise JournalDamaged(f"{source}: the answer is cut short", 0)
+            raise JournalDamaged(f"{source}: the response is truncated", 0)
         (offset,) = _OFFSET.unpack_from(data, at)
         crc, size, kind = RECORD_HEADER.unpack_from(data, begin)
         at = begin + RECORD_HEADER_BYTES + size

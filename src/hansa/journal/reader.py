@@ -1,11 +1,9 @@
-"""Reading a journal, in any process and while it is written, without the writer's help.
+"""Reads a journal, in any process and while it is written, without the writer's help.
 
-A reader returns only what is durable: what it has once returned for an offset it returns for ever,
-also after a power failure. It holds one chunk of a file, or one record if that is more.
-
-Where a record cannot be read, JournalDamaged says from which offset on one can read again; what
-retention has dropped is JournalTrimmed, with the first that is left. Nothing is skipped silently
-but kinds of records that this version does not know.
+A reader returns durable records only, so an offset always returns the same record, also after a
+power failure. It holds one chunk of a file, or one record if that is larger. A corrupt record
+raises JournalDamaged with the offset at which to continue; a trimmed one raises JournalTrimmed with
+the first that is left. Only records of unknown kinds are skipped silently.
 """
 
 import os
@@ -31,40 +29,40 @@ from hansa.journal.segment import (
 
 @dataclass(frozen=True, slots=True)
 class OffsetBounds:
-    """What can be read now: from `start` up to, but without, `end`."""
+    """Offsets that can be read now; `end` is excluded."""
 
     start: int
     end: int
 
 
 def segments_missing_error(path: Path, durable: int) -> JournalDamaged:
-    """Return what to raise where there is a mark and nothing that it could be the mark of."""
-    return JournalDamaged(f"{path}: its segments are gone, which reached up to offset {durable}", 0)
+    """Return the error for a durable mark without segments."""
+    return JournalDamaged(f"{path}: the segments up to offset {durable} are missing", 0)
 
 
 class JournalReader:
-    """A journal as it is at the moment of each call."""
+    """A journal in its state at the time of each call."""
 
     def __init__(self, path: Path, durable: int | None = None) -> None:
-        """Read the journal in this directory; its writer knows what is durable, others go by
-        the mark."""
+        """`durable` is the end of the durable records if the caller is the writer; other callers
+        leave it out, and the durable mark is read."""
         self._path = path
         self._durable = durable
         self._known_headers: dict[int, SegmentHeader] = {}
 
     @property
     def bounds(self) -> OffsetBounds:
-        """The offsets between which there are durable records; equal if there is no journal."""
+        """Offsets of the durable records; start and end are equal if there is no journal."""
         found, end = self._find_segments()
         return OffsetBounds(found[0] if found else end, end)
 
     def headers(self) -> list[SegmentHeader]:
-        """Return what the segments say of themselves: node, epoch, first offset and number."""
+        """Return the headers of all segments."""
         found: dict[int, SegmentHeader] = {}
         for base in self._find_segments()[0]:
             try:
                 found[base] = self._known_headers.get(base) or read_header(self._path, base)
-            except FileNotFoundError:  # dropped since; the older ones were dropped before it
+            except FileNotFoundError:  # trimmed meanwhile, and so are the older ones
                 found.clear()
             except OSError as error:
                 raise self._unreadable_error(error) from error
@@ -74,10 +72,9 @@ class JournalReader:
     def raw_records(
         self, start: int | None = None, end: int | None = None
     ) -> Iterator[tuple[int, int, bytes]]:
-        """Yield offset, kind and body of every record, of unknown kinds too.
+        """Yield offset, kind and body of each durable record, including unknown kinds.
 
-        `start` is the offset of a record or of a segment, the first there is if left out; `end` is
-        excluded, and what is not yet durable is left out.
+        `start` is the offset of a record or of a segment (default: the first); `end` is excluded.
         """
         found, durable = self._find_segments()
         if not found:
@@ -96,25 +93,25 @@ class JournalReader:
     def read(
         self, start: int | None = None, end: int | None = None
     ) -> Iterator[tuple[int, JournalRecord]]:
-        """Yield every record of a known kind with its offset; arguments as of `entries`."""
+        """Yield each record of a known kind with its offset; arguments as for `raw_records`."""
         for offset, kind, body in self.raw_records(start, end):
             record = self._decode(offset, kind, body)
             if record is not None:
                 yield offset, record
 
     def captured_records(self, first: int, last: int) -> Iterator[tuple[int, CapturedRecord]]:
-        """Yield the captured publications from one number up to another, as far as durable."""
+        """Yield the durable captured publications from sequence number `first` to `last`."""
         headers = self.headers()
         if not headers:
             return
         if first < headers[0].next_sequence:
             raise JournalTrimmed(
-                f"{self._path}: publication {first} was dropped by retention, the first is "
+                f"{self._path}: publication {first} was deleted by retention, the first is "
                 f"{headers[0].next_sequence}",
                 headers[0].next_sequence,
             )
         place = bisect_right(headers, first, key=lambda header: header.next_sequence) - 1
-        # Of segments that begin with the same number, only the last can have it.
+        # Of several segments with the same first number, only the last can hold it.
         try:
             for offset, record in self.read(self._seek(headers[place], first)):
                 if isinstance(record, CapturedRecord) and record.sequence >= first:
@@ -122,15 +119,15 @@ class JournalReader:
                         return
                     yield offset, record
                     first = record.sequence + 1
-        except JournalTrimmed:  # since then, and by offset: say it by number
+        except JournalTrimmed:  # trimmed meanwhile: report the sequence number, not the offset
             yield from self.captured_records(first, last)
 
     # ------------------------------------------------------------ inside
 
     def _find_segments(self) -> tuple[list[int], int]:
-        """Return where the segments begin, and where what is durable ends."""
+        """Return the base offsets of the segments, and the end of the durable records."""
         try:
-            # The mark first: the segment it points into is there before it points.
+            # Read the mark first: the segment exists before the mark points into it.
             durable = (
                 durable_mark.read_durable_mark(self._path)
                 if self._durable is None
@@ -141,7 +138,7 @@ class JournalReader:
             raise self._unreadable_error(error) from error
         if durable and not found_bases:
             raise segments_missing_error(self._path, durable)
-        # All segments but the last are durable, whatever has become of the mark.
+        # All segments but the last are durable, whatever the mark says.
         return found_bases, max(durable, found_bases[-1]) if found_bases else 0
 
     def _scan_segment(
@@ -169,13 +166,13 @@ class JournalReader:
             return decode_record(kind, body)
         except ValueError as error:
             raise JournalDamaged(
-                f"{self._path}: the record at offset {offset} means nothing: {error}",
+                f"{self._path}: the record at offset {offset} is invalid: {error}",
                 offset,
                 offset + RECORD_HEADER_BYTES + len(body),
             ) from None
 
     def _seek(self, header: SegmentHeader, sequence: int) -> int:
-        """Return an offset at or before the record of a captured publication."""
+        """Return an offset at or before the record of a captured publication, by the index."""
         entries = index.read_index(self._path, header.base)
         place = bisect_right(entries, sequence, key=lambda entry: entry[0]) - 1
         if place >= 0:
@@ -195,15 +192,15 @@ class JournalReader:
                 resume = place
                 break
         return JournalDamaged(
-            f"{self._path / log_name(base)} is damaged at offset {offset}; the next record that can"
-            f" be found is at {resume}",
+            f"{self._path / log_name(base)} is damaged at offset {offset}; the next readable record"
+            f" is at {resume}",
             offset,
             resume,
         )
 
     def _trimmed_error(self, first: int) -> JournalTrimmed:
         return JournalTrimmed(
-            f"{self._path}: this was dropped by retention, the first offset is {first}", first
+            f"{self._path}: this was deleted by retention, the first offset is {first}", first
         )
 
     def _unreadable_error(self, error: OSError) -> JournalUnusable:

@@ -1,12 +1,12 @@
-"""What a journal says: one type per kind of record, and their bytes.
+"""The record types of a journal, and their encoding.
 
-A body is MessagePack, an array of the fields in the order below. Fields and kinds are only ever
-added, fields at the end and with a default: an old reader skips what it does not know, a new one
-reads old journals. A changed meaning is a new kind. Where a record stands in a file, and whether
-it is whole, is the business of `segment`.
+A body is MessagePack: an array of the fields in the order below. Fields and kinds are only added,
+fields at the end with a default: an old reader skips what it does not know, a new reader reads old
+journals. A changed meaning is a new kind. `segment` frames the bodies.
 
-`origin`, `node`: 64-bit node ids. `group`: a 64-bit group id. `time_ns`: nanoseconds since 1970, by
-the clock of the agent that writes. `epoch`: of a journal; this journal's own is in its segments.
+`origin`, `node`: 64-bit node ids. `group`: always 0, kept for the format. `time_ns`: nanoseconds
+since 1970 by the clock of the writing agent. `epoch`: journal epoch; the segment header has this
+journal's own.
 """
 
 from typing import ClassVar
@@ -14,71 +14,70 @@ from typing import ClassVar
 import msgspec
 
 BODY_BYTES_MAX = 66 << 20
-"""Bytes of one record's body: a packet of 65 MiB and its `previous` entries, with room to spare. A
-reader takes a greater length for damage, so that it never allocates more than this."""
+"""Largest body: a packet of 65 MiB and its `previous` entries. A reader treats a greater length as
+corruption, so that it never allocates more than this."""
 
 
 class CapturedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A publication of QoS 1 or 2 by a client of this agent's broker. Durable before it is
-    acknowledged. After a restart, the last ones show which of the broker's are redeliveries."""
+    """A QoS 1 or 2 publication of a local client. Durable before it is acknowledged to the broker.
+    After a restart, redeliveries are recognised by the last of these records."""
 
     KIND: ClassVar[int] = 1
     sequence: int
-    """Dense: each is one more than the last, from 1 in every epoch."""
+    """Consecutive, from 1 in every epoch."""
     qos: int
     topic: str
     payload: bytes
     retain: bool
     properties: bytes
-    """MQTT 5 properties as they arrived."""
+    """Encoded MQTT 5 properties."""
     previous: tuple[tuple[int, int], ...]
-    """Per receiver, the number of what it was owed before, 0 for none."""
+    """By receiver, the sequence number of the previous publication for it, 0 for none."""
     packet_id: int
-    """What the broker called it."""
     time_ns: int
     recorded: bool = False
-    """Whether it was selected for recording, wanted elsewhere or not."""
+    """Whether its topic is recorded."""
     version: int = 0
-    """Of a retained value; see the protocol."""
+    """Version of a retained value (docs/protocol.md, section 9)."""
     subscription: int = 0
-    """The identifier of the agent's subscription that brought it; 0 if the broker named none."""
+    """Identifier of the agent's subscription that matched; 0 if the broker sent none."""
     newest_subscription: int = 0
-    """The identifier that the agent had given last: younger ones cannot have brought a copy."""
+    """Newest identifier at that time: later subscriptions cannot have matched."""
 
 
 class CaptureCompletedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The handshake with the broker about a captured publication of QoS 2 is over: its packet id
-    may come again with another publication."""
+    """The QoS 2 handshake of a captured publication has ended: the broker may reuse its packet
+    id."""
 
     KIND: ClassVar[int] = 2
     sequence: int
 
 
 class RedeliverableRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Carried: a captured publication that the broker may send again, with its packet id."""
+    """Carried: a captured publication that the broker may redeliver."""
 
     KIND: ClassVar[int] = 3
     sequence: int
-    """Of one that an epoch before this one holds: its packet id, negative."""
+    """Negated packet id if the publication belongs to an ended epoch."""
     packet_id: int
     qos: int = 2
     digest: bytes = b""
-    """Of what was published: another publication may come with the same packet id."""
+    """Digest of the content: the broker may reuse the packet id for another publication."""
     subscription: int = 0
     newest_subscription: int = 0
 
 
 class LastAssignedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Per receiver, the number of the last publication that it is owed; others are owed nothing.
-    Carried, and written when a receiver is forgotten."""
+    """By receiver, the sequence number of the last publication for it. Nodes that are not listed
+    have expired. Carried, and written when a receiver expires."""
 
     KIND: ClassVar[int] = 4
     last_assigned: tuple[tuple[int, int], ...]
 
 
 class InboxRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The publication `(origin, epoch, number)` is to be injected at `index`, which decides its
-    packet id. Durable before PUBLISH leaves, and before its origin gets a receipt."""
+    """The publication `(origin, epoch, sequence)` is to be injected at `index`, from which its
+    packet id follows. Durable before PUBLISH is sent and before the origin is acknowledged."""
 
     KIND: ClassVar[int] = 5
     index: int
@@ -94,23 +93,23 @@ class InboxRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class InjectionAcceptedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The broker has answered PUBREC to the injection at `index`. Durable before PUBREL leaves:
-    from here on PUBLISH must not be sent again."""
+    """The broker sent PUBREC for `index`. Durable before PUBREL is sent; after it, PUBLISH must not
+    be sent again."""
 
     KIND: ClassVar[int] = 6
     index: int
 
 
 class InjectionCompletedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The injection at `index` is over, by PUBACK or PUBCOMP. May be lost without harm."""
+    """The broker sent PUBACK or PUBCOMP for `index`. May be lost without harm."""
 
     KIND: ClassVar[int] = 7
     index: int
 
 
 class OriginProgressRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """All of an origin's publications up to `number` were injected here, and those in the ranges
-    `beyond`, both ends included. `group` is 0 and `beyond` empty: the format has them."""
+    """All publications of an origin up to `sequence` were accepted here. `beyond` is always empty,
+    kept for the format."""
 
     KIND: ClassVar[int] = 8
     origin: int
@@ -121,8 +120,8 @@ class OriginProgressRecord(msgspec.Struct, frozen=True, array_like=True, gc=Fals
 
 
 class ReceiverAckRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`node` has what this agent captured for it, up to `number`. May be late: then a new epoch
-    begins with more than it has to. `group` is 0: the format has it."""
+    """`node` has all publications for it up to `sequence`. May be late: an epoch rollover then
+    copies more than necessary."""
 
     KIND: ClassVar[int] = 9
     node: int
@@ -131,7 +130,7 @@ class ReceiverAckRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GapRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of what `origin` published, the numbers `first` to `last` will never come here."""
+    """The publications `first` to `last` of `origin` are lost here."""
 
     KIND: ClassVar[int] = 10
     origin: int
@@ -143,8 +142,8 @@ class GapRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TrimmedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Retention dropped a segment of this journal with the captured numbers `first` to `last`
-    (`last` is below `first` if it held none). Written by the journal itself."""
+    """Retention deleted a segment with the captured publications `first` to `last` (`last` is below
+    `first` if it held none). Written by the writer itself."""
 
     KIND: ClassVar[int] = 11
     epoch: int
@@ -155,8 +154,7 @@ class TrimmedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RecordedPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A publication of QoS 0 that was selected for recording. Nobody waits for it: it becomes
-    durable with the next commit."""
+    """A QoS 0 publication to a recorded topic. Durable with the next commit."""
 
     KIND: ClassVar[int] = 12
     incarnation: int
@@ -169,8 +167,8 @@ class RecordedPublication(msgspec.Struct, frozen=True, array_like=True, gc=False
 
 
 class TelemetryBlock(msgspec.Struct, frozen=True, array_like=True):
-    """Records of telemetry, of one life of one node, numbered from `first` on. What they mean is
-    unknown here: see `hansa.telemetry`. They are in a journal of their own."""
+    """Telemetry rows of one incarnation of a node, numbered from `first` on; `hansa.telemetry`
+    defines them. Only in telemetry journals."""
 
     KIND: ClassVar[int] = 13
     node: int
@@ -180,8 +178,8 @@ class TelemetryBlock(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnheardRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Nothing from `number` on was sent to `node`: a life of this agent began there, and has not
-    heard yet what the node has. 0 when it has; durable before anything is sent to it then."""
+    """Nothing from `sequence` on was sent to `node`: an incarnation started there, and the node has
+    not reported its progress since. 0 when it has; durable before anything is sent to the node."""
 
     KIND: ClassVar[int] = 14
     node: int
@@ -189,8 +187,8 @@ class UnheardRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SessionStartedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The broker has begun another session with the agent: nothing of before comes again, and
-    packet ids and subscriptions are numbered anew."""
+    """The broker started a new session: it redelivers no earlier publication, and packet ids and
+    subscription identifiers start again."""
 
     KIND: ClassVar[int] = 15
     time_ns: int
@@ -215,11 +213,11 @@ JournalRecord = (
 )
 
 RECORD_TYPES: dict[int, type[JournalRecord]] = {kind.KIND: kind for kind in JournalRecord.__args__}
-"""Every type of record by its number."""
+"""All record types by kind."""
 
 
 def seconds_since(since_ns: int, now_ns: int) -> int:
-    """Return how many whole seconds passed since a record's time; none if it does not say."""
+    """Return the whole seconds since the time of a record; 0 if it has none."""
     return max(0, now_ns - since_ns) // 1_000_000_000 if since_ns else 0
 
 
@@ -228,7 +226,7 @@ _decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in RECORD_TY
 
 
 def encode_record(record: JournalRecord) -> bytes:
-    """Return a record's body; raise ValueError if no reader would take it."""
+    """Return the body of a record; raise ValueError if it is too large or out of range."""
     try:
         body = _encode(record)
     except OverflowError as error:
@@ -239,9 +237,6 @@ def encode_record(record: JournalRecord) -> bytes:
 
 
 def decode_record(kind: int, body: bytes) -> JournalRecord | None:
-    """Return what a body says, None if this version does not know the kind.
-
-    Raises ValueError for a body that is none of its kind's.
-    """
+    """Decode a body; None for an unknown kind. Raises ValueError for an invalid body."""
     decoder = _decoders.get(kind)
     return None if decoder is None else decoder.decode(body)

@@ -1,10 +1,10 @@
-"""What a journal is after whatever happened to it: read before anything is written.
+"""Reads the headers and the last segment of a journal before anything is written to it.
 
-A crash can leave one thing undone: the last write to the last segment. Its first record that is
-not whole, and everything behind it, was never durable and is cut. Bytes before the mark were
-durable: if they cannot be read, the disk has lost them, and that is said, not mended. The mark may
-be older than what was durable, so it is also said if a whole record follows the torn one. Of a
-segment before the last, a header is no more than a hint, and costs nothing but its time.
+A crash can leave only the last write of the last segment incomplete. The first incomplete record
+and everything after it were never durable, and are truncated. If data before the durable mark is
+unreadable, the disk has lost it: recovery raises JournalDamaged and repairs nothing. The mark may
+be older than the durable data, so a whole record after an incomplete one is reported, too. A
+damaged header of an earlier segment is reported and reconstructed.
 """
 
 import os
@@ -33,28 +33,27 @@ from hansa.journal.segment import (
 
 @dataclass(slots=True)
 class RecoveredJournal:
-    """What is there."""
+    """State of a journal after recovery."""
 
     headers: list[SegmentHeader] = field(default_factory=list)
     damage: str = ""
-    """What is damaged, although no record is known to be lost; empty if all is whole."""
+    """Corruption by which no record is known to be lost; empty if there is none."""
     end: int = 0
-    """The offset behind the last whole record."""
+    """Offset after the last whole record."""
     durable: int = 0
-    """What the mark says; 0 if it says nothing."""
+    """The durable mark; 0 if it is empty."""
     next_sequence: int = 1
     index_entries: list[IndexEntry] = field(default_factory=list)
-    """The index of the last segment, made anew."""
+    """Rebuilt index of the last segment."""
     truncated_bytes: int = 0
-    """Bytes behind `end` that were written and never durable."""
+    """Bytes after `end` that were written and never durable."""
 
     def add_damage(self, damage: str) -> None:
-        """Add to what is damaged."""
         self.damage = f"{self.damage}; {damage}" if self.damage else damage
 
 
 def recover(path: Path) -> RecoveredJournal:
-    """Read a journal's headers and its last segment; raise JournalDamaged for what is lost."""
+    """Recover a journal; raise JournalDamaged if durable data is lost."""
     found = RecoveredJournal()
     for base in reversed(segment_bases(path)):
         try:
@@ -62,7 +61,7 @@ def recover(path: Path) -> RecoveredJournal:
         except JournalDamaged as error:
             if not found.headers:
                 raise
-            found.add_damage(f"{error}, its records are read without it")
+            found.add_damage(f"{error}; the records are read without it")
             header = _estimate_header(path, base, found.headers[0])
         found.headers.insert(0, header)
     if found.headers:
@@ -73,9 +72,9 @@ def recover(path: Path) -> RecoveredJournal:
 
 
 def _estimate_header(path: Path, base: int, following: SegmentHeader) -> SegmentHeader:
-    """Return what a header that is lost has said, as far as the records and the next one know."""
+    """Reconstruct a damaged header from the records and the next header."""
     number = following.next_sequence
-    with suppress(JournalDamaged):  # then those at the segment's beginning are lost, too
+    with suppress(JournalDamaged):  # the first records of the segment are lost, too
         records = (record for _, record in JournalReader(path, base).read(base, following.base))
         number = next(
             (each.sequence for each in records if isinstance(each, CapturedRecord)), number
@@ -95,21 +94,20 @@ def _read_last_segment(path: Path, header: SegmentHeader, found: RecoveredJourna
             found.end = header.base + torn.position
             if _record_follows(descriptor, torn.position, size):
                 found.add_damage(
-                    f"{file} is damaged at offset {found.end}, and cut there although a whole"
-                    " record follows: what was durable may be lost"
+                    f"{file} is damaged at offset {found.end}, and truncated there although a whole"
+                    " record follows: durable data may be lost"
                 )
     finally:
         os.close(descriptor)
     try:
         found.durable = durable_mark.read_durable_mark(path)
-    except JournalDamaged as error:  # then what is whole is all that can be known
+    except JournalDamaged as error:  # without the mark, all whole records count
         found.add_damage(str(error))
         return
     if found.end < found.durable:
         raise JournalDamaged(
             f"{file} is damaged at offset {found.end}, and {found.durable - found.end} durable"
-            f" bytes from there on are lost; move {path} away and start anew, its rest stays"
-            " readable",
+            f" bytes after it are lost; move {path} away and start again, the rest stays readable",
             found.end,
         )
 
@@ -121,13 +119,13 @@ def _index_records(
     found.end = header.base + size
     spacing = IndexSpacing(header.base)
     for position, kind, _ in scan_records(descriptor, HEADER_BYTES, size):
-        if kind == CapturedRecord.KIND:  # numbered without holes, so counting them is enough
+        if kind == CapturedRecord.KIND:  # sequence numbers are consecutive: counting is enough
             spacing.add_if_due(found.index_entries, found.next_sequence, header.base + position)
             found.next_sequence += 1
 
 
 def _record_follows(descriptor: int, position: int, size: int) -> bool:
-    """Whether there is a whole record where one that is not whole says that it ends."""
+    """Whether a whole record follows the incomplete one, by the length that that one states."""
     head = read_available(descriptor, position, RECORD_HEADER_BYTES, RECORD_HEADER_BYTES)
     if len(head) < RECORD_HEADER_BYTES:
         return False
@@ -141,7 +139,7 @@ def _record_follows(descriptor: int, position: int, size: int) -> bool:
 
 
 def _written_bytes(descriptor: int, position: int, size: int) -> int:
-    """Bytes from a position on, without the zeros at the end that were only reserved."""
+    """Count the bytes from a position on, without the reserved zeros at the end."""
     last = position
     for at in range(position, size, 1 << 20):
         block = read_available(descriptor, at, 1 << 20, 1).rstrip(b"\0")

@@ -1,7 +1,7 @@
-"""Reading the journals and telemetry of an agent through its pages, where no directory is shared.
+"""Reads journals and telemetry of an agent over HTTP, where no directory is shared.
 
-A `RemoteReader` answers as `reader.Reader` does: the same offsets give the same records, and what
-was dropped or damaged is raised in the same way. docs/telemetry.md describes the pages.
+`RemoteJournalReader` behaves as `reader.JournalReader`: the same offsets return the same records,
+and trimmed or corrupt records raise the same errors. docs/telemetry.md describes the endpoints.
 """
 
 import json
@@ -23,15 +23,14 @@ from hansa.journal.records import BODY_BYTES_MAX, JournalRecord, decode_record
 TIMEOUT_S = 30.0
 
 ANSWER_BYTES_MAX = RANGE_BYTES + BODY_BYTES_MAX + (1 << 20)
-"""Bytes of an answer: a range, which the last record may exceed, with room for its headers."""
+"""Bytes of a response: a range, which its last record may exceed, and headers."""
 
 _TOKEN_LIST = re.compile(r"[^\s,=]+:[0-9]+=[^\s,]+(,[^\s,=]+:[0-9]+=[^\s,]+)*")
 
 
 def token_for(url: str, tokens: str) -> str:
-    """Return the token for an agent: the only one there is, or, of a list like
-    `a.example:8081=secret,b.example:8081=other`, that of the agent's host and port. An agent that
-    the list does not name gets none."""
+    """Return the token for an agent. `tokens` is one token for all agents, or a list by host and
+    port such as `a.example:8081=secret,b.example:8081=other`, in which an agent may be missing."""
     if not _TOKEN_LIST.fullmatch(tokens):
         return tokens
     place = urllib.parse.urlsplit(url).netloc
@@ -44,25 +43,24 @@ class ServedLog:
     """A log that an agent serves."""
 
     name: str
-    """How to ask for it, as `telemetry`."""
+    """Name in the URL, for example `telemetry`."""
     node: int
-    """As its segments say: 0 for telemetry, whose blocks say whose they are."""
+    """Node id in the segments; 0 for telemetry, whose blocks name their nodes."""
     epoch: int
     start: int
     end: int
 
 
 class LogClient:
-    """The pages of one agent."""
+    """HTTP client of one agent's log endpoints."""
 
     def __init__(self, url: str, token: str) -> None:
-        """Ask there, as `http://host:port`; the token is the agent's `[admin] token`, or a list of
-        tokens (`token_for`)."""
+        """`url` is `http://host:port`; `token` is the agent's `[admin] token` or a list of tokens
+        (`token_for`)."""
         self._url = url.rstrip("/")
         self._token = token_for(url, token)
 
     def list_logs(self) -> list[ServedLog]:
-        """Return what there is to read now."""
         body, _ = self.fetch("/logs", {})
         try:
             found = json.loads(body)["logs"]
@@ -75,10 +73,10 @@ class LogClient:
                 for each in found
             ]
         except (ValueError, KeyError, TypeError) as error:
-            raise JournalUnusable(f"{self._url}/logs is no list of logs: {error!r}") from None
+            raise JournalUnusable(f"{self._url}/logs is not a list of logs: {error!r}") from None
 
     def fetch(self, path: str, query: dict[str, int]) -> tuple[bytes, str]:
-        """Return the body of a page, and where the next range starts."""
+        """Return the body of a response, and the start of the next range."""
         url = f"{self._url}{path}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._token}"})
         try:
@@ -98,20 +96,19 @@ _NUMBER_FIELDS = ("epoch", "start", "end")
 
 
 class RemoteJournalReader:
-    """One log of an agent, as it is at the moment of each call."""
+    """One log of an agent in its state at the time of each call."""
 
     def __init__(self, client: LogClient, name: str) -> None:
-        """Read the log that `Pages.logs` names so."""
+        """`name` is one that `LogClient.list_logs` returns."""
         self._client = client
         self._name = name
 
     def __str__(self) -> str:
-        """Return what to call it."""
         return self._name
 
     @property
     def bounds(self) -> OffsetBounds:
-        """The offsets between which there are durable records."""
+        """Offsets of the durable records."""
         for each in self._client.list_logs():
             if each.name == self._name:
                 return OffsetBounds(each.start, each.end)
@@ -120,7 +117,7 @@ class RemoteJournalReader:
     def raw_records(
         self, start: int | None = None, end: int | None = None
     ) -> Iterator[tuple[int, int, bytes]]:
-        """Yield offset, kind and body of every record; arguments as of `Reader.entries`."""
+        """Yield offset, kind and body of each record; arguments as for `JournalReader`."""
         bounds = self.bounds
         position = bounds.start if start is None else start
         end = bounds.end if end is None else min(end, bounds.end)
@@ -136,19 +133,19 @@ class RemoteJournalReader:
     def read(
         self, start: int | None = None, end: int | None = None
     ) -> Iterator[tuple[int, JournalRecord]]:
-        """Yield every record of a known kind with its offset."""
+        """Yield each record of a known kind with its offset."""
         for offset, kind, body in self.raw_records(start, end):
             try:
                 record = decode_record(kind, body)
             except ValueError as error:
-                text = f"{self._name}: the record at offset {offset} means nothing: {error}"
+                text = f"{self._name}: the record at offset {offset} is invalid: {error}"
                 raise JournalDamaged(text, offset) from None
             if record is not None:
                 yield offset, record
 
 
 def _error_from_response(url: str, error: urllib.error.HTTPError) -> Exception:
-    """Return what an agent's refusal means."""
+    """Return the exception for an HTTP error of an agent."""
     try:
         response: Any = json.loads(error.read(1 << 16))
     except ValueError:
@@ -157,7 +154,7 @@ def _error_from_response(url: str, error: urllib.error.HTTPError) -> Exception:
         response = {}
     if 300 <= error.code < 400:
         return JournalUnusable(
-            f"{url}: it redirects elsewhere, where the token must not go: give the agent's own URL"
+            f"{url}: the agent redirects, and the token is not sent elsewhere: give its own URL"
         )
     text = f"{url}: {response.get('error', error.reason)}"
     match error.code, response:

@@ -1,6 +1,6 @@
-"""Which segments go: the oldest, when they are too old or when all together are too many bytes.
+"""Retention: deletes the oldest segments when they are too old or the journal is too large.
 
-The segment that is written to always stays. `expired` decides, `drop` does it.
+The active segment always stays. `count_expired` decides, `drop_segments` deletes.
 """
 
 import os
@@ -19,7 +19,7 @@ SECOND_NS = 1_000_000_000
 def count_expired(
     headers: Sequence[SegmentHeader], end: int, settings: JournalSettings, now_ns: int
 ) -> int:
-    """Return how many of the segments, the oldest first, have to go. The last ends at `end`."""
+    """Return how many of the oldest segments have expired. The last segment ends at `end`."""
     for count, (header, following) in enumerate(zip(headers, headers[1:], strict=False)):
         age_ns = now_ns - following.created_ns
         if (
@@ -33,13 +33,13 @@ def count_expired(
 def drop_segments(
     path: Path, headers: Sequence[SegmentHeader], count: int, now_ns: int
 ) -> list[TrimmedRecord]:
-    """Delete so many of the oldest segments; return what to say about them."""
+    """Delete the oldest `count` segments; return the records about them."""
     trimmed = []
     for header, following in list(zip(headers, headers[1:], strict=False))[:count]:
         (path / log_name(header.base)).unlink(missing_ok=True)
         crash.pass_crash_point(crash.JournalCrashPoint.SEGMENT_DROPPED)
         (path / index_name(header.base)).unlink(missing_ok=True)
-        # One after another, so that a power failure cannot leave a hole between segments.
+        # Sync after each one, so that a power failure cannot leave a hole between segments.
         sync_directory(path)
         trimmed.append(
             TrimmedRecord(
@@ -54,7 +54,7 @@ def drop_segments(
 
 
 def remove_leftovers(path: Path, bases: Sequence[int]) -> None:
-    """Delete what a crash left behind: segments half prepared, indexes without a segment."""
+    """Delete what a crash left: unfinished segments and indexes without a segment."""
     indexes = {index_name(base) for base in bases}
     for name in os.listdir(path):
         if name.endswith(".new") or (name.endswith(".idx") and name not in indexes):

@@ -1,19 +1,18 @@
-"""The bytes of a segment file: its header, its records, and whether they are whole.
+"""The format of a segment file: its header, its records, and their checksums.
 
-A journal is one row of bytes, cut into files. An *offset* is a place in that row; a file is named
-by the offset of its first byte. What a record means is unknown here. Integers are unsigned and
-big-endian:
+A journal is one sequence of bytes, divided into files. An *offset* is a place in that sequence; a
+file is named by the offset of its first byte. Integers are unsigned and big-endian:
 
     header                              record
     bytes  field                        bytes  field
-        8  "HANSAJ", 0, format version      4  CRC-32 of all that follows in this record
+        8  "HANSAJ", 0, format version      4  CRC-32 of the rest of the record
         8  node                             4  s, the length of the body
         8  epoch                            1  kind
         8  offset of the first byte         s  body
-        8  number of the next captured
-           publication
+        8  sequence number of the next
+           captured publication
         8  time of creation, ns since 1970
-        4  CRC-32 of all before
+        4  CRC-32 of the other fields
 """
 
 import errno
@@ -39,11 +38,11 @@ RECORD_HEADER_BYTES = RECORD_HEADER.size
 """Bytes of a record before its body."""
 
 CHUNK_BYTES = 1 << 18
-"""Read at once. A reader holds this much, or one record if that is more."""
+"""Bytes per read. A reader holds this much, or one record if that is larger."""
 
 
 class TornRecord(Exception):
-    """No whole record begins at this position of a file, although there should be one."""
+    """The record at this position of a file is incomplete or unreadable."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -52,50 +51,48 @@ class TornRecord(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself."""
+    """Header of a segment."""
 
     node: int
     epoch: int
     base: int
-    """The offset of its first byte."""
+    """Offset of the first byte."""
     next_sequence: int
-    """The number that the next captured publication had when it began."""
+    """Sequence number of the first publication captured after the segment started."""
     created_ns: int
 
     def pack(self) -> bytes:
-        """Return its bytes."""
         fields = (self.node, self.epoch, self.base, self.next_sequence, self.created_ns)
         data = _HEADER.pack(MAGIC, *fields, 0)[: -_CRC.size]
         return data + _CRC.pack(crc32(data))
 
 
 def read_header(path: Path, base: int) -> SegmentHeader:
-    """Return the header of the segment that begins at an offset."""
+    """Return the header of the segment with this base offset."""
     with (path / log_name(base)).open("rb") as file:
         data = read_available(file.fileno(), 0, HEADER_BYTES, HEADER_BYTES)
     if len(data) < HEADER_BYTES or crc32(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
-        raise JournalDamaged(f"{path / log_name(base)}: its header is damaged", base)
+        raise JournalDamaged(f"{path / log_name(base)}: the header is damaged", base)
     magic, *fields, _ = _HEADER.unpack(data)
     header = SegmentHeader(*fields)
     if magic != MAGIC or header.base != base:
         raise JournalDamaged(
-            f"{path / log_name(base)}: not a segment of format {FORMAT_VERSION} at its place", base
+            f"{path / log_name(base)}: not a segment of format {FORMAT_VERSION}, or renamed", base
         )
     return header
 
 
 def log_name(base: int) -> str:
-    """Return the name of a segment file; names sort as offsets do."""
+    """Return the name of a segment file; names sort by offset."""
     return f"{base:020d}.log"
 
 
 def index_name(base: int) -> str:
-    """Return the name of a segment's index."""
     return f"{base:020d}.idx"
 
 
 def segment_bases(path: Path) -> list[int]:
-    """Return where the segments in a directory begin, in order."""
+    """Return the base offsets of the segments in a directory, in order."""
     return sorted(
         int(name[:-4])
         for name in os.listdir(path)
@@ -104,7 +101,7 @@ def segment_bases(path: Path) -> list[int]:
 
 
 def frame_record(kind: int, body: bytes) -> bytes:
-    """Return a record's bytes."""
+    """Return the bytes of a record."""
     size = len(body)
     return (
         RECORD_HEADER.pack(crc32(body, crc32(_SIZE_KIND_STRUCT.pack(size, kind))), size, kind)
@@ -113,26 +110,26 @@ def frame_record(kind: int, body: bytes) -> bytes:
 
 
 def read_available(descriptor: int, position: int, bytes_wanted: int, bytes_needed: int) -> bytes:
-    """Return the bytes from a position on, all that are wanted or, where the disk cannot read one
-    of those, as many as can be, but all that are needed; none if it is one of these."""
+    """Read `bytes_wanted` bytes at a position. If a sector is unreadable, return fewer, but at
+    least `bytes_needed`; empty if one of these is unreadable."""
     size = bytes_wanted
     while True:
         try:
             return os.pread(descriptor, size, position)
         except OSError as error:
-            if error.errno != errno.EIO:  # it passes, and says nothing about what is on disk
+            if error.errno != errno.EIO:  # transient, not corruption
                 raise
             if size <= bytes_needed:
                 return b""
-            # By halves, as each attempt may take a disk seconds: so it comes near in a few steps.
+            # Halve the size: an attempt may take a disk seconds, so few steps are better.
             size = max(size // 2, bytes_needed)
 
 
 def scan_records(descriptor: int, position: int, end: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield position, kind and body of the records of a file, from one position up to another.
+    """Yield position, kind and body of the records between two positions of a file.
 
-    Raises Torn where a record is not whole, or cannot be read any more. Zeros are no record, so a
-    file may be longer than what was written to it.
+    Raises TornRecord where a record is incomplete or unreadable. Zeros are not a valid record, so a
+    file may be longer than its records.
     """
     buffer, at = b"", 0
     while position < end:

@@ -1,4 +1,4 @@
-"""The choices that a journal leaves open, with what each of them costs."""
+"""Settings of a journal, with the cost of each."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,21 @@ from hansa.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """How a journal is cut into files, and how long they stay."""
+    """Size and age of segments, and retention."""
 
     segment_bytes: int = 32 << 20
-    """Bytes after which a segment ends. Opening reads the last segment whole, which takes about
-    1 s for this much in records of 100 bytes; retention drops whole segments."""
+    """Bytes after which a new segment starts. Opening reads the last segment whole, about 1 s for
+    this size with records of 100 bytes; retention deletes whole segments."""
     segment_seconds: float = 3_600.0
-    """Seconds after which the next append begins a new segment, whatever the size."""
+    """Seconds after which the next append starts a new segment, whatever the size."""
     retention_seconds: float = 7 * 86_400.0
-    """Seconds that a segment stays after its end. How long a partition may last without loss."""
+    """Seconds for which a segment is kept after its end: the longest partition without loss."""
     retention_bytes: int = 4 << 30
-    """Bytes of all segments together; the oldest go first, the one being written stays."""
+    """Bytes of all segments together; the oldest are deleted first, the active one is kept."""
     unsynced_bytes_max: int = 16 << 20
-    """Bytes that may wait for the disk before `Writer.offer` refuses more."""
+    """Bytes that may wait for a commit before `JournalWriter.append_if_room` refuses more."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
         for name in ("segment_bytes", "retention_bytes", "unsynced_bytes_max"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}, it must be at least 1")

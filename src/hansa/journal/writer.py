@@ -1,12 +1,13 @@
-"""Writing a journal: `append` gives a record its place, `commit` makes all of them durable.
+"""Writes a journal: `append` assigns an offset, `commit` makes all appended records durable.
 
-`append` touches no disk, so a stream that nobody waits for never waits either. `commit` writes and
-syncs everything at once (group commit) and may run in another thread while appends go on; two
-commits wait for one another.
+`append` never touches the disk. `commit` writes and syncs everything at once (group commit); it may
+run in another thread while appends continue, and two commits exclude each other.
 
-A segment ends by size or age, which `append` notices. The next one begins with what `carry`
-returns, all state that must outlive the old segments: so the last segment alone tells what a
-restarted agent has to know, `replay` reads it, and retention never drops a state with old data.
+`append` starts a new segment by size or age. It begins with the records of `carried_state`, so the
+last segment alone restores the state of a restarted agent, and retention can delete the others.
+
+If the disk is full, a commit fails and the next one tries again. After any other error the writer
+refuses everything: a new writer has to read what is durable.
 """
 
 import contextlib
@@ -31,27 +32,26 @@ from hansa.journal.segment import HEADER_BYTES, SegmentHeader, frame_record, seg
 from hansa.journal.settings import JournalSettings
 
 _TRANSIENT_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a write that end when somebody makes room."""
+"""Errors that end when space is freed; commits are retried."""
 
 
 @dataclass(slots=True)
 class _PendingRecords:
-    """Appended records that wait for the disk and belong into one segment."""
+    """Appended records of one segment that wait for a commit."""
 
     offset: int
     new_segment: SegmentHeader | None = None
-    """The segment that begins with them."""
+    """Header, if a new segment starts with them."""
     chunks: list[bytes] = field(default_factory=list)
     index_entries: list[IndexEntry] = field(default_factory=list)
 
 
 def carry_nothing() -> Iterable[JournalRecord]:
-    """Carry nothing."""
     return ()
 
 
 class JournalWriter:
-    """The one writer of a journal. Raises JournalUnusable where the system refuses."""
+    """The only writer of a journal. Raises JournalUnusable for errors of the operating system."""
 
     def __init__(
         self,
@@ -61,17 +61,17 @@ class JournalWriter:
         settings: JournalSettings | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Open the journal of a node and cut what a crash left; make it, with this epoch, if there
-        is none. Raises JournalDamaged if something that was durable is lost."""
+        """Open the journal of a node and truncate incomplete records; create it with `new_epoch` if
+        there is none. Raises JournalDamaged if durable data is lost."""
         self.carried_state: Callable[[], Iterable[JournalRecord]] = carry_nothing
-        """Returns the state that the next segment begins with. Called by `append`, in its thread;
-        must not append. A carried record may say again what follows it."""
+        """Returns the records with which the next segment starts. `append` calls it, so it must not
+        append. A carried record may repeat what a later record says."""
         self.dropped = 0
-        """Records that `offer` refused."""
+        """Records that `append_if_room` refused."""
         self.truncated_bytes = 0
-        """Bytes of records, never durable, that opening cut."""
+        """Bytes of incomplete records that opening truncated."""
         self.damage = ""
-        """What opening found damaged, although no record is known to be lost by it."""
+        """Corruption that opening found and by which no record is known to be lost."""
         self._path = path
         self._settings = settings or JournalSettings()
         self._clock = clock
@@ -128,33 +128,33 @@ class JournalWriter:
         )
         self._schedule_roll()
 
-    # ------------------------------------------------------------ what it is
+    # ------------------------------------------------------------ state
 
     durable: int
     """Everything before this offset is durable."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of this journal, which its captured publications carry."""
+        """The epoch of this journal."""
         return self._headers[0].epoch
 
     @property
     def next_sequence(self) -> int:
-        """The number that the next captured publication must have."""
+        """Sequence number of the next captured publication."""
         return self._next_sequence
 
     @property
     def first_sequence(self) -> int:
-        """The lowest number of a captured publication that retention has not dropped."""
+        """Lowest sequence number that retention has not deleted."""
         return self._headers[0].next_sequence
 
     @property
     def end(self) -> int:
-        """The offset of the next record."""
+        """Offset of the next record."""
         return self._end
 
     def replay_last_segment(self) -> Iterator[JournalRecord]:
-        """Yield what the last segment said when it was opened: the state of the life before."""
+        """Yield the records of the last segment at opening: the state before the restart."""
         reader = JournalReader(self._path, self.durable)
         for _, record in reader.read(*self._recovered_range):
             yield record
@@ -162,14 +162,14 @@ class JournalWriter:
     # ------------------------------------------------------------ writing
 
     def append(self, record: JournalRecord) -> int:
-        """Give a record its place and return its offset. It is durable when `durable` is above."""
+        """Append a record and return its offset. It is durable when `durable` is greater."""
         data = frame_record(record.KIND, encode_record(record))
         with self._append_lock:
             if self._failure:
                 raise JournalUnusable(self._failure)
             sequence = record.sequence if isinstance(record, CapturedRecord) else None
             if sequence is not None and sequence != self._next_sequence:
-                raise ValueError(f"number {sequence}, the next one is {self._next_sequence}")
+                raise ValueError(f"sequence number {sequence}, expected {self._next_sequence}")
             if self._is_roll_due():
                 self._start_segment()
             if self._trimmed:
@@ -184,7 +184,7 @@ class JournalWriter:
             return offset
 
     def append_if_room(self, record: JournalRecord) -> bool:
-        """Append a record that nobody waits for, unless too much already waits for the disk."""
+        """Append a record unless more than `unsynced_bytes_max` wait for a commit."""
         if self._end - self.durable > self._settings.unsynced_bytes_max:
             self.dropped += 1
             return False
@@ -192,11 +192,7 @@ class JournalWriter:
         return True
 
     def commit(self) -> int:
-        """Make everything durable that was appended before; return `durable`.
-
-        When the disk is full, what was appended stays, and the next commit tries again. After any
-        other failure this writer is of no more use: what is on disk is known only to the next one.
-        """
+        """Make all appended records durable and return `durable`."""
         with self._commit_lock:
             with self._append_lock:
                 if self._failure:
@@ -211,7 +207,7 @@ class JournalWriter:
             return self.durable
 
     def close(self) -> None:
-        """Commit, and let the next writer in."""
+        """Commit and release the lock."""
         try:
             if not self._failure:
                 self.commit()
@@ -225,7 +221,7 @@ class JournalWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------ inside: appending
+    # ------------------------------------------------------------ append
 
     def _append_record(self, record: JournalRecord) -> None:
         self._append_bytes(frame_record(record.KIND, encode_record(record)))
@@ -240,7 +236,7 @@ class JournalWriter:
         self._trimmed = []
 
     def _schedule_roll(self) -> None:
-        """Say when the segment ends: so much after what it began with, or so long after that."""
+        """Compute when the segment ends: by its size without the carried records, or its age."""
         last = self._headers[-1]
         self._roll_at_offset = self._content_start + self._settings.segment_bytes
         age_ns = round(self._settings.segment_seconds * retention.SECOND_NS)
@@ -250,13 +246,13 @@ class JournalWriter:
         return self._end >= self._roll_at_offset or self._clock() >= self._roll_at_ns
 
     def _start_segment(self) -> None:
-        if self._end == self._content_start:  # nothing new in it, so it may stay
+        if self._end == self._content_start:  # it has no new records
             return
         carried = b"".join(
             frame_record(record.KIND, encode_record(record)) for record in self.carried_state()
         )
         if self._is_reopened:
-            # What a former life began it with is not known: about what the next would begin with.
+            # The size of the carried records is unknown after a restart: estimate it.
             self._is_reopened = False
             self._content_start += len(carried)
             self._schedule_roll()
@@ -272,7 +268,7 @@ class JournalWriter:
         self._content_start = self._end
         self._schedule_roll()
 
-    # ------------------------------------------------------------ inside: committing
+    # ------------------------------------------------------------ commit
 
     def _write_batch(self, batch: _PendingRecords) -> None:
         data = b"".join(batch.chunks)
@@ -299,7 +295,7 @@ class JournalWriter:
     ) -> JournalUnusable:
         failure = _write_error(self._path, error)
         with self._append_lock:
-            # What was appended since goes on in the same segment: no stretch more for each attempt.
+            # Merge records appended meanwhile, so that attempts do not add batches.
             first_batch, *later_batches = self._unwritten
             unwritten[-1].chunks += first_batch.chunks
             unwritten[-1].index_entries += first_batch.index_entries
@@ -315,13 +311,13 @@ def _lock_directory(path: Path) -> "_DirectoryLock":
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _DirectoryLock(path)
     except BlockingIOError as error:
-        raise JournalUnusable(f"another agent writes the journal {path}") from error
+        raise JournalUnusable(f"another process writes the journal {path}") from error
     except OSError as error:
         raise _write_error(path, error) from error
 
 
 class _DirectoryLock:
-    """Keeps a second writer out for as long as the process holds it, and no longer."""
+    """Excludes a second writer until it is closed or the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)

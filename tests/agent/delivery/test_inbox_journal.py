@@ -64,7 +64,7 @@ def test_an_inbox_whose_segments_are_gone_is_set_aside_and_no_packet_id_is_used_
     for file in path.glob("*.log"):
         file.unlink()
     backlog = InboxJournal(path, ME, 9, JournalSettings())
-    assert "its segments are gone" in backlog.damage_text
+    assert "are missing" in backlog.damage_text
     assert (backlog.next_index, backlog.entries) == (10, {})
     assert (tmp_path / "inbox-damaged-9" / "durable").exists()
     backlog.writer.close()
@@ -79,7 +79,7 @@ def test_an_inbox_with_a_record_that_means_nothing_is_set_aside(tmp_path):
     with next(path.glob("*.log")).open("ab") as file:
         file.write(frame_record(InboxRecord.KIND, b"nonsense"))
     backlog = InboxJournal(path, ME, 9, JournalSettings())
-    assert "means nothing" in backlog.damage_text
+    assert "is invalid" in backlog.damage_text
     assert (backlog.next_index, backlog.entries, backlog.total_bytes) == (10, {}, 0)
     assert (backlog.accepted, list(backlog.gaps)) == ({}, [])
     assert (tmp_path / "inbox-damaged-9").is_dir()

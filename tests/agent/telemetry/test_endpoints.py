@@ -191,7 +191,7 @@ def test_an_agent_that_does_not_answer_is_one_clear_line():
 
 def test_what_is_no_agent_is_said():
     pages = {"/logs": lambda: json_response({"hello": 1})}
-    with listening(pages) as url, pytest.raises(JournalUnusable, match="no list of logs"):
+    with listening(pages) as url, pytest.raises(JournalUnusable, match="not a list of logs"):
         LogClient(url, TOKEN).list_logs()
 
 
