@@ -310,9 +310,32 @@ def test_monitoring_explains_exactly_the_fields_of_status():
     assert documented - {"delivery"} == (fields | delivery) - {"delivery"}
 
 
+def renamed(kind: str) -> list[str]:
+    """The new names of one of the tables in the how-to page about upgrades."""
+    table = read(DOCS / "how-to" / "upgrade.md").partition(f"| {kind} in 0.1 |")[2]
+    rows = [line.split(" | ")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    return [word for row in rows for word in CODE.findall(row)]
+
+
+def test_new_names_in_the_how_to_page_about_upgrades_exist():
+    records = {
+        column for record in schema.RECORD_TYPES.values() for column in record.__struct_fields__
+    }
+    kinds = set(schema.KIND_NAMES.values())
+    source = " ".join(read(path) for path in sorted(PACKAGE.rglob("*.py")))
+    options = read(DOCS / "reference" / "cli.md")
+    assert set(renamed("alarm")) <= alarms()
+    assert set(renamed("kind of telemetry record")) <= kinds
+    assert set(renamed("column of telemetry")) <= records | kinds | set(COLUMNS)
+    assert [name for name in renamed("setting") if f"{name}: " not in source] == []
+    assert [name for name in renamed("counter") if name.removesuffix(" …") not in source] == []
+    assert [name for name in renamed("option") if name.split(" ")[0] not in options] == []
+
+
 def test_metrics_in_how_to_pages_exist():
     known = {metric.name for metric in (*AGENT_METRICS, *FEDERATOR_METRICS)}
-    texts = [word for page in HOW_TO for word in CODE.findall(read(page))]
+    pages = [page for page in HOW_TO if page.name != "upgrade.md"]
+    texts = [word for page in pages for word in CODE.findall(read(page))] + renamed("metric")
     named = set(re.findall(r"\bhansa_[a-z_]+\b", " ".join(texts)))
     assert named - known == set()
 
