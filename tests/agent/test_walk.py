@@ -41,8 +41,8 @@ raise SystemExit(main(["agent"]))
 
 OTHER_FILES = re.compile(
     r"\w+\.py|(observers|topology|telemetry)/.*"
-    r"|agent/(links/link\w*|(topology|mqttfed|storage)/(?!retry).*)(\.py)?|.*/retained_store\.py"
-    r"|agent/(admin|alarms|clock\w*|event_log|exposure|metrics|retained_store)\.py"
+    r"|agent/(links/link\w*|(topology|mqttfed|storage)/(?!retry).*)(\.py)?|.*/(retained_store|rollover\w*|epoch_rollover)\.py"
+    r"|agent/(admin/.*|(alarms|clock\w*|event_log|exposure)\.py)"
     r"|agent/(service|settings|state|status)\.py"
     r"|agent/broker/(access|observer_client|retained_reader)\.py"
     r"|protocol/(deadlines|changes|settings|status\w*)\.py"
