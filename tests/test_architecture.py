@@ -74,7 +74,6 @@ CLASSES_WITH_MANY_ATTRIBUTES = {
     "simulator/world/disk.py:SimulatedDisk": 23,
     "simulator/world/site.py:Site": 22,
     "simulator/world/world.py:World": 21,
-    "topology/neighbour_selector.py:NeighbourSelector": 14,
 }
 
 

@@ -8,7 +8,7 @@ from hansa.experiments.sweep import CASES_MAX, SweepCase, make_sweep, read_sweep
 OPTIONS = ("topology", "strategy", "faults", "redundancy", "loss")
 
 
-def test_lists_are_swept_and_all_else_is_the_same_for_all():
+def test_lists_are_swept_and_other_values_are_fixed():
     sweep = make_sweep(
         {"topology": "ring:3", "redundancy": [1, 2], "loss": 0.1, "seeds": 2, "name": "few"},
         OPTIONS,
@@ -22,12 +22,12 @@ def test_lists_are_swept_and_all_else_is_the_same_for_all():
     )
 
 
-def test_a_case_is_a_command_line():
+def test_case_is_a_command_line():
     (case,) = make_sweep({"topology": "ring:3", "faults": "cuts=1", "seeds": [7]}, OPTIONS).cases
     assert case.arguments == ["--topology", "ring:3", "--faults", "cuts=1", "--seed", "7"]
 
 
-def test_sizes_fill_topologies_and_make_no_combination_twice():
+def test_sizes_are_inserted_into_topologies_without_repeated_combinations():
     sweep = make_sweep({"topology": ["ring:{size}", "grid:3x3"], "size": [4, 5]}, OPTIONS)
     assert [dict(case.parameters)["topology"] for case in sweep.cases] == [
         "ring:4",
@@ -37,7 +37,7 @@ def test_sizes_fill_topologies_and_make_no_combination_twice():
     assert sweep.swept == ("topology",)
 
 
-def test_an_empty_text_leaves_the_option_out():
+def test_empty_string_omits_the_option():
     sweep = make_sweep({"faults": ["", "cuts=1"]}, OPTIONS)
     assert [case.parameters for case in sweep.cases] == [(), (("faults", "cuts=1"),)]
     assert sweep.swept == ("faults",)
@@ -62,13 +62,13 @@ def test_an_empty_text_leaves_the_option_out():
         ),
     ],
 )
-def test_a_mistake_gets_one_sentence(values, problem):
+def test_mistake_is_reported_in_one_sentence(values, problem):
     with pytest.raises(UsageError) as caught:
         make_sweep(values, OPTIONS)
     assert str(caught.value) == problem
 
 
-def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path):
+def test_errors_name_the_file(tmp_path):
     path = tmp_path / "few.toml"
     with pytest.raises(UsageError, match="cannot read the sweep file .*few.toml: No such file"):
         read_sweep(path, OPTIONS)

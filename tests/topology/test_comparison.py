@@ -1,7 +1,7 @@
 from hansa.topology.comparison import TopologyTrial, compare_rules
 
 
-def test_the_planner_mends_everything_and_is_no_worse_with_the_same_number_of_links():
+def test_planner_repairs_all_failures_with_the_same_number_of_links():
     paper, planner, measured = compare_rules(
         TopologyTrial(nodes=20, federations=4, failure_rounds=5, failed_ratio=0.3)
     )

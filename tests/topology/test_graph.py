@@ -15,11 +15,11 @@ from hansa.topology.graph import (
 LINE = make_graph("abcd", [("a", "b"), ("b", "c"), ("c", "d")])
 
 
-def test_a_graph_leaves_out_links_to_others():
+def test_graph_has_no_links_to_other_nodes():
     assert make_graph("ab", [("a", "b"), ("b", "x")]) == {"a": ["b"], "b": ["a"]}
 
 
-def test_parts_and_blocks_come_in_order():
+def test_components_are_ordered_by_name():
     graph = make_graph("abcdef", [("b", "c"), ("c", "d"), ("b", "d"), ("d", "e")])
     assert connected_components(graph) == [["a"], ["b", "c", "d", "e"], ["f"]]
     assert two_edge_connected_components(graph) == [["a"], ["b", "c", "d"], ["e"], ["f"]]
@@ -32,13 +32,13 @@ def test_hops_and_lengths():
     }  # fmt: skip
 
 
-def test_nobody_is_not_two_parts():
+def test_empty_graph_is_connected():
     assert is_connected({})
     assert not is_connected(make_graph("ab", []))
 
 
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda e: e[0] < e[1])))
-def test_a_bridge_is_a_link_whose_loss_makes_one_part_more(edges):
+def test_loss_of_a_bridge_adds_a_component(edges):
     names = [str(number) for number in range(8)]
     links = {make_link_pair(str(a), str(b)) for a, b in edges}
     before = len(connected_components(make_graph(names, links)))

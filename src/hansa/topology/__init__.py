@@ -1,1 +1,1 @@
-"""Who should be linked with whom: pure functions over graphs; no clock, socket or storage."""
+"""Which nodes should be linked: pure functions and state machines without clock or IO."""

@@ -1,8 +1,8 @@
-"""The planner beside the paper's rule: the same nodes join one by one, then some fail at once.
+"""Compares the planner with the paper's rule: nodes join one by one, then some fail at once.
 
-Nodes lie at random places of a square; a round trip takes as long as they are apart. The paper's
-rule knows only how fast brokers answer the manager, which stands in the middle. The planner is
-tried with just that, and with round trips that nodes measured.
+Nodes are placed at random in a square; the round-trip time is their distance. The paper's rule uses
+only the latency between brokers and the manager, which is in the centre. The planner is run with
+the same information, and with measured round-trip times.
 """
 
 import math
@@ -24,38 +24,38 @@ from hansa.topology.graph import (
 from hansa.topology.planner import PlannerInput, PlannerLimits, PlannerNode, plan_until_stable
 
 SQUARE_SIDE_MS = 100.0
-"""Round trip from one side of the square to the other."""
+"""Round-trip time from one side of the square to the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleScore:
-    """What a rule made of some federations, on average; the extremes where the name says so."""
+    """Results of a rule: means over federations, except the maximum `degree_max`."""
 
     rule: str
     links: float
     degree_max: int
     diameter: float
-    """Hops between the two nodes that are farthest from each other."""
+    """Largest number of hops between two nodes."""
     mean_hops: float
     mean_ms: float
-    """Round trip between two nodes along the shortest way, over all pairs."""
+    """Round-trip time along the shortest path, over all pairs."""
     connected_ratio: float
-    """Part of the trials in which the survivors hung together before anybody repaired anything."""
+    """Ratio of failure rounds in which the survivors were connected before any repair."""
     repaired_ratio: float
-    """… and after the rule had repaired what it repairs."""
+    """Ratio of failure rounds in which they were connected after the repair."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyTrial:
-    """What the rules are tried on."""
+    """Parameters of a comparison."""
 
     nodes: int = 30
     degree_max: int = 5
     federations: int = 20
     failure_rounds: int = 20
-    """Times that nodes fail, for each federation."""
+    """Rounds of failures per federation."""
     failed_ratio: float = 0.2
-    """Part of the nodes that fail at once."""
+    """Ratio of nodes that fail at once."""
     seed: int = 1
 
 
@@ -67,19 +67,19 @@ class _TrialFederation:
 
 
 def compare_rules(trial: TopologyTrial) -> list[RuleScore]:
-    """Return one score per rule."""
     federations_by_rule: dict[str, list[_TrialFederation]] = {
         "paper": [],
         "planner": [],
         "planner, measured": [],
     }
     for number in range(trial.federations):
-        square = _make_federation(trial.nodes, random.Random(f"{trial.seed} {number}"))
-        unmeasured = replace(square, rtt_ms={})
-        federations_by_rule["paper"].append(_grow_by_paper(square, trial.degree_max))
+        federation = _make_federation(trial.nodes, random.Random(f"{trial.seed} {number}"))
+        unmeasured = replace(federation, rtt_ms={})
         planned = _grow_by_planner(unmeasured, trial.degree_max)
-        federations_by_rule["planner"].append(replace(square, links=planned.links))
-        federations_by_rule["planner, measured"].append(_grow_by_planner(square, trial.degree_max))
+        measured = _grow_by_planner(federation, trial.degree_max)
+        federations_by_rule["paper"].append(_grow_by_paper(federation, trial.degree_max))
+        federations_by_rule["planner"].append(replace(federation, links=planned.links))
+        federations_by_rule["planner, measured"].append(measured)
     return [_score(rule, made, trial) for rule, made in federations_by_rule.items()]
 
 
@@ -87,8 +87,8 @@ def _make_federation(count: int, rng: random.Random) -> _TrialFederation:
     places = [
         (rng.uniform(0, SQUARE_SIDE_MS), rng.uniform(0, SQUARE_SIDE_MS)) for _ in range(count)
     ]
-    middle = (SQUARE_SIDE_MS / 2, SQUARE_SIDE_MS / 2)
-    members = [PlannerNode(f"n{n:03}", math.dist(place, middle)) for n, place in enumerate(places)]
+    centre = (SQUARE_SIDE_MS / 2, SQUARE_SIDE_MS / 2)
+    members = [PlannerNode(f"n{n:03}", math.dist(place, centre)) for n, place in enumerate(places)]
     rtt_ms = {
         make_link_pair(members[a].name, members[b].name): math.dist(places[a], places[b])
         for a in range(count)
@@ -117,8 +117,8 @@ def _plan_links(
     links: frozenset[LinkPair],
     degree_max: int,
 ) -> frozenset[LinkPair]:
-    situation = PlannerInput(tuple(members), links, federation.rtt_ms)
-    return plan_until_stable(situation, PlannerLimits(degree_max))[0].links
+    planner_input = PlannerInput(tuple(members), links, federation.rtt_ms)
+    return plan_until_stable(planner_input, PlannerLimits(degree_max))[0].links
 
 
 def _score(rule: str, federations: list[_TrialFederation], trial: TopologyTrial) -> RuleScore:
@@ -128,7 +128,7 @@ def _score(rule: str, federations: list[_TrialFederation], trial: TopologyTrial)
     return RuleScore(
         rule,
         links=mean(len(each.links) for each in federations),
-        degree_max=max(len(near) for graph in graphs for near in graph.values()),
+        degree_max=max(len(neighbours) for graph in graphs for neighbours in graph.values()),
         diameter=mean(max(each) for each in hops),
         mean_hops=mean(mean(each) for each in hops),
         mean_ms=mean(
@@ -168,9 +168,9 @@ def _repair_links(
     if rule != "paper":
         return _plan_links(federation, survivors, federation.links, degree_max)
     links = federation.links
-    for number, gone in enumerate(lost, 1):  # one after the other, as they are noticed
+    for number, removed in enumerate(lost, 1):  # one after the other, as failures are detected
         present = [m for m in federation.members if m.name not in lost[:number]]
-        links = paper_rule.remove_node(gone, present, links, degree_max)
+        links = paper_rule.remove_node(removed, present, links, degree_max)
     return links
 
 

@@ -1,22 +1,21 @@
-"""An undirected graph of names: what hangs together, and by how much. Always in order of names."""
+"""Undirected graphs of names: connectivity, bridges and distances. Results are ordered by name."""
 
 from collections.abc import Iterable, Mapping
 
 NodeName = str
 LinkPair = tuple[NodeName, NodeName]
-"""A link: two names, the smaller first."""
+"""Two names, the smaller one first."""
 
 Graph = dict[NodeName, list[NodeName]]
-"""Every node with its neighbours, both in order."""
+"""Every node with its neighbours, both sorted."""
 
 
 def make_link_pair(a: NodeName, b: NodeName) -> LinkPair:
-    """Return a link between two nodes."""
     return (a, b) if a < b else (b, a)
 
 
 def make_graph(names: Iterable[NodeName], links: Iterable[LinkPair]) -> Graph:
-    """Return the graph of these nodes; links to others do not count."""
+    """Return the graph of these nodes, without links to other nodes."""
     adjacency: Graph = {name: [] for name in sorted(names)}
     for a, b in sorted(links):
         if a in adjacency and b in adjacency:
@@ -26,7 +25,7 @@ def make_graph(names: Iterable[NodeName], links: Iterable[LinkPair]) -> Graph:
 
 
 def connected_components(graph: Graph) -> list[list[NodeName]]:
-    """Return what hangs together, the part with the first name first, each in order."""
+    """Return the connected components, ordered by their first names, each sorted."""
     seen: set[NodeName] = set()
     found: list[list[NodeName]] = []
     for start in graph:
@@ -38,15 +37,15 @@ def connected_components(graph: Graph) -> list[list[NodeName]]:
 
 
 def is_connected(graph: Graph) -> bool:
-    """Whether all nodes can reach each other; nobody is not two parts."""
+    """Return whether there is at most one connected component."""
     return not graph or len(hops_from(graph, next(iter(graph)))) == len(graph)
 
 
 def hops_from(graph: Graph, start: NodeName) -> dict[NodeName, int]:
-    """Return how many links every node in reach is away."""
+    """Return the distance in links to every reachable node (breadth first)."""
     found = {start: 0}
     queue = [start]
-    for name in queue:  # grows as it is read: breadth first
+    for name in queue:  # grows during iteration
         for other in graph[name]:
             if other not in found:
                 found[other] = found[name] + 1
@@ -55,7 +54,7 @@ def hops_from(graph: Graph, start: NodeName) -> dict[NodeName, int]:
 
 
 def bridges(graph: Graph) -> set[LinkPair]:
-    """Return the links whose loss would split what hangs together (Tarjan, without recursion)."""
+    """Return the links whose loss would split a component (Tarjan, without recursion)."""
     order: dict[NodeName, int] = {}
     low: dict[NodeName, int] = {}
     found: set[LinkPair] = set()
@@ -84,7 +83,7 @@ def bridges(graph: Graph) -> set[LinkPair]:
 
 
 def two_edge_connected_components(graph: Graph) -> list[list[NodeName]]:
-    """Return what hangs together even if any one link is lost, in order of first names."""
+    """Return the sets of nodes that stay connected if any one link is lost, by first name."""
     bridge_links = bridges(graph)
     kept = {
         name: [other for other in near if make_link_pair(name, other) not in bridge_links]
@@ -96,7 +95,7 @@ def two_edge_connected_components(graph: Graph) -> list[list[NodeName]]:
 def path_lengths_from(
     graph: Graph, start: NodeName, length: Mapping[LinkPair, float], default_length: float
 ) -> dict[NodeName, float]:
-    """Return the length of the shortest way to every node in reach (Dijkstra)."""
+    """Return the length of the shortest path to every reachable node (Dijkstra)."""
     found: dict[NodeName, float] = {}
     tentative: dict[NodeName, float] = {start: 0.0}
     while tentative:

@@ -1,9 +1,9 @@
-"""What a node does about its links by itself, without any manager.
+"""Repairs the topology without a manager.
 
-Every node knows who is in reach and who is linked with whom, so it runs the planner on that and
-does its own share of the plan. All see nearly the same, so their plans agree; where they do not,
-there is a link too many for a while. With nodes that are out of reach but known, it tries to link
-now and then, as one of those who can.
+Every node knows the reachable nodes and their links. It runs the planner on them and makes the
+changes that concern its own links. All nodes have nearly the same view, so their plans agree; if
+they do not, there is a surplus link for some time. Nodes dial known but unreachable nodes at random
+intervals, so that on average only a few of them dial at the same time.
 """
 
 import random
@@ -22,38 +22,37 @@ from hansa.topology.planner import (
 
 RETRY_PAUSE_MIN_S = 1.0
 RETRY_PAUSE_MAX_S = 60.0
-"""Seconds between two attempts to reach somebody who does not answer."""
+"""Seconds between two attempts to dial an unreachable node."""
 
 DEGREE_SLACK = 1
-"""Neighbours more than allowed that a node has while somebody else plans: what is added stands
-before what it replaces is removed."""
+"""Neighbours above `degree_max` that are tolerated while the manager plans: it adds links before it
+removes those that they replace."""
 
 DIALS_PER_ROUND = 2.0
-"""Nodes of a part, on average, that try to reach somebody outside it each time they all look."""
+"""Mean number of nodes of a partition that dial an unreachable node in one round."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTopology:
-    """What one node knows."""
+    """The topology as one node knows it."""
 
     own_name: NodeName
     reachable: tuple[NodeName, ...]
-    """Nodes in reach, this one included."""
+    """Reachable nodes, including this one."""
     absent: tuple[NodeName, ...]
-    """Nodes that are known, have an address, and are not in reach."""
+    """Known nodes that have an address and are unreachable."""
     links: frozenset[LinkPair]
-    """Between nodes in reach."""
+    """Links between reachable nodes."""
     rtt_ms: Mapping[LinkPair, float] = field(default_factory=dict)
 
     def is_bridge_to(self, other: NodeName) -> bool:
-        """Whether the link to a neighbour is the only way to somebody."""
+        """Return whether the link to a neighbour is the only path to some node."""
         return make_link_pair(self.own_name, other) in bridges(
             make_graph(self.reachable, self.links)
         )
 
     @property
     def neighbours(self) -> list[NodeName]:
-        """Return those that this node is linked to."""
         return [
             name for name in self.reachable if make_link_pair(self.own_name, name) in self.links
         ]
@@ -61,7 +60,7 @@ class LocalTopology:
 
 @dataclass(frozen=True, slots=True)
 class LinkActions:
-    """What a node would like to do now."""
+    """Links that a node should dial and close now."""
 
     dial: tuple[NodeName, ...] = ()
     drop: tuple[NodeName, ...] = ()
@@ -73,9 +72,9 @@ def make_local_topology(
     reachable: Collection[int],
     addressed: Collection[int],
 ) -> LocalTopology:
-    """Return what a node knows: per known node its links with round trips in microseconds; who is
-    in reach; who has an address. A link counts if both ends say that it is there, and its cost is
-    what the more hopeful of them says: the same, whoever looks."""
+    """Return the local topology. `links` has per known node its links with round-trip times in
+    microseconds; `addressed` are the nodes that have an address. A link counts if both ends
+    announce it. Its cost is the smaller of the two times, so that all nodes use the same cost."""
     links_by_node = {node: dict(links.get(node, ())) for node in reachable}
     rtt_ms = {
         (node_name(a), node_name(b)): min(rtt, links_by_node[b][a]) / 1000
@@ -95,12 +94,12 @@ def make_local_topology(
 
 @lru_cache(maxsize=1 << 13)
 def node_name(node: int) -> NodeName:
-    """Return what the planner calls a node: its id as people see it."""
+    """Return the name of a node for the planner: its id in hexadecimal digits."""
     return f"{node:016x}"
 
 
 def plan_own_links(local_topology: LocalTopology, limits: PlannerLimits) -> LinkActions:
-    """Return what the planner would have this node do: whom to dial, which links to give up."""
+    """Return the planned changes that concern this node."""
     dial: list[NodeName] = []
     drop: list[NodeName] = []
     costs = frozenset(local_topology.rtt_ms.items())
@@ -118,7 +117,7 @@ def _cached_plan(
     costs: frozenset[tuple[LinkPair, float]],
     limits: PlannerLimits,
 ) -> list[LinkChange]:
-    """Plan. In a simulation all nodes see the same: one of them does it for all."""
+    # In a simulation, all nodes have the same view and share the plan.
     return plan_changes(
         PlannerInput(tuple(map(PlannerNode, reachable)), links, dict(costs)), limits
     )
@@ -130,8 +129,8 @@ def choose_absent_to_dial(
     limits: PlannerLimits,
     rng: random.Random,
 ) -> list[NodeName]:
-    """Return whom to dial of those out of reach that are due: enough neighbours if this node is
-    alone, else at most one, now and then."""
+    """Return which of the due unreachable nodes to dial: `degree_min` if this node is isolated,
+    else at most one, with a probability that gives DIALS_PER_ROUND in the partition."""
     if len(local_topology.reachable) == 1:
         return sorted(rng.sample(due, min(limits.degree_min, len(due))))
     return (
@@ -142,11 +141,10 @@ def choose_absent_to_dial(
 
 
 class TopologyHealer:
-    """Looks again and again: what a plan wants is done when the next look still wants it, and who
-    does not answer is tried more and more rarely."""
+    """Determines the actions of one node in each round. A planned dial is made when two successive
+    plans contain it; the pauses between dials of an unreachable node grow."""
 
     def __init__(self, limits: PlannerLimits, rng: random.Random) -> None:
-        """Start with nobody tried."""
         self.limits = limits
         self._rng = rng
         self._previous_actions = LinkActions()
@@ -160,8 +158,8 @@ class TopologyHealer:
         now: float,
         is_planning: bool = True,
     ) -> LinkActions:
-        """Return what to do now. Without `planning` somebody else plans: then only who is alone,
-        who is out of reach and who has far too many neighbours matters."""
+        """Return the actions of this round. Without `is_planning`, the manager plans: the node then
+        only dials unreachable nodes and closes links far beyond `degree_max`."""
         self._retry_state = {
             name: at for name, at in self._retry_state.items() if name in local_topology.absent
         }
@@ -187,14 +185,14 @@ class TopologyHealer:
         )
 
     def _surplus_links(self, local_topology: LocalTopology) -> tuple[NodeName, ...]:
-        """Return links to give up although somebody else plans: the planner would, too."""
+        """Return the links to close although the manager plans."""
         degree_max = self.limits.degree_max + DEGREE_SLACK
         if not local_topology.links or len(local_topology.neighbours) <= degree_max:
             return ()
         return plan_own_links(local_topology, replace(self.limits, degree_max=degree_max)).drop
 
     def _own_actions(self, local_topology: LocalTopology) -> LinkActions:
-        """Plan, unless nothing has changed since the last time."""
+        """Return the planned actions; reuse the last plan if nothing has changed."""
         if self._cached_actions is None or self._cached_actions[:2] != (
             local_topology,
             self.limits,

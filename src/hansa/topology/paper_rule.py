@@ -1,5 +1,5 @@
-"""The rule of Bevilaqua 2023, to compare with: two neighbours for who joins, and new ones only for
-who has none left."""
+"""The rule of Bevilaqua 2023, for comparison: a joining node gets two neighbours, and a node gets
+new ones only when it has none left."""
 
 from hansa.topology.graph import LinkPair, NodeName, make_link_pair
 from hansa.topology.planner import PlannerNode
@@ -8,8 +8,8 @@ from hansa.topology.planner import PlannerNode
 def join_node(
     newcomer: NodeName, members: list[PlannerNode], links: frozenset[LinkPair], degree_max: int
 ) -> frozenset[LinkPair]:
-    """Link a node that is among the members to the one with the lowest latency that has room, and
-    to the one with the fewest neighbours of all."""
+    """Link a new member to the one with the lowest latency that has room, and to the one with the
+    fewest neighbours."""
     others = [member for member in members if member.name != newcomer]
     degree = {m.name: sum(m.name in link for link in links) for m in others}
     room = [m for m in others if degree[m.name] < degree_max]
@@ -25,7 +25,7 @@ def join_node(
 def remove_node(
     removed: NodeName, members: list[PlannerNode], links: frozenset[LinkPair], degree_max: int
 ) -> frozenset[LinkPair]:
-    """Forget a node that is not among the members any more; link again whom it leaves alone."""
+    """Remove the links of a former member; join the nodes that have no neighbour left."""
     former_neighbours = sorted(
         name for link in links if removed in link for name in link if name != removed
     )

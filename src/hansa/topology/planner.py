@@ -1,8 +1,7 @@
-"""Which links to add and which to remove, and why. Pure: a situation and limits in, a plan out.
+"""Plans which links to add and to remove, with reasons. Pure: same input and limits, same plan.
 
-Adding comes before removing: a plan that adds removes nothing that still carries something, so that
-what is removed in a later plan is not missed. With nothing to mend the plan is empty, however often
-it is asked for.
+A plan that adds links removes none but those to dead nodes: surplus links are removed by a later
+plan, when the added ones are established. The plan for a sound topology is empty.
 """
 
 from collections import Counter
@@ -23,56 +22,56 @@ from hansa.topology.graph import (
 )
 
 UNMEASURED_RTT_MS = 50.0
-"""What a link between two nodes is taken to cost that nobody has measured."""
+"""Assumed round-trip time of a link that was not measured."""
 
 SAME_TAG_RTT_MS = 5.0
-"""… if they have a location tag in common."""
+"""Assumed round-trip time between nodes with a common location tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerNode:
-    """A node that is there."""
+    """A present node."""
 
     name: NodeName
     latency_ms: float = 0.0
-    """From a publication at its broker until that comes back."""
+    """Round-trip time of a publication at its broker."""
     tags: tuple[str, ...] = ()
-    """Where it is: nodes with a tag in common are near."""
+    """Location tags: nodes with a common tag are near each other."""
     draining: bool = False
-    """It is about to leave: nobody may need it."""
+    """It is about to leave: no other node may depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerInput:
-    """What is known."""
+    """The present topology."""
 
     nodes: tuple[PlannerNode, ...]
     links: frozenset[LinkPair]
-    """Those that are wanted now, some of them perhaps to nodes that are gone."""
+    """Present links, perhaps also to dead nodes."""
     rtt_ms: Mapping[LinkPair, float] = field(default_factory=dict)
-    """Measured round trips, of links and of others."""
+    """Measured round-trip times, also between nodes without a link."""
     pinned: frozenset[LinkPair] = frozenset()
-    """Links that an operator wants: never removed."""
+    """Links that an operator added: never removed."""
     barred: frozenset[LinkPair] = frozenset()
-    """Links that an operator removed: not added unless nothing else connects two parts."""
+    """Links that an operator removed: added only if nothing else connects two components."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerLimits:
-    """What the planner keeps to."""
+    """The limits of a plan."""
 
     degree_max: int = 5
-    """Neighbours of a node at most (`TOP_MAX_REDUNDANCY`), from 3: with two, a ring would be all
-    there is. To connect parts that are full, a node may have more until a later plan."""
+    """Maximum number of neighbours (`TOP_MAX_REDUNDANCY`), at least 3: with two, only a ring would
+    be possible. To connect components without room, a node may exceed it until a later plan."""
     degree_min: int = 2
-    """Neighbours that every node gets if it can."""
+    """Number of neighbours that every node gets if possible."""
     changes_max: int = 8
-    """Changes in one plan, besides those that connect parts and those that gone nodes need."""
+    """Changes per plan, besides those that connect components or remove links to dead nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """One link more or less."""
+    """A link to add or remove."""
 
     kind: Literal["add", "remove"]
     link: LinkPair
@@ -80,7 +79,7 @@ class LinkChange:
 
 
 def plan_changes(planner_input: PlannerInput, limits: PlannerLimits) -> list[LinkChange]:
-    """Return what to change now, in order. Apply it, let it stand, and ask again."""
+    """Return the changes to make now, in order; plan again when they are established."""
     draft = _PlanDraft(planner_input, limits)
     draft.remove_dead_links()
     draft.connect_components()
@@ -93,7 +92,7 @@ def plan_changes(planner_input: PlannerInput, limits: PlannerLimits) -> list[Lin
 
 
 def apply_changes(planner_input: PlannerInput, changes: Iterable[LinkChange]) -> PlannerInput:
-    """Return the situation in which these changes have been made."""
+    """Return the topology after these changes."""
     links = set(planner_input.links)
     for change in changes:
         (links.add if change.kind == "add" else links.discard)(change.link)
@@ -103,7 +102,7 @@ def apply_changes(planner_input: PlannerInput, changes: Iterable[LinkChange]) ->
 def plan_until_stable(
     planner_input: PlannerInput, limits: PlannerLimits, rounds: int = 64
 ) -> tuple[PlannerInput, int]:
-    """Return where planning again and again leads, and how many changes that takes."""
+    """Plan and apply until nothing changes; return the result and the number of changes."""
     count = 0
     for _ in range(rounds):
         changes = plan_changes(planner_input, limits)
@@ -115,14 +114,14 @@ def plan_until_stable(
 
 
 class _PlanDraft:
-    """A plan in the making. Draining nodes are left out of it: others must do without them."""
+    """An unfinished plan. Draining nodes are not part of its graph: others must not need them."""
 
     def __init__(self, planner_input: PlannerInput, limits: PlannerLimits) -> None:
         self.changes: list[LinkChange] = []
         self._input = planner_input
         self._limits = limits
-        self._nodes = {member.name: member for member in planner_input.nodes}
-        self._staying = [m.name for m in planner_input.nodes if not m.draining]
+        self._nodes = {node.name: node for node in planner_input.nodes}
+        self._staying = [node.name for node in planner_input.nodes if not node.draining]
         self._links = set(planner_input.links)
         self._degree = Counter(name for link in self._links for name in link)
         self._budget = limits.changes_max
@@ -130,23 +129,23 @@ class _PlanDraft:
     # ------------------------------------------------------------ the steps
 
     def remove_dead_links(self) -> None:
-        """A link to a node that is gone is no link."""
+        """Remove links to dead nodes."""
         for link in sorted(self._links):
             gone = [name for name in link if name not in self._nodes]
             if gone:
                 self._apply_change("remove", link, f"{gone[0]} is gone")
 
     def connect_components(self) -> None:
-        """Join parts until there is one, each time by the cheapest link that may be."""
+        """Connect the components, each time by the cheapest allowed link."""
         while len(found := connected_components(self._graph())) > 1:
-            first, rest = found[0], [name for part in found[1:] for name in part]
+            first, rest = found[0], [name for component in found[1:] for name in component]
             link = self._cheapest_link(self._candidate_ends(first), self._candidate_ends(rest))
             alone = next((name for name in link if self._degree[name] == 0), None)
-            reason = f"{alone} has no neighbour" if alone else "two parts become one"
+            reason = f"{alone} has no neighbour" if alone else "connects two components"
             self._apply_change("add", link, f"{reason}, {self._cost_text(link)}")
 
     def add_second_paths(self) -> None:
-        """Give a second way to what hangs by one link, one end after the other."""
+        """Add second paths to nodes behind a bridge, one leaf block at a time."""
         if len(self._staying) < 3:
             return
         while self._budget > 0 and (bridge_links := bridges(graph := self._graph())):
@@ -163,12 +162,12 @@ class _PlanDraft:
             if link is None:
                 return
             self._apply_change(
-                "add", link, "a second way: one lost link must not split the federation"
+                "add", link, "second path: one lost link must not split the federation"
             )
             self._budget -= 1
 
     def raise_degrees(self) -> None:
-        """Give every node as many neighbours as it should have, as far as others have room."""
+        """Raise degrees to `degree_min`, as far as other nodes have room."""
         degree_min = min(self._limits.degree_min, len(self._staying) - 1)
         for name in self._staying:
             while self._budget > 0 and self._degree[name] < degree_min:
@@ -185,8 +184,8 @@ class _PlanDraft:
                 self._budget -= 1
 
     def release_draining(self) -> None:
-        """What stays hangs together without those that leave: let them go, but by one link to
-        somebody who stays, or who has such a link, they remain until they have left."""
+        """Remove the links of draining nodes, which the staying ones no longer need. Each keeps one
+        link to a staying node, or to a draining node that has one, until it has left."""
         leaving = set(self._nodes) - set(self._staying)
         anchors = {name: found[0] for name in leaving if (found := self._links_to_staying(name))}
         for name in sorted(anchors):
@@ -200,8 +199,8 @@ class _PlanDraft:
                     self._budget -= 1
 
     def remove_surplus_links(self) -> None:
-        """Take from nodes with too many neighbours the costliest link that nobody needs; where all
-        are needed, link another to a third node, and the next plan finds one that is not."""
+        """Remove the most expensive unneeded link of nodes with too many neighbours. If all links
+        are needed, add a link between two others, so that the next plan can remove one."""
         degree_max = self._limits.degree_max
         for name in self._staying:
             while self._budget > 0 and self._degree[name] > degree_max:
@@ -221,7 +220,7 @@ class _PlanDraft:
     # ------------------------------------------------------------ choices
 
     def _cheapest_link(self, near: list[NodeName], far: list[NodeName]) -> LinkPair:
-        """Return the best link between two groups: allowed, cheap, and to nodes with few others."""
+        """Return the best link between two sets: allowed, cheap, and between low degrees."""
         _, _, _, link = min(
             (link in self._input.barred, self._cost(link), self._degree[a] + self._degree[b],
              link)
@@ -232,8 +231,8 @@ class _PlanDraft:
     def _second_path_link(
         self, graph: Graph, near: list[NodeName], far: list[NodeName]
     ) -> LinkPair | None:
-        """Return the link that adds most: between nodes with few neighbours, far from each other by
-        hops, and of those the cheapest. None if there is none that may be."""
+        """Return the link with the most benefit: between nodes with few neighbours, many hops
+        apart, and of those the cheapest. None if no link is allowed."""
         best: tuple[int, int, float, LinkPair] | None = None
         for a in near:
             hops = hops_from(graph, a)
@@ -247,8 +246,7 @@ class _PlanDraft:
         return best[-1] if best else None
 
     def _removable_links(self, names: Iterable[NodeName]) -> Iterator[LinkPair]:
-        """Yield links of these nodes without which all is as safe as with them, the costliest
-        first."""
+        """Yield links of these nodes whose removal creates no bridge, the most expensive first."""
         bridge_links = bridges(self._graph())
         degree_min = min(self._limits.degree_min, len(self._staying) - 1)
         links = {link for name in names for link in self._links_of(name)}
@@ -263,7 +261,7 @@ class _PlanDraft:
                 yield link
 
     def _relief_link(self, name: NodeName) -> LinkPair | None:
-        """Return a link between a neighbour of a node with too many and somebody else."""
+        """Return a link between a neighbour of a node with too many neighbours and another node."""
         graph = self._graph()
         neighbours = self._below_degree_max(graph[name])
         return self._second_path_link(
@@ -271,8 +269,8 @@ class _PlanDraft:
         )
 
     def _candidate_ends(self, names: list[NodeName]) -> list[NodeName]:
-        """Return those of some nodes that may take one more link: with room, or able to give
-        another link up, or, if all fails, with the fewest."""
+        """Return the nodes that may get one more link: those with room, else those that can remove
+        another link, else those with the fewest neighbours."""
         if room := self._below_degree_max(names):
             return room
         if link := next(self._removable_links(names), None):
@@ -284,7 +282,7 @@ class _PlanDraft:
         return [name for name in names if self._degree[name] < self._limits.degree_max]
 
     def _cost(self, link: LinkPair) -> float:
-        """Return what a link costs: measured, or guessed from where and how fast its ends are."""
+        """Return the measured cost, else an estimate from tags and latencies of both ends."""
         measured = self._input.rtt_ms.get(link)
         if measured is not None:
             return measured
@@ -293,8 +291,8 @@ class _PlanDraft:
         return base + a.latency_ms + b.latency_ms
 
     def _cost_text(self, link: LinkPair) -> str:
-        how = "measured" if link in self._input.rtt_ms else "guessed"
-        return f"{self._cost(link):.1f} ms ({how})"
+        source = "measured" if link in self._input.rtt_ms else "estimated"
+        return f"{self._cost(link):.1f} ms ({source})"
 
     # ------------------------------------------------------------ the graph
 
@@ -302,7 +300,7 @@ class _PlanDraft:
         return make_graph(self._staying, self._links)
 
     def _links_to_staying(self, name: NodeName) -> list[LinkPair]:
-        """Return the links of a node to those who stay."""
+        """Return the links of a node to staying nodes."""
         staying = set(self._staying)
         return [link for link in self._links_of(name) if staying & set(link) - {name}]
 
