@@ -1,4 +1,4 @@
-"""Bars as SVG: what is drawn is what was measured."""
+"""Bar charts as SVG."""
 
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -18,10 +18,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(title: str, panels: dict[str, dict[str, float]]) -> tuple[list[str], list[float]]:
-    """All texts, and the lengths of all bars."""
+    """Return all texts and the lengths of all bars."""
     root = ElementTree.fromstring(draw_bars(title, panels))
     bars = [float(each.attrib["width"]) for each in root.iter(f"{SVG}rect")]
-    return [each.text or "" for each in root.iter(f"{SVG}text")], bars[1:]  # the first is the paper
+    return [each.text or "" for each in root.iter(f"{SVG}text")], bars[
+        1:
+    ]  # the first is the background
 
 
 def test_bar_lengths_are_proportional_within_a_panel():

@@ -1,4 +1,4 @@
-"""Sweep files: which simulations they make, and one sentence for every mistake."""
+"""Sweep files: the simulations they describe, and one sentence for every mistake."""
 
 import pytest
 
@@ -48,17 +48,20 @@ def test_empty_string_omits_the_option():
     [
         ({"topologie": "ring:3"}, "there is no option 'topologie'; did you mean 'topology'?"),
         ({"xyz": 1}, "there is no option 'xyz'; see `hansa simulate --help`"),
-        ({"strategy": []}, "strategy is an empty list: there would be nothing to run"),
-        ({"loss": [0.1, True]}, "loss = True is neither a text nor a number"),
-        ({"loss": {"a": 1}}, "loss = {'a': 1} is neither a text nor a number"),
-        ({"topology": "ring:{size}"}, "a topology has {size} in it; say which: size = [10, 20]"),
-        ({"size": [3]}, 'size is given, and no topology uses it: topology = "ring:{size}"'),
+        ({"strategy": []}, "strategy is an empty list: there is nothing to run"),
+        ({"loss": [0.1, True]}, "loss = True is neither a string nor a number"),
+        ({"loss": {"a": 1}}, "loss = {'a': 1} is neither a string nor a number"),
+        (
+            {"topology": "ring:{size}"},
+            "a topology contains {size}; set it, for example size = [10, 20]",
+        ),
+        ({"size": [3]}, 'size is set, but no topology uses it: topology = "ring:{size}"'),
         ({"seeds": 0}, f"seeds = 0 must be from 1 to {CASES_MAX}"),
-        ({"seeds": []}, "seeds must be how many, such as 20, or which, such as [3, 7]"),
-        ({"seeds": True}, "seeds must be how many, such as 20, or which, such as [3, 7]"),
+        ({"seeds": []}, "seeds must be a number of seeds, such as 20, or a list, such as [3, 7]"),
+        ({"seeds": True}, "seeds must be a number of seeds, such as 20, or a list, such as [3, 7]"),
         (
             {"seeds": CASES_MAX, "redundancy": [1, 2]},
-            f"this makes {2 * CASES_MAX} simulations; at most {CASES_MAX} are one sweep",
+            f"these are {2 * CASES_MAX} simulations; a sweep has at most {CASES_MAX}",
         ),
     ],
 )
@@ -73,10 +76,10 @@ def test_errors_name_the_file(tmp_path):
     with pytest.raises(UsageError, match="cannot read the sweep file .*few.toml: No such file"):
         read_sweep(path, OPTIONS)
     path.write_text("topology = [")
-    with pytest.raises(UsageError, match="few.toml is no TOML: "):
+    with pytest.raises(UsageError, match="few.toml is not valid TOML: "):
         read_sweep(path, OPTIONS)
     path.write_text("size = 3")
-    with pytest.raises(UsageError, match="few.toml: size is given, and no topology uses it"):
+    with pytest.raises(UsageError, match="few.toml: size is set, but no topology uses it"):
         read_sweep(path, OPTIONS)
     path.write_text('topology = "ring:3"')
     assert read_sweep(path, OPTIONS).name == "few"

@@ -64,7 +64,7 @@ def run(given: Sequence[str]) -> int:
         print(json.dumps(summary, indent=2))
     else:
         _show(summary)
-    return 1 if any(row["broken"] for row in summary) else 0
+    return 1 if any(row["violations"] for row in summary) else 0
 
 
 def _parser() -> Parser:

@@ -1,1 +1,1 @@
-"""Many simulations as one experiment: a grid of options, fanned out over Spark, kept in a lake."""
+"""Experiments: sweeps over simulation options, run on Spark, with the results in a lake."""

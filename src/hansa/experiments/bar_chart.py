@@ -1,7 +1,7 @@
-"""Bars as SVG: one panel per trial, one bar per strategy, each panel with a scale of its own.
+"""Bar charts as SVG."""
 
-No library draws them: it is some text and some rectangles. Colours and order are the same in every
-panel, and values stand beside the bars, so that nothing has to be read off an axis.
+Colours and order are the same in every panel. Values are printed beside the bars, so there is no
+axis.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ MARGIN = 16
 FONT = "font-family='sans-serif' font-size='12'"
 
 Panels = Mapping[str, Mapping[str, float]]
-"""Per panel, a value for each bar."""
+"""The values of the bars, by panel and label."""
 
 
 PLOTS = {
@@ -53,7 +53,7 @@ def draw_measurements(
 
 
 def draw_bars(title: str, panels: Panels) -> str:
-    """Return the picture of some panels."""
+    """Return the SVG of some panels."""
     names = list(dict.fromkeys(name for bars in panels.values() for name in bars))
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     panel_height = TITLE_HEIGHT + len(names) * (BAR_HEIGHT + GAP) + MARGIN

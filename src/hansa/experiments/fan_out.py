@@ -1,7 +1,7 @@
-"""Spreads cases over Spark's executors, a few at a time, so that results come in as they are made.
+"""Distributes cases over Spark's executors in small tasks, so that results arrive continuously.
 
-One job is one task: a handful of cases that takes a second or two. Enough of them wait that no core
-ever does, and what is lost when the driver is stopped is at most that.
+One Spark job is one task: a few cases that take about two seconds. Enough tasks are queued to keep
+all cores busy; stopping the driver loses at most the tasks in flight.
 """
 
 import gc
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 TASK_SECONDS = 2.0
-"""Seconds of work that one task should be: long beside a job's start, short beside one's patience.
-"""
+"""Target duration of a task: long compared to the start of a job."""
 
 TASKS_PER_CORE = 2
-"""Handed out at once: one that runs and one that waits."""
+"""Tasks in flight: one that runs and one that is queued."""
 
 Row = dict[str, Any]
 RunCase = Callable[[SweepCase], Row]
@@ -30,10 +29,10 @@ RunCase = Callable[[SweepCase], Row]
 def run_on_executors(
     context: "SparkContext", cases: Sequence[SweepCase], run_case: RunCase
 ) -> Generator[list[Row], None, None]:
-    """Play all cases on the executors and yield rows as they come in, in no order.
+    """Run all cases on the executors and yield rows as they arrive, in no particular order.
 
-    `play` runs there: it must be a function that they can import. Closing the iterator cancels what
-    is under way.
+    `run_case` must be a function that the executors can import. Closing the iterator cancels the
+    tasks in flight.
     """
     task_slots = TASKS_PER_CORE * context.defaultParallelism
     waiting = deque(cases)
@@ -59,9 +58,9 @@ def run_on_executors(
                 context.cancelAllJobs()
 
 
-def _task_size(waiting: int, lanes: int, mean_s: float) -> int:
-    """As much as `TASK_S` allows, and less towards the end, so that all cores end together."""
-    return max(1, min(int(TASK_SECONDS / max(mean_s, 1e-3)), waiting // (2 * lanes)))
+def _task_size(waiting: int, task_slots: int, mean_s: float) -> int:
+    """Return the cases per task: fewer towards the end, so that all cores finish together."""
+    return max(1, min(int(TASK_SECONDS / max(mean_s, 1e-3)), waiting // (2 * task_slots)))
 
 
 def _run_task(context: "SparkContext", task: list[SweepCase], run_case: RunCase) -> list[Row]:
@@ -70,5 +69,5 @@ def _run_task(context: "SparkContext", task: list[SweepCase], run_case: RunCase)
 
 
 def _run_all(run_case: RunCase, task: Iterable[SweepCase]) -> Iterator[Row]:
-    gc.freeze()  # a worker collects garbage after every task: not through all modules, please
+    gc.freeze()  # a worker collects garbage after every task: exclude the imported modules
     return (run_case(case) for case in task)

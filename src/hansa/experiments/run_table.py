@@ -1,4 +1,4 @@
-"""The table of a lake in which every simulation of every sweep is one row."""
+"""The table `experiments` of a lake: one row per simulation of all sweeps."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -22,36 +22,34 @@ MEASURES = {
     "copies": "avg(copies_per_publication)",
     "control_bytes_per_s": "avg(control_bytes / virtual_s)",
     "lost": "sum(lost) / sum(expected)",
-    "broken": "sum(size(violations))",
+    "violations": "sum(size(violations))",
 }
-"""What is said of all seeds of one combination, in Spark's words."""
+"""The SQL aggregates over all seeds of one combination."""
 
 
 class RunTable:
-    """All simulations that a lake remembers."""
+    """The simulations in a lake, which need not exist yet."""
 
     def __init__(self, spark: "SparkSession", lake: str) -> None:
-        """Look into a lake; it need not be there yet."""
         self._spark = spark
         self._path = f"{lake.rstrip('/')}/{EXPERIMENTS}"
 
     def completed_cases(self) -> set[str]:
-        """Return the cases that need not be played again: another version may play them
-        otherwise."""
+        """Return the cases that this version has completed; others may give other results."""
         return {
             row["case"] for row in self._runs_of_this_version().select("case").toLocalIterator()
         }
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Append rows: all of them or, if this is interrupted, none."""
+        """Append rows atomically."""
         if rows:
             values = [tuple(row[name] for name in RUN_COLUMNS) for row in rows]
             frame = self._spark.createDataFrame(values, RUN_SCHEMA)
             frame.coalesce(1).write.mode("append").parquet(self._path)
 
     def read_all(self) -> "DataFrame":
-        """Return every row, each case of a version once: two drivers at the same time may both have
-        played it. A column that is newer than a row is null there."""
+        """Return all rows, each case of a version once, although two drivers may have run it.
+        Columns that a newer version added are null in older rows."""
         from pyspark.errors import AnalysisException
 
         try:
@@ -66,7 +64,7 @@ class RunTable:
         return self.read_all().where(f"hansa = '{__version__}'")
 
     def summary(self, sweep: SimulationSweep, cases: Iterable[str]) -> "list[Row]":
-        """Return one row per combination of what was swept: the seeds of each taken together."""
+        """Return one row per combination of swept options, aggregated over the seeds."""
         from pyspark.sql import functions as F
 
         case_frame = self._spark.createDataFrame([(case,) for case in cases], "`case` string")

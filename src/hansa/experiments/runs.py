@@ -1,7 +1,6 @@
-"""One simulation as a row: what a sweep measures.
+"""The row of one simulation in the table of sweeps.
 
-Grain: one simulation. Key: `case`, the arguments of `hansa simulate` that play it again, and
-`hansa`, the version that played it.
+Key: `case`, the arguments of `hansa simulate` that repeat it, and `hansa`, the version that ran it.
 """
 
 import shlex
@@ -43,7 +42,7 @@ RUN_COLUMNS = {
     "events": "bigint",
     "wall_s": "double",
 }
-"""Names and Spark types, in order. Columns are only ever added."""
+"""Names and Spark types, in order. Columns are only added."""
 
 RUN_KEY = ("case", "hansa")
 
@@ -53,15 +52,15 @@ DEFAULT_STRATEGY = ProtocolSettings().strategy
 
 
 def case_key(case: SweepCase) -> str:
-    """Return what a case is known by."""
+    """Return the identifier of a case."""
     return shlex.join(case.arguments)
 
 
 def make_run_row(
     case: SweepCase, sweep: str, version: str, result: SimulationResult
 ) -> dict[str, Any]:
-    """Return the row of a simulation that was played. `recovered_s` is the slowest recovery from a
-    fault, none if there was no fault or the next one came first."""
+    """Return the row of a simulation. `recovered_s` is the slowest recovery from a fault, None if
+    there was no fault or the next one came before the recovery."""
     start, *faults = result.converged_s
     recoveries = [each.converged_s for each in faults if each.converged_s is not None]
     delay = result.delay_ms

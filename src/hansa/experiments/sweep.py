@@ -1,6 +1,6 @@
-"""A sweep file: which simulations an experiment is made of.
+"""Reads a sweep file, which lists the simulations of an experiment.
 
-    name = "redundancy"                      # the file's own name if left out
+    name = "redundancy"                      # default: the name of the file
     topology = ["ring:{size}", "random:{size},4"]
     size = [10, 25]
     redundancy = [1, 2]
@@ -8,9 +8,9 @@
     publications = 50
     seeds = 20
 
-Every key is an option of `hansa simulate`; a list is swept, anything else is the same for all. Two
-keys are of the sweep's own: `size` fills `{size}` in topologies, and `seeds` says how many seeds
-each combination gets, or which.
+Every key is an option of `hansa simulate`. Lists are swept, other values are the same for all
+simulations. `size` replaces `{size}` in topologies. `seeds` is the number of seeds per combination,
+or a list of seeds.
 """
 
 import difflib
@@ -24,7 +24,7 @@ from typing import Any
 from hansa.errors import UsageError
 
 CASES_MAX = 1_000_000
-"""Simulations of one sweep: more is a slip of the pen."""
+"""Maximum number of simulations of one sweep; more is probably a mistake."""
 
 NAME, SIZE, SEEDS, TOPOLOGY = "name", "size", "seeds", "topology"
 SWEEP_KEYS = (NAME, SIZE, SEEDS)
@@ -37,19 +37,19 @@ class SweepCase:
     """One simulation."""
 
     parameters: tuple[tuple[str, str], ...]
-    """What it has in common with the same case of other seeds."""
+    """Options besides the seed."""
     seed: int
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of `hansa simulate` that play it; also what it is known by."""
+        """The arguments of `hansa simulate` that run it; they identify the case."""
         given = [word for name, value in self.parameters for word in (f"--{name}", value)]
         return [*given, "--seed", str(self.seed)]
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationSweep:
-    """All simulations of one experiment."""
+    """The simulations of one experiment."""
 
     name: str
     swept: tuple[str, ...]
@@ -58,13 +58,13 @@ class SimulationSweep:
 
 
 def read_sweep(path: Path, options: Collection[str]) -> SimulationSweep:
-    """Read a sweep file; `options` are the names that `hansa simulate` knows."""
+    """Read a sweep file; `options` are the option names of `hansa simulate`."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the sweep file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
     try:
         return make_sweep({NAME: path.stem, **values}, options)
     except UsageError as error:
@@ -72,7 +72,7 @@ def read_sweep(path: Path, options: Collection[str]) -> SimulationSweep:
 
 
 def make_sweep(values: Mapping[str, object], options: Collection[str]) -> SimulationSweep:
-    """Return the cases that a sweep file's values describe, seeds innermost."""
+    """Return the cases of a sweep file, with the seeds innermost."""
     for name in values:
         if name not in (*SWEEP_KEYS, *options):
             near = difflib.get_close_matches(name, [*SWEEP_KEYS, *options], 1)
@@ -87,7 +87,7 @@ def make_sweep(values: Mapping[str, object], options: Collection[str]) -> Simula
     for values_of_option in choices.values():
         count *= len(values_of_option)
     if count > CASES_MAX:
-        raise UsageError(f"this makes {count} simulations; at most {CASES_MAX} are one sweep")
+        raise UsageError(f"these are {count} simulations; a sweep has at most {CASES_MAX}")
     combinations = dict.fromkeys(
         _make_parameters(dict(zip(choices, chosen, strict=True)))
         for chosen in product(*choices.values())
@@ -102,19 +102,19 @@ def make_sweep(values: Mapping[str, object], options: Collection[str]) -> Simula
 def _option_values(name: str, value: object) -> list[OptionValue]:
     option_values: list[Any] = value if isinstance(value, list) else [value]
     if not option_values:
-        raise UsageError(f"{name} is an empty list: there would be nothing to run")
+        raise UsageError(f"{name} is an empty list: there is nothing to run")
     for each in option_values:
         if isinstance(each, bool) or not isinstance(each, OptionValue):
-            raise UsageError(f"{name} = {each!r} is neither a text nor a number")
+            raise UsageError(f"{name} = {each!r} is neither a string nor a number")
     return option_values
 
 
 def _require_size_used(choices: Mapping[str, list[OptionValue]]) -> None:
     uses_size = any("{size}" in str(word) for word in choices.get(TOPOLOGY, ()))
     if uses_size and SIZE not in choices:
-        raise UsageError("a topology has {size} in it; say which: size = [10, 20]")
+        raise UsageError("a topology contains {size}; set it, for example size = [10, 20]")
     if SIZE in choices and not uses_size:
-        raise UsageError('size is given, and no topology uses it: topology = "ring:{size}"')
+        raise UsageError('size is set, but no topology uses it: topology = "ring:{size}"')
 
 
 def _read_seeds(value: object) -> list[int]:
@@ -123,12 +123,12 @@ def _read_seeds(value: object) -> list[int]:
             raise UsageError(f"seeds = {value} must be from 1 to {CASES_MAX}")
         return list(range(1, value + 1))
     if not isinstance(value, list) or not value or not all(type(each) is int for each in value):
-        raise UsageError("seeds must be how many, such as 20, or which, such as [3, 7]")
+        raise UsageError("seeds must be a number of seeds, such as 20, or a list, such as [3, 7]")
     return list(dict.fromkeys(value))
 
 
 def _make_parameters(chosen: dict[str, OptionValue]) -> tuple[tuple[str, str], ...]:
-    """Return one combination as options; an empty text leaves the option out."""
+    """Return one combination as options; an empty string omits the option."""
     size = str(chosen.pop(SIZE, ""))
     texts = {name: str(value) for name, value in chosen.items()}
     if TOPOLOGY in texts:
