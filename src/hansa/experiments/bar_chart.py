@@ -1,4 +1,4 @@
-"""Bar charts as SVG."""
+"""Bar charts as SVG: one panel per trial with its own scale, one bar per strategy.
 
 Colours and order are the same in every panel. Values are printed beside the bars, so there is no
 axis.
