@@ -359,7 +359,7 @@ def test_the_failing_run_is_in_the_json(failing, capsys):
          " machado-15, machado-25, bevilaqua-9, bevilaqua-12, ring-3, overlap,"
          " changing-filters, passing-groups, late-joiners, split-minute, part-kill, pause-kill,"
          " swizzle-clog, only-copy,"
-         " crash-after-capture, rolled-back, former-question, retention, lease-ended,"
+         " crash-after-capture, rolled-back, stale-repair-request, retention, lease-ended,"
          " session-lost, random"),
         ("--subscribe ", "argument --subscribe: '' must be a node, a colon and a topic or filter,"
          " as in 3:plant/temp; see `hansa simulate --help`"),

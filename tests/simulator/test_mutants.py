@@ -100,7 +100,7 @@ def test_announcements_that_are_passed_on_whatever_their_distance_cost_too_much(
         )
 
     monkeypatch.setattr(CoreRoutes, "receive_announcement", hear_and_pass_on)
-    assert "cost" in caught("grid:5x5", GRID)
+    assert "announcement cost" in caught("grid:5x5", GRID)
 
 
 def test_announcements_that_are_taken_only_if_strictly_nearer_form_no_redundancy(monkeypatch):
@@ -265,7 +265,7 @@ def test_paths_that_leave_the_shortest_ways_are_noticed(monkeypatch):
         return tuple(self._context.graph.lengths(self._self))
 
     monkeypatch.setattr(PathsStrategy, "_next_hops", flood)
-    assert "own ways" in caught_with("paths", redundancy=1)
+    assert "shortest paths from origin" in caught_with("paths", redundancy=1)
 
 
 def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
@@ -276,7 +276,7 @@ def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
         self._use_two_paths = False
 
     monkeypatch.setattr(PathsStrategy, "__init__", only_once)
-    assert "own ways" in caught_with("paths", redundancy=2)
+    assert "shortest paths from origin" in caught_with("paths", redundancy=2)
 
 
 HASH_ORDER = """

@@ -63,17 +63,17 @@ def test_a_federation_at_rest_is_right(resting):
     [
         (1, {"neighbours": lambda view: {}}, "n1: its neighbours are"),
         (1, {"reachable": lambda view: (0, 1)}, "n1: it can reach"),
-        (2, {"interest": lambda view: {}}, "n2: its clients want a/#"),
+        (2, {"interest": lambda view: {}}, "n2: its clients subscribe to a/#"),
         (1, {"in_force": lambda view: {}}, "n1 has the interest of"),
         (1, {"groups": group_with(core=3)}, "nodes see different cores"),
         (1, {"groups": lambda view: {"": view.groups[""]}}, "nodes see different cores"),
-        (1, {"cores": core_with(parents=())}, "has no way to the core 0"),
-        (1, {"cores": lambda view: {}}, "has no way to the core 0"),
-        (1, {"cores": core_with(parents=(9,))}, "by 9, gone"),
+        (1, {"cores": core_with(parents=())}, "has no path to the core 0"),
+        (1, {"cores": lambda view: {}}, "has no path to the core 0"),
+        (1, {"cores": core_with(parents=(9,))}, "over 9, which is gone"),
         (0, {"cores": lambda view: {}}, "its core n0 does not announce itself"),
-        (1, {"cores": core_with(parents=(2,))}, "has no way to the core 0"),
-        (2, {"groups": group_with(is_member=False)}, "n2 wants it and is not joined to core 0"),
-        (1, {"groups": group_with(children=())}, "n2 wants it and is not joined to core 0"),
+        (1, {"cores": core_with(parents=(2,))}, "has no path to the core 0"),
+        (2, {"groups": group_with(is_member=False)}, "n2 is interested and not joined to core 0"),
+        (1, {"groups": group_with(children=())}, "n2 is interested and not joined to core 0"),
     ],
 )
 def test_what_users_would_feel_is_not_converged(resting, place, changes, problem):
@@ -114,7 +114,7 @@ def test_a_broker_that_was_not_asked_is_a_problem(resting):
     broker = resting.world.sites[3].broker
     broker.withdraw([GROUP])
     try:
-        assert "broker of n3 was not asked" in structure(resting).find_problem()
+        assert "broker of n3 lacks subscriptions" in structure(resting).find_problem()
     finally:
         broker.grant([GROUP])
 
@@ -129,7 +129,7 @@ def test_a_core_that_is_not_there_is_a_problem(resting):
 
     problem = StructureCheck(Agreed(resting), ProtocolSettings()).find_problem()
     assert problem is not None
-    assert "its core 9 is not there" in problem
+    assert "its core 9 does not exist" in problem
 
 
 def test_a_node_alone_has_nobody_to_agree_with():

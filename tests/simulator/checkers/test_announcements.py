@@ -85,7 +85,7 @@ def test_with_round_trips_a_distance_may_grow_but_a_loop_is_seen(violations):
     assert violations == []
     nodes.chooses(2, 1)
     nodes.chooses(1, 2)
-    assert "n1 is above itself" in violations[0]
+    assert "n1 is its own ancestor" in violations[0]
 
 
 def test_a_parent_that_started_again_is_not_the_one_that_was_chosen(violations):

@@ -96,7 +96,7 @@ def test_a_position_of_two_publications_is_seen():
     played = play((6.0, ClientPublish(0, "a/b", qos=2)), until=10.0)
     journal = played.world.sites[0].state.disk.journal
     journal[1] = replace(journal[1], sequence=1)
-    assert finish(played) == ["guaranteed: n0 has given a position twice"]
+    assert finish(played) == ["guaranteed: n0 has assigned a position twice"]
 
 
 def test_what_is_given_up_without_a_reason_is_seen():
@@ -297,7 +297,7 @@ def test_no_more_copies_are_excused_than_were_under_way():
 def test_a_journal_that_goes_back_is_seen_unless_somebody_has_a_copy_of_it():
     played = play()
     guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))
-    assert finish(played) == ["guaranteed: n0 has lost a part of its journal"]
+    assert finish(played) == ["guaranteed: n0 has lost part of its journal"]
     played = play((6.0, CloneNode(0, near=1)))
     played.run(6.0)
     guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))

@@ -34,8 +34,8 @@ SHORT, LONG = [(0, 1), (1, 2)], [(0, 5), (5, 4), (4, 3), (3, 2)]
     [
         (SHORT, []),
         (LONG, ["takes 4 hops to n2, it is 2 away"]),
-        ([*SHORT, (2, 3)], ["ends at n3, where nobody wants it"]),
-        ([*SHORT, *LONG], [f"reaches a node by two ways: {sorted([*SHORT, *LONG])}"]),
+        ([*SHORT, (2, 3)], ["ends at n3, where no client subscribes to it"]),
+        ([*SHORT, *LONG], [f"reaches a node by two paths: {sorted([*SHORT, *LONG])}"]),
     ],
 )
 def test_one_way_is_the_shortest_and_there_is_no_other(arcs, problem):

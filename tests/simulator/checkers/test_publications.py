@@ -69,7 +69,7 @@ def test_a_copy_may_cross_once_to_spread_and_once_per_group_it_names(world, viol
     checker.on_copy_sent(end(world, 1, 0), publication())
     assert violations == []
     checker.on_copy_sent(way, publication(target_groups=(8,)))
-    assert "crosses n0>n1 4 times, named 2" in violations[0]
+    assert "crosses n0>n1 4 times for 2 target groups" in violations[0]
 
 
 def test_the_two_families_of_numbers_are_apart(world, violations):

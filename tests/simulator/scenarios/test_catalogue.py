@@ -88,7 +88,7 @@ def test_a_scenario_holds_with_the_timers_of_machado(name):
     [
         ("retention", {"disk": DiskOptions(journal_max=15)}, "delivered"),
         ("session-lost", {"schedule": ()}, "delivered"),
-        ("part-kill", {"schedule": ()}, "publications promised to nodes, delivered"),
+        ("part-kill", {"schedule": ()}, "guaranteed deliveries, made"),
         ("split-minute", {"schedule": ()}, "repaired from the origins' journals"),
         ("passing-groups", {"links": LinkOptions()}, "repaired from the origins' journals"),
     ],
@@ -141,7 +141,7 @@ def test_the_timers_of_machado_take_about_as_long_as_the_thesis_says():
     [
         (
             "default",
-            ClaimRow("converged after crash 3", "about 1 and 2 min; we promise 500 ms", "", True),
+            ClaimRow("converged after crash 3", "about 1 and 2 min; our limit: 500 ms", "", True),
         ),
         ("machado", ClaimRow("converged after crash 3", "about 1 and 2 min", "")),
     ],

@@ -194,7 +194,7 @@ class StructureCheck:
                 wanted = min(self._settings.redundancy, len(nearer))
                 if len(parents) != wanted or not set(parents) <= set(nearer):
                     has = f"{seen.node_name(node)} has parents {parents} towards core {core}"
-                    return f"{has}, {wanted} of {nearer} are promised"
+                    return f"{has}, expected {wanted} of {nearer}"
         return None
 
     def _tables_agree(self, seen: ComponentStatus) -> Problem:
@@ -212,8 +212,8 @@ class StructureCheck:
                     else ()
                 )
                 if mine.parents != tuple(sorted(ways)):
-                    has = f"{seen.node_name(node)} told {mine.parents}"
-                    return f"group {group!r}: {has}, its ways to the core are {ways}"
+                    has = f"{seen.node_name(node)} has notified {mine.parents}"
+                    return f"group {group!r}: {has}, its next hops to the core are {ways}"
                 for parent in mine.parents:
                     told[parent].append(node)
             for node, children in told.items():
@@ -235,7 +235,7 @@ class StructureCheck:
                 if mine.is_member != reason:
                     return f"{name} is {joined} member of {group!r}"
                 if mine.interested_nodes != tuple(sorted(wanters)):
-                    return f"{name} believes that {mine.interested_nodes} want {group!r}"
+                    return f"{name} sees interest in {group!r} at {mine.interested_nodes}"
         return None
 
     def _interest_is_installed(self, seen: ComponentStatus) -> Problem:
@@ -262,10 +262,10 @@ def _check_neighbourhood(site: Site, view: NodeStatus, part: Component) -> Probl
     announced = own.filters if own else ()
     for wanted in site.broker.subscriber_counts:
         if not is_local_only(wanted) and not _is_announced(wanted, announced):
-            return f"its clients want {wanted}, it announces {announced}"
+            return f"its clients subscribe to {wanted}, it announces {announced}"
     for name in announced:
         if split_share(name)[0] is not None and name not in site.broker.subscriber_counts:
-            return f"it announces {name}, which no client wants"
+            return f"it announces {name}, without a client"
     return None
 
 
@@ -297,7 +297,7 @@ def _interest_is_in_force(seen: ComponentStatus) -> Problem:
             and not wanted.keys() <= granted.keys() | _own_filters(own)
         ):
             lacking = [name for name in wanted if name not in granted]
-            return f"the broker of {seen.node_name(node)} was not asked for all of {lacking}"
+            return f"the broker of {seen.node_name(node)} lacks subscriptions for {lacking}"
     return None
 
 
@@ -319,7 +319,7 @@ def _agreed_core(group: Group, seen: ComponentStatus) -> tuple[NodeId | None, Pr
         return None, f"nodes see different cores: {sights}"
     (core,) = cores
     if core is None or core not in seen.statuses:
-        return None, f"its core {core} is not there"
+        return None, f"its core {core} does not exist"
     return core, None
 
 
@@ -335,10 +335,10 @@ def _check_paths_to_core(core: NodeId, seen: ComponentStatus) -> Problem:
             route = seen.statuses[here].cores.get(core)
             path.append(here)
             if route is None or not route.parents or route.parents[0] in path:
-                return f"{seen.node_name(start)} has no way to the core {core}"
+                return f"{seen.node_name(start)} has no path to the core {core}"
             here = route.parents[0]
             if here not in seen.statuses:
-                return f"{seen.node_name(start)} goes to the core {core} by {here}, gone"
+                return f"{seen.node_name(start)} reaches core {core} over {here}, which is gone"
         good.update(path)
     return None
 
@@ -359,7 +359,7 @@ def _check_members_joined(
                 queue.append(child)
     for wanter in interested:
         if wanter not in joined:
-            return f"{seen.node_name(wanter)} wants it and is not joined to core {core}"
+            return f"{seen.node_name(wanter)} is interested and not joined to core {core}"
     return None
 
 

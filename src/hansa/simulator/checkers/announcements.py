@@ -124,7 +124,7 @@ class ParentsNearer(Checker):
                 if self._is_parent(other, site, core)
             ]
             if start in above:
-                self.report_violation(f"n{start.place} is above itself on the way to core {core}")
+                self.report_violation(f"n{start.place} is its own ancestor towards core {core}")
             fresh = [other for other in above if other.place not in seen]
             seen.update(other.place for other in fresh)
             queue += fresh
@@ -148,7 +148,7 @@ class AnnouncementCost(Checker):
     maximum is always reported. Links that came up later are not counted.
     """
 
-    name = "cost"
+    name = "announcement cost"
 
     def __init__(self, world: World, violations: list[str]) -> None:
         super().__init__(world, violations)

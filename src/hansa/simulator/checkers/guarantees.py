@@ -129,7 +129,7 @@ class GuaranteedDelivery(Checker):
         if isinstance(notification, EpochRolloverRequired):
             self._rollover_at[site.state.id] = self.world.now
             if site.state.id not in self._uncertain_until:
-                self.report_violation(f"n{site.place} has lost a part of its journal")
+                self.report_violation(f"n{site.place} has lost part of its journal")
             elif site.state.id not in self._rolled_back:
                 settled = self._uncertain_until[site.state.id]
                 self._uncertain_until[site.state.id] = max(settled, self.world.now)
@@ -155,7 +155,7 @@ class GuaranteedDelivery(Checker):
             self._excused_gaps.setdefault((receiver, origin), []).append(gap)
         elif not {origin, receiver} & self._uncertain_until.keys():
             what = f"n{sites[receiver].place} misses what n{sites[origin].place} owes it"
-            self.report_violation(f"{what}, for no good reason: {gap}")
+            self.report_violation(f"{what}, without a valid reason: {gap}")
 
     def on_published(self, entry: LedgerEntry) -> None:
         """Record the receivers to which it is guaranteed."""
@@ -264,7 +264,7 @@ class GuaranteedDelivery(Checker):
             journal = site.state.disk.journal
             positions = [(item.epoch, item.sequence) for item in journal]
             if positions != sorted({*positions}):
-                self.report_violation(f"n{site.place} has given a position twice")
+                self.report_violation(f"n{site.place} has assigned a position twice")
             if len({ledger_number(item.payload) for item in journal}) < len(journal):
                 self.report_violation(f"n{site.place} has captured a publication twice")
         swallowed = dict(self._rolled_back)

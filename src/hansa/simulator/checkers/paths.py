@@ -20,7 +20,7 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
     """An undisturbed publication takes shortest paths to all interested nodes, and no others; with
     redundancy, paths share only links that every path must use."""
 
-    name = "own ways"
+    name = "shortest paths from origin"
 
     def __init__(self, world: World, violations: list[str], tracker: ConvergenceTracker) -> None:
         super().__init__(world, violations, tracker)
@@ -47,7 +47,7 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
         text = f"publication {entry.number} on {entry.topic} from n{entry.place}"
         stray = self._path_ends(arcs) - self._interested_places(entry.topic, component)
         if stray:
-            self.report_violation(f"{text} ends at n{min(stray)}, where nobody wants it")
+            self.report_violation(f"{text} ends at n{min(stray)}, where no client subscribes to it")
         if self._settings.redundancy == 1:
             self._check_single_paths(text, entry.place, expected_places, arcs, near)
         else:
@@ -80,7 +80,7 @@ class ShortestPathsFromOrigin(UndisturbedPublicationChecker):
         """One path to each: no node is reached twice, and each by a shortest path."""
         heads = [b for _, b in arcs]
         if len(heads) != len(set(heads)) or start in heads:
-            self.report_violation(f"{text} reaches a node by two ways: {sorted(arcs)}")
+            self.report_violation(f"{text} reaches a node by two paths: {sorted(arcs)}")
         if self._settings.metric is Metric.RTT:
             return
         real, taken = _distances(start, near), _distances(start, _make_adjacency(arcs))

@@ -19,15 +19,19 @@ class NoPhantom(Checker):
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         if entry is None:
-            self.report_violation(f"n{site.place} delivers {publication}, which nobody published")
+            self.report_violation(
+                f"n{site.place} delivers {publication}, which no client published"
+            )
             return
         got = (publication.topic, publication.payload, publication.qos)
         is_flagged = publication.retain and not entry.retain  # a replaced value has no flag (9.2)
         if got != (entry.topic, entry.payload, entry.qos) or is_flagged:
-            self.report_violation(f"n{site.place} delivers {publication}, published was {entry}")
+            self.report_violation(
+                f"n{site.place} delivers {publication}, but {entry} was published"
+            )
         if is_local_only(publication.topic):
             self.report_violation(
-                f"n{site.place} delivers {publication}, which no other broker may see"
+                f"n{site.place} delivers {publication}, which must not leave its broker"
             )
         if site.place == entry.place:
             self.report_violation(f"n{site.place} delivers its own publication {entry.number}")
@@ -73,9 +77,8 @@ class NoLoop(Checker):
         self._crossings[crossing] = (count, target_groups)
         link = f"n{end.host.place}>n{end.peer.host.place}"
         if count > 1 + len(target_groups):
-            self.report_violation(
-                f"publication {name} crosses {link} {count} times, named {len(target_groups)}"
-            )
+            groups = f"{len(target_groups)} target groups"
+            self.report_violation(f"publication {name} crosses {link} {count} times for {groups}")
         if publication.hops > HOPS_MAX:
             self.report_violation(f"publication {name} travels {publication.hops} hops at {link}")
 

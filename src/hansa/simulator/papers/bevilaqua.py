@@ -144,7 +144,7 @@ SCENARIOS = (
     SimulationScenario(
         "bevilaqua-9",
         "nine nodes; both neighbours of 8 stop, a script links it to 3 and 1",
-        "Node 8, left without neighbours, is given new ones and takes part again.",
+        "Node 8, left without neighbours, gets new ones and rejoins.",
         _nine_options,
         _evaluate_nine,
         (
@@ -161,7 +161,7 @@ SCENARIOS = (
         (
             "Not a comparison of speed: the paper's delays are almost all processing, which a"
             " simulation does not have. Ours is 1 ms per hop and 0.1 ms per broker, so it shows"
-            " that publications take the shortest way and wait for nothing.",
+            " that publications take the shortest path without waiting.",
         ),
     ),
 )

@@ -134,7 +134,7 @@ def _evaluate(final: FinalSnapshot) -> list[ClaimRow]:
         *(_recovery_row(final, recovery) for recovery in recoveries(final.result)),
         ClaimRow(
             "deliveries, outages included",
-            "losses accepted; we promise none twice",
+            "losses accepted; we guarantee no duplicates",
             ours,
             not result.duplicates_delivered,
         ),
@@ -146,7 +146,7 @@ def _recovery_row(final: FinalSnapshot, recovery: Recovery) -> ClaimRow:
     one."""
     took, limit = recovery.converged_s, _limit_s(final.options, recovery.after)
     paper = "" if recovery.after == "start" else PAPER_TIMES[final.result.nodes]
-    claims = [paper, "" if limit is None else f"we promise {format_duration(limit)}"]
+    claims = [paper, "" if limit is None else f"our limit: {format_duration(limit)}"]
     holds = False if took is None else None if limit is None else took <= limit
     what = f"converged after {recovery.after}"
     return ClaimRow(
@@ -185,7 +185,7 @@ def _scenario(nodes: int, title: str, claim: str) -> SimulationScenario:
         _evaluate,
         (
             "The paper's two times are for the overlay and for topic meshes; ours is one, until"
-            " both are right and every subscription is installed everywhere.",
+            " both have converged and every subscription is installed everywhere.",
             "Lost is what was published at a broker whose agent was down, or in the other part"
             " of a split federation. `--preset machado` runs the same with the paper's timers.",
         ),
@@ -196,7 +196,7 @@ SCENARIOS = (
     _scenario(
         6,
         "six nodes; 3 fails, then 1 and 3 together; partition and merge",
-        "The federation converges in about one minute, topic meshes in about two, whoever fails.",
+        "The federation converges in about one minute, topic meshes in about two, for any failure.",
     ),
     _scenario(
         15,

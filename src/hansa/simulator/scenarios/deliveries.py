@@ -325,7 +325,7 @@ def _evaluate_all_delivered(final: FinalSnapshot) -> list[ClaimRow]:
     ours = f"{got.delivered} of {got.promised}"
     kept = got.delivered == got.promised > 0
     return [
-        ClaimRow("publications promised to nodes, delivered", "all", ours, kept),
+        ClaimRow("guaranteed deliveries, made", "all", ours, kept),
         equality_row("delivered twice", "0", str(final.result.duplicates_delivered)),
         equality_row("gaps reported", "0", str(got.gaps)),
         ClaimRow("repaired from the origins' journals", "", str(got.repaired)),
@@ -345,7 +345,7 @@ def _evaluate_abandoned(final: FinalSnapshot) -> list[ClaimRow]:
     ours = f"{got.delivered} and {got.reported} of {got.promised}"
     kept = got.delivered > 0 < got.reported == got.promised - got.delivered
     return [
-        ClaimRow("publications promised to nodes, delivered or given up", "all", ours, kept),
+        ClaimRow("guaranteed deliveries, made or abandoned", "all", ours, kept),
         equality_row("delivered twice", "0", str(final.result.duplicates_delivered)),
     ]
 
@@ -359,11 +359,9 @@ def _evaluate_counts(
         return [
             equality_row("delivered", str(delivered), str(got.delivered)),
             equality_row("reported as a gap", str(reported), str(got.reported)),
+            equality_row("lost by the broker before capture", str(uncaptured), str(got.uncaptured)),
             equality_row(
-                "lost by the broker before they were captured", str(uncaptured), str(got.uncaptured)
-            ),
-            equality_row(
-                "promised, and neither", "0", str(got.promised - got.delivered - got.reported)
+                "guaranteed, and neither", "0", str(got.promised - got.delivered - got.reported)
             ),
             equality_row("delivered twice", "0", str(final.result.duplicates_delivered)),
         ]
@@ -384,24 +382,24 @@ def _make_scenario(
 SCENARIOS = (
     _make_scenario(
         "changing-filters",
-        "a client adds a filter that covers another and takes it back, again and again",
-        "Filters that come and go change the way of a publication, never whether it comes, though"
-        " every tenth copy is lost.",
+        "a client repeatedly adds and removes a filter that covers another",
+        "Changing filters changes the path of a publication, but never its delivery, although every"
+        " tenth copy is lost.",
         COVERING,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "passing-groups",
-        "groups that come and go around two that stay",
-        "Groups that others want for a while cost those that stay nothing, though every tenth"
-        " copy is lost.",
+        "groups are created and removed around two stable ones",
+        "Short-lived groups of other nodes do not affect stable ones, although every tenth copy is"
+        " lost.",
         GROUPS,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "late-joiners",
         "seven agents start for the first time, one by one, at 30 % datagram loss",
-        "From the moment its interest is confirmed a node gets everything, once and in order.",
+        "From the acknowledgement of its interest on, a node gets everything, once and in order.",
         JOINERS,
         _evaluate_all_repaired,
     ),
@@ -415,73 +413,73 @@ SCENARIOS = (
     _make_scenario(
         "part-kill",
         "the origin is cut off, a receiver is killed, and then is the only bridge",
-        "It does not matter who is left to pass it on, nor who was there when it was published.",
+        "Delivery depends neither on the relays nor on who was connected at publication.",
         PART_KILL,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "pause-kill",
         "a receiver, the origin and the node between them are killed while they are suspended",
-        "Who is suspended knows nothing that would be missed when it is killed.",
+        "A suspended agent holds no state that is lost when it is killed.",
         PAUSE_KILL,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "swizzle-clog",
-        "links fall silent one by one, and come back in another order",
-        "Whatever ways there are meanwhile, everything comes once and in order.",
+        "links fail silently one by one and are restored in another order",
+        "Whatever paths exist meanwhile, everything arrives once and in order.",
         SWIZZLE,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "only-copy",
-        "the core dies with the only copy",
-        "Nodes in between hold nothing that would be missed.",
+        "the core crashes with the only copy",
+        "Relays hold no state whose loss matters.",
         ONLY_COPY,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "crash-after-capture",
-        "the origin dies right after capture, with nobody in reach",
-        "What the broker acknowledged to its clients is in the journal or still in its session.",
+        "the origin crashes right after capture, without neighbours",
+        "A message that the broker acknowledged is in the journal or still in the agent's session.",
         CAPTURED,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "rolled-back",
-        "an old copy of the origin's state is put back, in reach of others and alone",
-        "What is published from then on comes, though its positions were used before.",
+        "the origin's state is rolled back, while connected and while isolated",
+        "Later publications arrive, although their positions were used before.",
         ROLLED_BACK,
         lambda final: _evaluate_all_delivered(final)[
             :1
         ],  # earlier publications may be duplicated or reported as gaps
     ),
     _make_scenario(
-        "former-question",
-        "a receiver asks, dies with what it had taken, and its next life gets the answer",
-        "What counts is what was on disk, whatever a former life said it had.",
+        "stale-repair-request",
+        "a receiver requests a repair, crashes, and its next incarnation gets the response",
+        "Only synced progress counts, whatever the previous incarnation reported.",
         STALE_REPAIR_REQUEST,
         _evaluate_all_repaired,
     ),
     _make_scenario(
         "retention",
         "a partition outlasts a journal of ten publications",
-        "What the journal had to drop is reported, to the last one; the rest comes.",
+        "Every publication that the journal dropped is reported; the rest arrives.",
         RETENTION,
         _evaluate_counts(delivered=10, reported=20, uncaptured=0),
     ),
     _make_scenario(
         "lease-ended",
-        "a partition outlasts the lease, and the origin starts again after it",
-        "What a node is owed when its lease ends is given up, and told; what is published before"
-        " and after comes.",
+        "a partition outlasts the lease, and the origin restarts after it",
+        "Publications pending when a lease ends are abandoned and reported; earlier and later ones"
+        " arrive.",
         LEASE,
         _evaluate_abandoned,
     ),
     _make_scenario(
         "session-lost",
-        "a broker forgets its agent's session while the agent's disk hangs",
-        "What a broker loses before it was captured is not promised; all that follows is.",
+        "a broker loses its agent's session while the agent's disk stalls",
+        "Messages that a broker loses before capture are not guaranteed; all later ones are.",
         SESSION,
         _evaluate_counts(delivered=5, reported=0, uncaptured=5),
     ),

@@ -106,7 +106,7 @@ def _evaluate_overlap(final: FinalSnapshot) -> list[ClaimRow]:
 SCENARIOS = (
     SimulationScenario(
         "ring-3",
-        "three nodes in a ring; the core of a topic dies",
+        "three nodes in a ring; the core of a topic crashes",
         "A loop of links carries every message once, and losing the core loses nothing else.",
         _ring_options,
         _evaluate_ring,

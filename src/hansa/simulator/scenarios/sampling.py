@@ -389,7 +389,7 @@ def _describe_draw(final: FinalSnapshot) -> list[ClaimRow]:
 SCENARIO = SimulationScenario(
     "random",
     "anything: the seed draws topology, settings, links, clients and faults",
-    "Whatever the seed draws, every promise is kept.",
+    "For every seed all invariants hold.",
     lambda settings, seed: random_options(seed, settings.strategy),
     _describe_draw,
     is_drawn_from_seed=True,

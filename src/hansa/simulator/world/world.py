@@ -261,7 +261,7 @@ class World:
         moment, count = self._timers_this_instant
         self._timers_this_instant = (self.now, count + 1 if moment == self.now else 1)
         if count > TIMERS_PER_INSTANT_MAX * len(self.sites):
-            raise AssertionError(f"n{site.place} does not move its deadline at {self.now}")
+            raise AssertionError(f"n{site.place} does not advance its deadline at {self.now}")
 
     def _report_state_change(self, site: Site) -> None:
         site.change_count += 1
