@@ -1,1 +1,1 @@
-"""Our tests. As a package they are found before those that others install, as gmqtt does."""
+"""A package, so that it takes precedence over `tests` that libraries install (gmqtt does)."""

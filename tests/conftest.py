@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis searches, what counts towards coverage, a real broker."""
+"""Shared by all tests: settings of hypothesis, coverage, a real broker."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ settings.load_profile("hansa")
 HERE = Path(__file__).parent
 PROTOCOL_TESTS = HERE / "protocol"
 LONGEST_FIRST = ("pipeline", "testbed", "agent", "manager", "cli", "simulator")
-"""Folders whose tests take longest: what comes last should be short, or one process waits."""
+"""Directories with the slowest tests. They start first, so that no process waits at the end."""
 
 SHARING = ("tests/agent/as_one/", "tests/pipeline/")
 

@@ -40,17 +40,17 @@ def test_help_names_every_command_and_only_those():
     assert (shown.returncode, list(dict.fromkeys(lines)), shown.stderr) == (0, COMMANDS, "")
 
 
-def test_no_command_at_all_shows_the_help():
+def test_help_is_shown_without_a_command():
     assert run().stdout == run("--help").stdout
 
 
-def test_an_unknown_command_is_one_line_and_exit_code_2():
+def test_unknown_command_is_one_line_and_exit_code_2():
     answer = run("tset")
     expected = "hansa: there is no command 'tset'; ./run --help lists them\n"
     assert (answer.returncode, answer.stdout, answer.stderr) == (2, "", expected)
 
 
-def test_the_versions_that_the_locks_cover_are_the_same_everywhere():
+def test_supported_python_versions_agree_everywhere():
     launcher = (ROOT / "run").read_text(encoding="utf-8")
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     (supported,) = re.findall(r"^supported='([\d. ]+)'", launcher, flags=re.MULTILINE)
@@ -62,13 +62,13 @@ def test_the_versions_that_the_locks_cover_are_the_same_everywhere():
 
 
 @pytest.mark.parametrize("lock", sorted(LOCKS))
-def test_every_locked_requirement_has_one_version_and_its_hashes(lock):
+def test_locked_requirements_have_one_version_and_hashes(lock):
     pinned = re.compile(r"[a-z0-9.-]+==[\w.]+( ; [^\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
     assert [line for line in locked(lock).values() if not pinned.fullmatch(line)] == []
 
 
 @pytest.mark.parametrize("lock", sorted(LOCKS))
-def test_a_lock_says_what_to_install_and_not_from_where(lock):
+def test_lock_files_name_no_index(lock):
     assert re.findall(r"https?:|--index|--find-links|file:|[ =]/", LOCKS[lock]) == []
 
 
@@ -85,12 +85,12 @@ def test_a_lock_says_what_to_install_and_not_from_where(lock):
         ("tools", PROJECT["dependency-groups"]["tools"]),
     ],
 )
-def test_what_the_project_declares_is_locked(lock, declared):
+def test_declared_requirements_are_locked(lock, declared):
     assert names(declared) - set(locked(lock)) == set()
 
 
 @pytest.mark.parametrize("lock", ["build", "runtime", "embedded", "spark"])
-def test_installing_the_developer_tools_changes_no_version(lock):
+def test_developer_lock_has_the_same_versions(lock):
     ours, theirs = _files(lock), _files("dev")
     both = ours.keys() & theirs.keys()
     assert {name: ours[name] for name in both} == {name: theirs[name] for name in both}
@@ -103,7 +103,7 @@ def _files(lock: str) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_fresh_checkout_sets_itself_up_once_however_many_ask_and_repairs_itself(tmp_path):
+def test_fresh_checkout_is_set_up_once_by_concurrent_commands_and_repaired(tmp_path):
     checkout = tmp_path / "a checkout"
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv*", "*cache*"))
 
@@ -129,7 +129,7 @@ def test_a_fresh_checkout_sets_itself_up_once_however_many_ask_and_repairs_itsel
 
 
 @pytest.mark.long
-def test_a_python_that_is_newer_than_the_locks_is_told(tmp_path):
+def test_python_newer_than_the_locks_causes_a_warning(tmp_path):
     """A launcher that covers only versions of the past, and has no lock files to install from."""
     text = (ROOT / "run").read_text(encoding="utf-8")
     launcher = tmp_path / "run"
@@ -147,7 +147,7 @@ def test_a_python_that_is_newer_than_the_locks_is_told(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_python_without_the_module_venv_will_do(tmp_path):
+def test_python_without_the_module_venv_works(tmp_path):
     """As distributions have it that split Python: all modules but two, and pip."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     version = stdlib.name

@@ -37,7 +37,7 @@ def test_some_characters_can_be_kept():
     assert printable("a\nb\x1b", keep="\n") == "a\nb\\x1b"
 
 
-def test_texts_anywhere_in_an_answer_are_made_printable():
+def test_nested_texts_are_made_printable():
     given = {"\x1b": ["\x07", 1, None, {"a": "\n"}], "b": True}
     assert printable_json(given) == {r"\x1b": [r"\x07", 1, None, {"a": r"\n"}], "b": True}
 

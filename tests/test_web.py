@@ -1,4 +1,4 @@
-"""Requests with a token: not redirected, bounded, and whole."""
+"""Requests with a token: not redirected, bounded, and complete."""
 
 import urllib.error
 from collections.abc import Callable
@@ -36,21 +36,21 @@ def test_token_does_not_follow_a_redirect(status):
     assert elsewhere.received == []
 
 
-def test_answer_has_a_bound(monkeypatch):
+def test_answer_is_bounded(monkeypatch):
     monkeypatch.setattr(remote, "ANSWER_BYTES_MAX", 1_000)
     with Capture(answering("200 OK", b"x" * 100_000)) as agent:
         with pytest.raises(JournalUnusable, match="the answer has more than 1000 bytes"):
             LogClient(f"http://127.0.0.1:{agent.port}", TOKEN).list_logs()
 
 
-def test_answer_that_takes_too_long_is_given_up(monkeypatch):
+def test_slow_answer_times_out(monkeypatch):
     monkeypatch.setattr(web, "DEADLINE_S", -1.0)
     with Capture(answering("200 OK", b"x")) as agent:
         with pytest.raises(web.TooLarge, match="takes more than"):
             web.fetch(f"http://127.0.0.1:{agent.port}", 5, 1_000)
 
 
-def test_answer_that_is_cut_short_is_an_error():
+def test_truncated_answer_is_an_error():
     with Capture(answering("200 OK\r\nContent-Length: 10", b"short")) as agent:
         url = f"http://127.0.0.1:{agent.port}"
         with pytest.raises(IncompleteRead):
@@ -78,5 +78,5 @@ def test_refusal_is_raised():
         ("http://c:3", "a:1=one,b:2=two", ""),
     ],
 )
-def test_each_agent_can_have_a_token_of_its_own(url, tokens, token):
+def test_each_agent_can_have_its_own_token(url, tokens, token):
     assert token_for(url, tokens) == token

@@ -1,4 +1,4 @@
-"""What is in deploy/ is what the programs understand. There is no Docker here to run it with."""
+"""Files in deploy/ are valid for the programs that read them. Docker is not run."""
 
 import configparser
 import os
@@ -44,7 +44,7 @@ def parsed(command: str, arguments: list[str]) -> None:
         program.run([*arguments, "--and-no-more"])
 
 
-def test_the_compose_file_says_what_the_programs_understand(capsys):
+def test_compose_file_has_valid_commands_and_settings(capsys):
     services = compose()["services"]
     assert set(services) == {"manager", "broker", "agent"}
     for name in ("manager", "agent"):
@@ -70,18 +70,18 @@ def installed_to(document: str) -> str:
     return str(made[0])
 
 
-def test_documents_install_where_the_units_start():
+def test_documents_install_to_the_path_in_the_units():
     assert installed_to("how-to/install.md") == installed_to("manager.md")
     units = {unit.name: unit.read_text() for unit in UNITS}
     assert "/usr/bin/env" not in "".join(units.values())
 
 
 @pytest.mark.parametrize("name", ["agent", "manager"])
-def test_wrong_settings_do_not_restart_a_unit_again_and_again(name):
+def test_unit_is_not_restarted_after_wrong_settings(name):
     assert "\nRestartPreventExitStatus=2\n" in (DEPLOY / f"hansa-{name}.service").read_text()
 
 
-def test_agent_unit_keeps_the_state_where_the_default_is(monkeypatch):
+def test_agent_unit_uses_the_default_state_directory(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     unit = (DEPLOY / "hansa-agent.service").read_text()
     assert f"Environment=HANSA_STATE={default_state_directory()}\n" in unit
@@ -90,7 +90,7 @@ def test_agent_unit_keeps_the_state_where_the_default_is(monkeypatch):
     )
 
 
-def test_nobody_is_told_to_install_from_an_index_that_has_no_hansa():
+def test_no_text_installs_hansa_from_an_index():
     root = DOCS.parent
     places = [*root.glob("src/**/*.py"), *root.glob("docs/**/*.md"), *DEPLOY.iterdir()]
     told = re.compile(r"pip install [^\n`]*\bhansa(\[|['\"\s`]|$)")
@@ -99,7 +99,7 @@ def test_nobody_is_told_to_install_from_an_index_that_has_no_hansa():
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
-def test_units_are_sound_and_start_what_there_is(unit, capsys):
+def test_units_are_valid_and_start_existing_commands(unit, capsys):
     text = configparser.RawConfigParser(strict=False)
     text.optionxform = str  # type: ignore[assignment]
     text.read(unit)
@@ -116,7 +116,7 @@ def test_units_are_sound_and_start_what_there_is(unit, capsys):
     assert complaints == [line for line in complaints if "is not executable" in line]
 
 
-def test_the_brokers_configuration_is_one_that_mosquitto_takes(mosquitto, tmp_path):
+def test_mosquitto_accepts_the_configuration(mosquitto, tmp_path):
     port = free_port()
     text = (DEPLOY / "mosquitto.conf").read_text()
     text = text.replace("listener 1883", f"listener {port} 127.0.0.1")
