@@ -161,7 +161,7 @@ def test_no_peer_can_make_a_node_raise_or_spin_or_send_nonsense(steps, ordered_l
     st.lists(any_frame | own_events | arbitrary.any_frame, max_size=80), st.booleans(), any_settings
 )
 @settings(max_examples=5_000)
-def test_no_peer_can_do_it_at_length(steps, ordered_link, chosen):
+def test_no_peer_can_do_it_in_long_runs(steps, ordered_link, chosen):
     play(steps, ordered_link, chosen)
 
 

@@ -18,11 +18,11 @@ from hansa.protocol.deadlines import DeadlineTable, earliest
         ((0.0, 1.0), 0.0),
     ],
 )
-def test_the_earliest_is_found_among_those_that_are_there(dues, first):
+def test_earliest_of_optional_deadlines(dues, first):
     assert earliest(*dues) == first
 
 
-def test_a_timetable_gives_what_is_due_once_so_many_at_a_time():
+def test_table_returns_due_keys_once_and_in_bounded_numbers():
     table: DeadlineTable[str] = DeadlineTable()
     assert (table.next_due, table.pop_due(9.0)) == (math.inf, [])
     for key, at in (("a", 1.0), ("b", 2.0), ("c", 3.0)):

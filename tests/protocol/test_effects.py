@@ -20,7 +20,7 @@ def test_every_effect_is_in_the_union_and_nothing_else():
     assert set(get_args(Effect)) == set(DEFINED)
 
 
-def test_an_effect_is_an_order_or_news_and_never_both():
+def test_effect_is_either_a_command_or_a_notification():
     orders, news = set(get_args(Command)), set(get_args(Notification))
     assert orders | news == set(DEFINED)
     assert orders & news == set()

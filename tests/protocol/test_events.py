@@ -27,7 +27,7 @@ def test_events_are_values():
         ClientPublished("t", b"").topic = "u"  # type: ignore[misc]
 
 
-def test_what_is_usual_need_not_be_said():
+def test_events_have_defaults():
     assert LinkOpened(LinkId(1), dialled=True).ordered
     assert LinkClosed(LinkId(1)).reason == "connection closed"
     assert InterestChanged() == InterestChanged(added=(), removed=())

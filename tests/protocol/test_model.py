@@ -23,7 +23,7 @@ from hansa.protocol.model import (
 from hansa.protocol.topics import check_filter
 
 
-def test_a_node_is_named_by_the_start_of_its_keys_hash():
+def test_node_id_is_the_start_of_the_hash_of_its_key():
     key = bytes(range(KEY_BYTES))
     assert f"{node_id(key):016x}" == hashlib.sha256(key).hexdigest()[:16] == "630dcd2966c43366"
 
@@ -36,7 +36,7 @@ def test_a_node_is_named_by_the_start_of_its_keys_hash():
         ("é", "cb1abf8beff3192f"),
     ],
 )
-def test_a_group_has_the_same_id_everywhere(group, named):
+def test_group_has_the_same_id_everywhere(group, named):
     assert f"{group_id(group):016x}" == named
 
 
@@ -51,7 +51,7 @@ def test_ids_have_64_bits(key, group):
     assert 0 <= group_id(group) < 1 << 64
 
 
-def test_no_filter_is_called_like_the_management_group():
+def test_no_filter_has_the_name_of_the_management_group():
     with pytest.raises(InvalidTopic):
         check_filter(MANAGEMENT_GROUP)
 
@@ -60,20 +60,20 @@ def test_hops_fit_their_byte():
     assert HOPS_MAX < 256
 
 
-def test_an_identity_needs_only_a_key_and_a_life():
+def test_identity_needs_only_a_key_and_an_incarnation():
     identity = Identity(NodeId(1), bytes(KEY_BYTES), 7)
     assert (identity.name, identity.addresses, identity.capacity) == ("", (), 1.0)
 
 
 @given(publications, st.integers(0, HOPS_MAX), st.lists(u64, max_size=3))
-def test_a_copy_goes_on_with_other_hops_and_groups_and_all_else_unchanged(publication, hops, named):
+def test_forwarded_copy_changes_only_hops_and_target_groups(publication, hops, named):
     groups = tuple(GroupId(group) for group in named)
     onward = publication.forwarded_copy(hops, groups)
     assert asdict(onward) == {**asdict(publication), "hops": hops, "target_groups": groups}
     assert onward.payload is publication.payload
 
 
-def test_a_publication_cannot_be_changed():
+def test_publication_cannot_be_changed():
     publication = Publication(NodeId(1), 2, 3, 0, "a", b"")
     with pytest.raises(AttributeError):
         publication.hops = 9  # type: ignore[misc]

@@ -137,7 +137,7 @@ def test_interest_is_installed_at_the_other_node():
     assert view.in_force == {2: (1, 1)}
 
 
-def test_interest_of_the_last_client_is_given_up_after_the_linger():
+def test_interest_of_the_last_client_is_withdrawn_after_the_linger():
     wire = wanting("1-2", (2, "g"))
     wire.unwant(2, "g")
     wire.run(wire.settings.linger)
@@ -146,7 +146,7 @@ def test_interest_of_the_last_client_is_given_up_after_the_linger():
     assert wire.effects(1, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("g",))]
 
 
-def test_a_client_that_comes_back_within_the_linger_changes_nothing():
+def test_client_that_returns_within_the_linger_changes_nothing():
     wire = wanting("1-2", (2, "g"))
     wire.unwant(2, "g")
     wire.run(0.1)
@@ -155,13 +155,13 @@ def test_a_client_that_comes_back_within_the_linger_changes_nothing():
     assert (wire.effects(1, UnsubscribeAtBroker), wire.effects(1, SubscribeAtBroker)) == ([], [])
 
 
-def test_alone_everything_is_installed_at_once():
+def test_interest_of_a_node_alone_is_installed_at_once():
     wire = Wire()
     wire.start(1)
     assert InterestInstalled(1) in wire.give(1, InterestChanged(added=("g",)))
 
 
-def test_an_interest_that_is_not_confirmed_is_asked_for():
+def test_missing_interest_acknowledgement_is_requested():
     wire = wanting(LINE)
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(4, "g")
@@ -177,7 +177,7 @@ def test_an_interest_that_is_not_confirmed_is_asked_for():
     ]
 
 
-def test_letters_count_their_hops():
+def test_unicast_frames_count_their_hops():
     wire = wanting(LINE)
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(4, "g")
@@ -194,7 +194,7 @@ def test_letters_count_their_hops():
     assert [(p, e.hops) for p, e in confirmed if e.source == 1][-3:] == [(1, 0), (2, 1), (3, 2)]
 
 
-def test_an_interest_that_the_broker_refuses_is_never_in_force():
+def test_interest_that_the_broker_refuses_is_never_in_force():
     wire = wanting("1-2")
     wire.want(2, "g")
     wire.is_lost = lambda source, target, frame: True
@@ -204,7 +204,7 @@ def test_an_interest_that_the_broker_refuses_is_never_in_force():
     assert wire.nodes[1].status().counters == {"subscription denied": 2}
 
 
-def test_news_of_one_moment_shares_a_frame():
+def test_simultaneous_changes_share_a_frame():
     wire = wanting("1-2", change_delay=0.05)
     wire.want(2, "a")
     wire.run(0.01)
@@ -221,7 +221,7 @@ def test_more_filters_than_the_bound_are_refused_and_counted():
     assert wire.nodes[2].status().counters == {"filters_per_node_max": 2}
 
 
-def test_no_clients_is_nothing_to_announce():
+def test_empty_interest_is_not_announced():
     wire = wanting("1-2")
     wire.give(1, InterestChanged())
     assert [effect for step in wire.log for effect in step.effects] == []
@@ -230,39 +230,39 @@ def test_no_clients_is_nothing_to_announce():
 # ---------------------------------------------------------------- the papers' examples
 
 
-def test_the_management_mesh_of_six_brokers_is_that_of_the_paper():
+def test_management_mesh_of_six_brokers_is_that_of_the_paper():
     wire = Wire(SIX_BROKERS)
     assert cores(wire, MANAGEMENT_GROUP) == dict.fromkeys(range(6), 0)
     assert ways(wire, 0) == {0: set(), 1: {0}, 2: {0}, 3: {1, 2}, 4: {1}, 5: {3, 4}}
 
 
-def test_the_group_mesh_of_six_brokers_is_that_of_the_paper():
+def test_group_mesh_of_six_brokers_is_that_of_the_paper():
     wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
     assert cores(wire) == dict.fromkeys(range(6), 1)
     assert ways(wire, 1) == {0: {1}, 1: set(), 2: {0, 3}, 3: {1}, 4: {1}, 5: {3, 4}}
     assert members(wire) == [1, 3, 4, 5]
 
 
-def test_a_publication_inside_the_mesh_goes_to_all_mesh_neighbours():
+def test_publication_inside_the_mesh_goes_to_all_mesh_neighbours():
     wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
     assert publish(wire, 4) == {1: [b"x"], 5: [b"x"]}
     assert wire.copies() == [(4, 1), (4, 5), (1, 3), (5, 3), (3, 5)]
 
 
-def test_a_publication_outside_the_mesh_goes_to_the_core_first():
+def test_publication_outside_the_mesh_goes_to_the_core_first():
     wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
     assert publish(wire, 0) == {1: [b"x"], 5: [b"x"]}
     assert wire.copies() == [(0, 1), (1, 3), (1, 4), (3, 5), (4, 5), (5, 4)]
 
 
-def test_an_announcement_costs_at_most_two_frames_per_link():
+def test_announcement_costs_at_most_two_frames_per_link():
     wire = wanting(SIX_BROKERS)
     wire.want(1, "g")
     wire.run(0.2)
     assert len(sent(wire, CoreAnnouncement)) <= 2 * len(SIX_BROKERS.split())
 
 
-def test_claims_travel_with_announcements_and_not_a_second_time():
+def test_claims_are_sent_with_announcements_only():
     wire = wanting(SIX_BROKERS)
     wire.want(1, "g")
     wire.run(0.2)
@@ -270,7 +270,7 @@ def test_claims_travel_with_announcements_and_not_a_second_time():
     assert {type(record) for record in records} == {InterestRecord}
 
 
-def test_on_the_grid_the_publisher_finds_the_member_beside_it():
+def test_publisher_on_a_grid_uses_an_adjacent_member():
     wire = wanting(GRID, (2, "g"), (7, "g"))
     assert members(wire) == [1, 2, 4, 5, 7, 8]
     assert publish(wire, 6) == {2: [b"x"], 7: [b"x"]}
@@ -278,7 +278,7 @@ def test_on_the_grid_the_publisher_finds_the_member_beside_it():
 
 
 @pytest.mark.parametrize("outside", NonMemberForwarding)
-def test_wherever_it_goes_outside_the_mesh_every_subscriber_gets_it_once(outside):
+def test_every_subscriber_gets_one_copy_with_any_non_member_forwarding(outside):
     wire = wanting(GRID, (2, "g"), (7, "g"), non_member_forwarding=outside)
     for publisher in range(9):
         expected = {2: [b"x"], 7: [b"x"]}
@@ -289,13 +289,13 @@ def test_wherever_it_goes_outside_the_mesh_every_subscriber_gets_it_once(outside
 # ---------------------------------------------------------------- publications
 
 
-def test_what_nobody_elsewhere_wants_goes_nowhere():
+def test_publication_without_remote_interest_is_not_sent():
     wire = wanting("1-2", (1, "g"))
     assert publish(wire, 1) == {}
     assert wire.copies() == []
 
 
-def test_a_copy_counts_its_hops():
+def test_copy_counts_its_hops():
     wire = wanting(LINE, (4, "g"))
     publish(wire, 1)
     assert [(place, copy.hops) for place, copy in sent(wire, Publication)] == [
@@ -317,7 +317,7 @@ def test_overlapping_filters_of_many_nodes_deliver_once_to_each():
         assert publish(wire, publisher, "a/b") == {place: [b"x"] for place in (0, 2, 6, 8)}
 
 
-def test_topics_for_one_broker_never_cross():
+def test_dollar_topics_are_never_federated():
     wire = wanting("1-2", (2, "$SYS/#"), (2, "#"))
     assert wire.nodes[1].status().interest[NodeId(2)].filters == ("#",)
     assert publish(wire, 1, "$SYS/broker/uptime") == {}
@@ -325,7 +325,7 @@ def test_topics_for_one_broker_never_cross():
     assert wire.nodes[1].status().counters == {"topic for this broker only": 1}
 
 
-def test_a_shared_subscription_is_wanted_as_the_filter_that_it_shares():
+def test_shared_subscription_counts_as_its_plain_filter():
     wire = wanting("1-2")
     wire.want(2, "$share/workers/a/+")
     wire.run(0.1)
@@ -341,7 +341,7 @@ def test_filters_can_share_a_group_by_their_first_levels():
     assert wire.copies() == [(1, 2), (2, 3), (3, 4)]
 
 
-def test_qualities_of_service_are_numbered_apart():
+def test_qos_0_and_guaranteed_publications_are_numbered_separately():
     wire = wanting("1-2", (2, "g"))
     for qos in (0, 1, 2):
         wire.publish(1, "g", qos=qos)
@@ -350,7 +350,7 @@ def test_qualities_of_service_are_numbered_apart():
     assert names == [(0, 1), (1, 1), (2, 2)]
 
 
-def test_a_journal_goes_on_where_it_ended():
+def test_journal_continues_at_its_last_position():
     wire = wanting("1-2", (2, "g"))
     wire.start(3, past=RestoredState(epoch=4, next_seq=100))
     wire.join("3-2")
@@ -372,7 +372,7 @@ def test_a_journal_goes_on_where_it_ended():
     )
 
 
-def test_without_a_way_to_the_core_a_publication_is_dropped_and_counted():
+def test_publication_without_a_route_to_the_core_is_dropped_and_counted():
     wire = wanting("1-2")
     wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
     wire.want(2, "g")
@@ -383,20 +383,20 @@ def test_without_a_way_to_the_core_a_publication_is_dropped_and_counted():
     assert wire.nodes[1].status().counters == {"no route to the core": 1}
 
 
-def test_a_copy_seen_before_is_a_duplicate():
+def test_copy_seen_before_is_a_duplicate():
     wire = wanting("1-2", (2, "g"))
     copy = FrameReceived(LinkId(2), Publication(NodeId(9), 1, 5, 0, "g", b"x"))
     assert wire.give(2, copy) == [Deliver(Publication(NodeId(9), 1, 5, 0, "g", b"x"))]
     assert wire.give(2, copy) == [Duplicate(NodeId(9), 5)]
 
 
-def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
+def test_own_publication_that_returns_is_a_duplicate():
     wire = wanting("1-2", (2, "g"))
     copy = FrameReceived(LinkId(2), Publication(NodeId(2), 1, 5, 0, "g", b"x"))
     assert wire.give(2, copy) == [Duplicate(NodeId(2), 5)]
 
 
-def test_publications_travel_as_bytes_as_well():
+def test_batch_methods_handle_bytes():
     wire = wanting("1-2", (2, "g"))
     one, two = wire.nodes[1], wire.nodes[2]
     here, there = (
@@ -418,7 +418,7 @@ def test_publications_travel_as_bytes_as_well():
     assert one.status().counters["topic for this broker only"] == 1
 
 
-def test_bytes_without_a_neighbour_are_handed_back_and_ignored():
+def test_bytes_before_the_hello_are_returned_and_ignored():
     wire = Wire()
     node = wire.start(1)
     wire.give(1, LinkOpened(LinkId(7), dialled=True))
@@ -444,7 +444,7 @@ def test_frames_on_a_closed_link_are_ignored():
     ]
 
 
-def test_a_publication_before_hello_is_ignored():
+def test_publication_before_hello_is_ignored():
     wire = Wire()
     wire.start(1)
     wire.give(1, LinkOpened(LinkId(7), dialled=True))
@@ -457,14 +457,14 @@ def test_a_publication_before_hello_is_ignored():
 # ---------------------------------------------------------------- covering
 
 
-def test_a_covered_filter_is_not_announced():
+def test_covered_filter_is_not_announced():
     wire = wanting("1-2")
     wire.want(2, "a/b", "a/#", "a/c")
     wire.run(0.1)
     assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a/#",))]
 
 
-def test_an_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
+def test_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
     wire = wanting("1-2", (2, "a/#"))
     wire.want(2, "a/b")
     wire.unwant(2, "a/#")
@@ -479,7 +479,7 @@ def test_an_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
     ]
 
 
-def test_no_message_is_lost_while_a_filter_takes_the_place_of_its_cover():
+def test_no_message_is_lost_while_a_filter_replaces_its_cover():
     wire = wanting("1-2", (2, "a/#"))
     wire.want(2, "a/b")
     wire.unwant(2, "a/#")
@@ -490,7 +490,7 @@ def test_no_message_is_lost_while_a_filter_takes_the_place_of_its_cover():
     assert wire.deliveries() == {2: [bytes([number]) for number in range(200)]}
 
 
-def test_a_cover_is_withdrawn_after_all_patience_if_a_node_never_confirms():
+def test_cover_is_withdrawn_after_the_maximum_delay_without_acknowledgement():
     wire = wanting("1-2", (2, "a/#"), withdraw_delay_max=2.0)
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
     wire.want(2, "a/b")
@@ -504,7 +504,7 @@ def test_a_cover_is_withdrawn_after_all_patience_if_a_node_never_confirms():
 # ---------------------------------------------------------------- cores come and go
 
 
-def test_of_two_cores_at_once_the_smaller_stays():
+def test_smaller_of_two_simultaneous_cores_stays():
     wire = wanting(LINE)
     wire.want(1, "g")
     wire.want(4, "g")
@@ -521,14 +521,14 @@ def test_when_the_core_dies_the_nearest_member_takes_over_at_once():
     assert publish(wire, 4) == {2: [b"x"], 5: [b"x"]}
 
 
-def test_of_two_members_as_near_the_smaller_takes_over():
+def test_smaller_of_two_equally_near_members_takes_over():
     wire = wanting(RING, (3, "g"), (4, "g"), (2, "g"))
     wire.stop(3)
     wire.run(0.2)
     assert cores(wire) == dict.fromkeys((1, 2, 4, 5), 2)
 
 
-def test_a_core_that_nobody_replaces_is_lost_and_so_is_its_group():
+def test_core_without_a_successor_is_lost_with_its_group():
     wire = wanting("1-2 2-3", (3, "g"))
     wire.stop(3)
     wire.run(0.1)
@@ -549,7 +549,7 @@ def test_each_side_of_a_partition_has_a_core_and_the_smaller_wins_when_they_meet
     assert publish(wire, 3) == {1: [b"x"], 4: [b"x"]}
 
 
-def test_a_claim_that_overtakes_the_record_of_its_node_is_fetched_with_it():
+def test_claim_that_overtakes_the_record_of_its_node_is_fetched_with_it():
     wire = wanting("2-3 3-4")
     wire.start(1)
     wire.join("1-2")
@@ -560,14 +560,14 @@ def test_a_claim_that_overtakes_the_record_of_its_node_is_fetched_with_it():
     assert wire.effects(1, InterestInstalled)[-1:] == [InterestInstalled(1)]
 
 
-def test_a_core_whose_group_nobody_wants_gives_it_up():
+def test_core_releases_a_group_without_interest():
     wire = wanting("1-2", (2, "g"))
     wire.unwant(2, "g")
     wire.run(2.0)
     assert wire.effects(2, CoreLost) == wire.effects(1, CoreLost) == [CoreLost("g", NodeId(2))]
 
 
-def test_the_management_group_is_led_by_the_highest_capacity_if_that_is_the_rule():
+def test_node_with_the_highest_capacity_is_management_core_if_configured():
     wire = Wire(management_by=ManagementBy.CAPACITY)
     for place, capacity in ((1, 1.0), (2, 1.0), (3, 4.0)):
         wire.start(place, Identity(NodeId(place), key(place), 1, capacity=capacity))
@@ -576,7 +576,7 @@ def test_the_management_group_is_led_by_the_highest_capacity_if_that_is_the_rule
     assert cores(wire, MANAGEMENT_GROUP) == {1: 3, 2: 3, 3: 3}
 
 
-def test_a_node_that_comes_back_with_another_capacity_changes_who_leads():
+def test_changed_capacity_changes_the_management_core():
     wire = Wire("1-2 2-3", management_by=ManagementBy.CAPACITY)
     wire.freeze(1)
     wire.stop(3)
@@ -591,7 +591,7 @@ def test_a_node_that_comes_back_with_another_capacity_changes_who_leads():
 # ---------------------------------------------------------------- links come and go
 
 
-def test_when_a_link_is_cut_the_surviving_parent_carries_on_at_once():
+def test_remaining_parent_continues_when_a_link_is_cut():
     wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
     wire.cut("3-5")
     wire.run(DELAY)
@@ -617,7 +617,7 @@ def test_with_no_parent_left_the_core_is_asked_for_a_new_announcement():
     assert publish(wire, 2) == {1: [b"x"]}
 
 
-def test_the_quicker_way_is_the_shorter_one_if_delay_is_the_metric():
+def test_faster_path_is_shorter_with_the_rtt_metric():
     wire = Wire(metric=Metric.RTT)
     wire.delay = lambda source, target: 0.1 if {source, target} == {1, 3} else DELAY
     for place in (1, 2, 3):
@@ -628,7 +628,7 @@ def test_the_quicker_way_is_the_shorter_one_if_delay_is_the_metric():
     assert (way.distance, way.parents) == (400, (2, 1))  # tenths of a millisecond
 
 
-def test_a_silent_neighbour_is_gone_after_the_limit():
+def test_silent_neighbour_is_lost_after_the_limit():
     wire = wanting("1-2 2-3")
     wire.is_lost = lambda source, target, frame: 2 in (source, target) and 3 in (source, target)
     wire.run(wire.settings.heartbeat_limit + wire.settings.heartbeat_interval)
@@ -644,7 +644,7 @@ def test_two_neighbours_that_fall_silent_together_are_lost_together():
     assert publish(wire, 1) == {4: [b"x"]}
 
 
-def test_a_suspended_node_blames_nobody_for_its_own_silence():
+def test_suspended_node_keeps_its_neighbours():
     wire = wanting("1-2 2-3")
     wire.freeze(2)
     wire.run(10.0)
@@ -655,7 +655,7 @@ def test_a_suspended_node_blames_nobody_for_its_own_silence():
     assert len(beats) == 2
 
 
-def test_a_short_suspension_goes_unnoticed():
+def test_short_suspension_goes_unnoticed():
     wire = wanting("1-2 2-3")
     wire.freeze(2)
     wire.run(1.9)
@@ -673,7 +673,7 @@ def test_without_trust_in_closed_connections_silence_decides():
     assert wire.effects(1, NeighbourDown) == [NeighbourDown(NodeId(2), "silent")]
 
 
-def test_a_link_that_was_never_open_closes_without_a_word():
+def test_unknown_link_closes_without_effects():
     wire = Wire()
     wire.start(1)
     assert wire.give(1, LinkClosed(LinkId(7))) == []
@@ -713,7 +713,7 @@ def test_on_datagram_links_control_frames_survive_loss():
     assert {node.status().digest for node in wire.nodes.values()} == {wire.nodes[1].status().digest}
 
 
-def test_the_most_frames_that_wait_on_a_link_can_be_seen():
+def test_status_shows_unacknowledged_frames():
     wire = Wire()
     for place in (1, 2, 3):
         wire.start(place)
@@ -762,7 +762,7 @@ def test_another_version_is_refused():
     assert effects == [LinkRefused(LinkId(8), reason), Send(LinkId(8), Goodbye(reason))]
 
 
-def test_after_a_goodbye_nothing_counts_that_came_with_it():
+def test_frames_after_a_goodbye_are_ignored():
     wire = Wire()
     wire.start(1)
     wire.give(1, LinkOpened(LinkId(7), dialled=True, ordered=False))
@@ -788,7 +788,7 @@ def again(wire: Wire, place: int, incarnation: int = 2) -> None:
     wire.start(place, Identity(NodeId(place), key(place), incarnation))
 
 
-def test_messages_of_a_new_life_are_no_duplicates():
+def test_messages_of_a_new_incarnation_are_not_duplicates():
     wire = wanting(LINE, (4, "g"))
     assert publish(wire, 1, payload=b"old") == {4: [b"old"]}
     wire.stop(1)
@@ -799,7 +799,7 @@ def test_messages_of_a_new_life_are_no_duplicates():
     assert publish(wire, 1, payload=b"new") == {4: [b"new"]}
 
 
-def test_a_core_that_starts_anew_without_clients_leads_nothing():
+def test_restarted_core_without_clients_has_no_groups():
     wire = wanting(LINE, (4, "g"), (1, "g"))
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 4)
     wire.stop(4)
@@ -811,7 +811,7 @@ def test_a_core_that_starts_anew_without_clients_leads_nothing():
     assert publish(wire, 2) == {1: [b"x"]}
 
 
-def test_what_clients_wanted_stands_until_the_new_life_knows_better():
+def test_interest_stays_until_the_restarted_node_announces_its_own():
     wire = wanting("1-2", (2, "g"))
     wire.stop(2)
     again(wire, 2)
@@ -824,7 +824,7 @@ def test_what_clients_wanted_stands_until_the_new_life_knows_better():
     assert wire.effects(1, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("g",))]
 
 
-def test_what_the_new_life_claims_counts_although_it_overtakes_the_record_of_that_life():
+def test_claims_that_overtake_the_record_of_a_restart_count():
     wire = wanting("1-2 2-3", (3, "g"), relay_delay=0.05)
     wire.stop(3)
     wire.run(0.5)
@@ -836,7 +836,7 @@ def test_what_the_new_life_claims_counts_although_it_overtakes_the_record_of_tha
     assert cores(wire, "h") == {1: 3, 2: 3, 3: 3}
 
 
-def test_node_goes_on_with_its_interest_installed_after_its_copy_was_stopped():
+def test_interest_is_installed_again_after_a_copy_was_stopped():
     wire = wanting("1-2 2-3", (1, "g"))
     wire.start(9, Identity(NodeId(1), key(1), incarnation=2))
     wire.join("9-3")
@@ -882,7 +882,7 @@ def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
     ("incarnation", "seq", "reason"),
     [(1 << 62, 1, AHEAD), (1, 1 << 62, "announcement number out of bounds")],
 )
-def test_announcement_that_nobody_can_have_made_is_refused(incarnation, seq, reason):
+def test_impossible_announcement_is_refused(incarnation, seq, reason):
     wire = wanting("1-2")
     forged = CoreAnnouncement(NodeId(2), incarnation, seq, 0)
     assert wire.give(1, FrameReceived(link_of(wire, 1, 2), forged)) == [Ignored(reason)]
@@ -891,7 +891,7 @@ def test_announcement_that_nobody_can_have_made_is_refused(incarnation, seq, rea
 # ---------------------------------------------------------------- leases
 
 
-def test_the_interest_of_a_node_out_of_reach_counts_until_its_lease_ends():
+def test_interest_of_an_unreachable_node_counts_until_its_lease_ends():
     wire = wanting("1-2 2-3", (3, "g"), interest_lease=5.0)
     wire.stop(3)
     wire.run(4.9)
@@ -907,7 +907,7 @@ def test_the_interest_of_a_node_out_of_reach_counts_until_its_lease_ends():
     assert (view.interest, view.in_force, view.sizes["nodes"], list(view.cores)) == ({}, {}, 2, [1])
 
 
-def test_a_node_that_comes_back_within_its_lease_finds_its_place():
+def test_node_that_returns_within_its_lease_keeps_its_interest():
     wire = wanting("1-2 2-3", (3, "g"), interest_lease=5.0)
     wire.cut("2-3")
     wire.run(4.0)
@@ -920,19 +920,19 @@ def test_a_node_that_comes_back_within_its_lease_finds_its_place():
 # ---------------------------------------------------------------- time
 
 
-def test_a_node_without_links_or_clients_waits_for_nothing():
+def test_node_without_links_or_clients_has_no_deadline():
     wire = Wire()
     assert wire.start(1).next_deadline() is None
 
 
-def test_a_timer_that_fires_early_changes_nothing():
+def test_timer_that_fires_early_changes_nothing():
     wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
     before = {place: node.status() for place, node in wire.nodes.items()}
     assert [wire.give(place, TimerFired()) for place in wire.nodes] == [[]] * 6
     assert {place: node.status() for place, node in wire.nodes.items()} == before
 
 
-def test_in_peace_nothing_travels_but_heartbeats():
+def test_only_heartbeats_are_sent_in_steady_state():
     wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
     wire.run(2.0)
     wire.log.clear()
@@ -942,7 +942,7 @@ def test_in_peace_nothing_travels_but_heartbeats():
     assert len(effects) == 2 * 8 * 10
 
 
-def test_a_filter_out_of_bounds_is_refused_and_counted():
+def test_filter_out_of_bounds_is_refused_and_counted():
     node = Node(Identity(NodeId(1), bytes(32), incarnation=1), ProtocolSettings())
     effects = node.handle(InterestChanged(("a/#/b", "x" * 2000, "a/b")), 0.0)
     assert [e for e in effects if isinstance(e, Ignored)] == [Ignored("filter out of bounds")] * 2
@@ -952,7 +952,7 @@ def test_a_filter_out_of_bounds_is_refused_and_counted():
 # ---------------------------------------------------------------- strangers
 
 
-def test_what_a_new_node_publishes_at_once_may_overtake_its_record():
+def test_publication_of_a_new_node_may_overtake_its_record():
     """A publication goes on at once, a record waits 2 ms at every hop to share a frame."""
     wire = Wire("1-2 2-3 3-4 4-5")
     wire.want(5, "g")
@@ -968,7 +968,7 @@ def test_what_a_new_node_publishes_at_once_may_overtake_its_record():
     assert wire.deliveries() == {5: [b"at once"]}
 
 
-def test_whom_a_node_counts_on_and_what_it_promises():
+def test_interest_acks_and_receivers_in_force():
     """Who has confirmed its interest, and whose interest it has itself in force."""
     wire = Wire("1-2 2-3")
     wire.want(1, "g/#")

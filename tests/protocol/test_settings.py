@@ -47,7 +47,7 @@ def test_settings_cannot_be_changed():
 
 @pytest.mark.parametrize("name", ABOVE_ZERO)
 @pytest.mark.parametrize("value", [0.0, -1.0, 0, -1])
-def test_what_must_pass_takes_time(name, value):
+def test_some_intervals_must_be_positive(name, value):
     assert refusal(**{name: value}) == f"{name} must be above 0 seconds, not {value}"
 
 
@@ -58,17 +58,17 @@ def test_no_time_is_negative(name, value):
 
 
 @pytest.mark.parametrize("name", sorted(set(SECONDS) - {*ABOVE_ZERO, "retained_check_delay"}))
-def test_a_wait_may_be_none_at_all(name):
+def test_delays_may_be_zero(name):
     assert changed(**{name: 0}) == {**asdict(DEFAULTS), name: 0}
 
 
-def test_a_broker_has_some_time_to_say_what_it_holds():
+def test_retained_check_delay_has_a_minimum():
     rule = "retained_check_delay must be at least 0.1 seconds"
     assert refusal(retained_check_delay=0.09).startswith(rule)
     assert ProtocolSettings(retained_check_delay=0.1).retained_check_delay == 0.1
 
 
-def test_a_neighbour_may_miss_one_heartbeat():
+def test_neighbour_may_miss_one_heartbeat():
     rule = "heartbeat_limit must be at least twice"
     assert refusal(heartbeat_interval=3.0, heartbeat_limit=5.9).startswith(rule)
     assert ProtocolSettings(heartbeat_interval=3.0, heartbeat_limit=6.0).heartbeat_limit == 6.0
@@ -86,12 +86,12 @@ def test_numbers_stay_in_their_range(name, lowest, highest):
 
 
 @pytest.mark.parametrize("window", [-64, 0, 32, 63, 65, 4_095])
-def test_a_window_is_a_power_of_two(window):
+def test_window_is_a_power_of_two(window):
     assert refusal(dedup_window=window).startswith("dedup_window must")
 
 
 @pytest.mark.parametrize("window", [64, 128, 65_536])
-def test_a_power_of_two_is_a_window(window):
+def test_every_power_of_two_is_a_valid_window(window):
     assert ProtocolSettings(dedup_window=window).dedup_window == window
 
 
@@ -106,25 +106,25 @@ def test_a_power_of_two_is_a_window(window):
         "unacknowledged_max",
     ],
 )
-def test_a_bound_leaves_room_for_one(name):
+def test_bounds_are_at_least_one(name):
     assert refusal(**{name: 0}) == f"{name} must be at least 1, not 0"
     assert changed(**{name: 1})[name] == 1
 
 
-def test_a_federation_has_a_name():
+def test_federation_has_a_name():
     rule = "federation must have a name of at most 255 bytes"
     assert refusal(federation="") == f"{rule}, not ''"
     assert refusal(federation="é" * 128) == f"{rule}, not {'é' * 128!r}"
 
 
-def test_more_nodes_than_a_frame_can_name_are_refused():
+def test_nodes_max_is_limited_by_the_frame():
     assert refusal(nodes_max=8_193) == "nodes_max must be at most 8192, not 8193"
 
 
 # ---------------------------------------------------------------- what neighbours must share
 
 
-def test_the_agreement_can_be_read():
+def test_shared_settings_are_readable_text():
     assert DEFAULTS.shared_settings_text() == (
         "strategy=mesh redundancy=2 metric=hops management_by=id group_depth=0"
         " packet_bytes_max=1048576"
@@ -141,12 +141,12 @@ def test_the_agreement_can_be_read():
         {"group_depth": 2},
     ],
 )
-def test_what_must_be_shared_is_in_the_agreement(change):
+def test_shared_settings_are_in_the_text(change):
     ((name, value),) = change.items()
     assert f"{name}={value}" in ProtocolSettings(**change).shared_settings_text().split()
 
 
-def test_what_need_not_be_shared_is_not():
+def test_other_settings_are_not_in_the_text():
     loose = ProtocolSettings(
         non_member_forwarding=NonMemberForwarding.ALL, linger=9.0, nodes_max=7, federation="other"
     )

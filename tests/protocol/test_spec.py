@@ -61,7 +61,7 @@ def test_rules_are_numbered_without_gaps_in_sections_that_have_a_file_each():
     ]
 
 
-def test_whatever_cites_a_rule_cites_one_that_exists():
+def test_every_cited_rule_exists():
     files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("docs/**/*.md")]
     cited = {
         number: file.name

@@ -44,7 +44,7 @@ def routes(redundancy: int = 2) -> CoreRoutes:
     return CoreRoutes(redundancy, cost=lambda node: 1)
 
 
-def test_4_1_the_first_node_that_wants_a_group_claims_and_announces_it():
+def test_4_1_first_interested_node_claims_and_announces_the_group():
     """4.1 One announcement serves all groups of a core; two are at least 20 ms apart."""
     wire = settled("1-2 2-3")
     wire.want(2, "a")
@@ -82,7 +82,7 @@ def two_wanters() -> Wire:
     return wire
 
 
-def test_4_1_of_several_that_want_a_group_the_smallest_id_claims_it():
+def test_4_1_smallest_id_of_several_interested_nodes_claims_the_group():
     """4.1 The others wait a second for it."""
     wire = two_wanters()
     wire.run(0.5)
@@ -113,7 +113,7 @@ def test_4_2_of_several_claimants_the_smallest_id_is_the_core():
     ]
 
 
-def test_4_3_a_hop_is_counted_once_and_by_the_receiver():
+def test_4_3_hop_is_counted_once_and_by_the_receiver():
     """4.3 The receiver adds the length of the link, in hops or round-trip time."""
     wire = settled(LINE)
     wire.want(1, "g")
@@ -129,7 +129,7 @@ def test_4_3_a_hop_is_counted_once_and_by_the_receiver():
     assert distances == [hops * tenths_of_ms for hops in range(4)]
 
 
-def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_passed_on():
+def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_forwarded():
     """4.4 Accepted if newer, or as new and feasible; what changes nothing is not passed on."""
     here = routes()
     story = [
@@ -145,7 +145,7 @@ def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_passed_on(
         assert (here.routes[CORE].distance, here.parents(CORE)) == (distance, parents)
 
 
-def test_4_4_an_announcement_on_a_grid_costs_little_and_forms_redundancy():
+def test_4_4_announcement_on_a_grid_costs_little_and_forms_redundancy():
     """4.4 With equal delays at most 2·l frames on l links (Spohn 2020, theorem 1)."""
     links = pairs(grid(5))
     wire = settled(grid(5))
@@ -193,7 +193,7 @@ def test_4_5_parents_never_form_a_loop():
         wire.join(links)
 
 
-def test_4_6_a_new_neighbour_is_told_every_way():
+def test_4_6_new_neighbour_gets_every_route():
     """4.6 A new neighbour is told every way that is known."""
     wire = settled(LINE, (3, "g"), (4, "h"))
     wire.start(9)
@@ -207,7 +207,7 @@ def test_4_6_a_new_neighbour_is_told_every_way():
     assert [(f.core, f.distance) for f in told] == [(1, 1), (3, 1), (4, 2)]
 
 
-def test_4_7_the_other_parents_carry_on_and_a_feasible_neighbour_fills_the_place():
+def test_4_7_other_parents_continue_and_a_feasible_neighbour_replaces_the_lost_one():
     """4.7 When a parent is lost, the others carry on; a feasible neighbour fills the place."""
     wire = settled("1-2 1-3 1-4 2-5 3-5 4-5", (1, "g"))
     assert set(wire.nodes[5].status().cores[CORE].parents) == {2, 3}
@@ -219,7 +219,7 @@ def test_4_7_the_other_parents_carry_on_and_a_feasible_neighbour_fills_the_place
     assert sent(wire, AnnouncementRequest) == []
 
 
-def test_4_7_a_node_without_a_way_says_so_and_asks():
+def test_4_7_node_without_a_route_announces_that_and_asks():
     """4.7 With none left it says so and asks the core, at growing intervals while it has none."""
     wire = settled(SQUARE, (1, "g"))
     wire.is_lost = lambda source, target, frame: source == 1 and isinstance(frame, CoreAnnouncement)
@@ -238,7 +238,7 @@ def test_4_7_a_node_without_a_way_says_so_and_asks():
     assert wire.nodes[2].status().cores[CORE].parents == (3,)
 
 
-def test_4_8_the_nearest_takes_over_at_once_and_another_after_a_second():
+def test_4_8_nearest_node_takes_over_at_once_and_another_after_a_second():
     """4.8 The wanting node nearest to a lost core claims the group; any other after a second."""
     wire = settled(RING, (3, "g"), (5, "g"), (4, "g"), (2, "g"))
     wire.stop(3)
@@ -254,7 +254,7 @@ def test_4_8_the_nearest_takes_over_at_once_and_another_after_a_second():
     assert (cores(wire)[2], cores(wire)[5]) == (5, 5)
 
 
-def test_4_8_parts_of_a_split_each_have_a_core_until_they_meet():
+def test_4_8_each_side_of_a_partition_has_a_core_until_they_merge():
     """4.8 Parts of a split each do so; when they meet again rule 4.2 decides."""
     wire = settled(LINE, (1, "g"), (4, "g"))
     wire.cut("2-3")
@@ -265,7 +265,7 @@ def test_4_8_parts_of_a_split_each_have_a_core_until_they_meet():
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
 
 
-def test_4_9_a_core_gives_up_what_nobody_wants():
+def test_4_9_core_releases_a_group_without_interest():
     """4.9 A core gives a group up when nobody in reach has wanted it for the linger."""
     wire = settled("1-2", (1, "g"), (2, "g"))
     wire.unwant(1, "g")
@@ -278,7 +278,7 @@ def test_4_9_a_core_gives_up_what_nobody_wants():
     assert lost == pytest.approx(start + 0.5 + DELAY + 0.5)  # first the interest, then the claim
 
 
-def test_4_10_the_best_node_in_reach_leads_the_management_group():
+def test_4_10_best_reachable_node_is_management_core():
     """4.10 By smallest id or highest capacity; announced when news has settled for 0.1 s."""
     wire = Wire(LINE)
     assert managers(wire) == dict.fromkeys((1, 2, 3, 4), 1)

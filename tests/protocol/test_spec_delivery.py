@@ -82,7 +82,7 @@ def letters(wire: Wire, place: int, kind: type[T]) -> list[T]:
     return [effect.frame for effect in sends if isinstance(effect.frame, kind)]
 
 
-def test_7_1_a_publication_names_whom_it_is_owed_to_with_what_came_before():
+def test_7_1_publication_names_its_receivers_with_their_previous_position():
     """7.1 Owed to every node whose interest matches, in reach or not; otherwise not kept."""
     wire = settled("1-2 1-3", (2, "a"), (3, "a"), (3, "b"))
     wire.cut("1-3")
@@ -98,7 +98,7 @@ def test_7_1_a_publication_names_whom_it_is_owed_to_with_what_came_before():
     ]
 
 
-def test_7_1_receivers_that_a_copy_cannot_name_get_it_from_the_journal():
+def test_7_1_receivers_beyond_the_limit_get_it_from_the_journal():
     """7.1 A copy names 1,024 receivers; the others are reminded at once, and ask for it."""
     wire = settled("1-2", (2, "a"))
     crowd = tuple(NodeId(number) for number in range(10, 10 + RECEIVERS_MAX))
@@ -115,7 +115,7 @@ def test_7_1_receivers_that_a_copy_cannot_name_get_it_from_the_journal():
     assert wire.nodes[1].delivery.acknowledged == {TWO: 1}
 
 
-def test_7_1_what_nobody_is_owed_may_be_kept_and_does_not_leave():
+def test_7_1_publication_without_receivers_may_be_journaled_and_does_not_leave():
     """7.1 A shell may want it in the journal: it has a position, and stays. Although the group's
     name covers it, nobody wants this topic."""
     wire = settled("1-2", (2, "a/b"), group_depth=1)
@@ -126,7 +126,7 @@ def test_7_1_what_nobody_is_owed_may_be_kept_and_does_not_leave():
     assert wire.copies() == []
 
 
-def test_7_2_nothing_leaves_before_the_journal_is_safe():
+def test_7_2_nothing_leaves_before_the_journal_is_durable():
     """7.2 `Keep`, then `Kept`, then it leaves."""
     wire = settled("1-2", (2, "a"))
     wire.disk_works = False
@@ -157,7 +157,7 @@ def test_7_3_each_is_delivered_once_and_in_the_order_of_its_origin():
     assert numbers(wire, 3) == [1, 2]
 
 
-def test_7_3_what_is_owed_is_delivered_even_if_nobody_wants_it_any_more():
+def test_7_3_pending_publication_is_delivered_even_without_interest():
     """7.3 Wanted still or not: the broker knows whether it keeps it for somebody."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.unwant(2, "a")
@@ -168,7 +168,7 @@ def test_7_3_what_is_owed_is_delivered_even_if_nobody_wants_it_any_more():
     assert letters(wire, 2, Receipt)[-1] == Receipt(ONE, TWO, 1, 3, 3)
 
 
-def test_7_3_what_is_owed_is_delivered_before_it_is_known_what_clients_want():
+def test_7_3_pending_publication_is_delivered_before_the_interest_is_known():
     """7.3 Wanted still or not: after a start nobody has to wait for the shell."""
     wire = settled("1-2", (2, "a"))
     wire.stop(2)
@@ -180,7 +180,7 @@ def test_7_3_what_is_owed_is_delivered_before_it_is_known_what_clients_want():
     assert wire.deliveries() == {2: [b"meanwhile", b"then"]}
 
 
-def test_7_3_what_nobody_here_ever_wanted_is_not_delivered():
+def test_7_3_publication_that_was_never_subscribed_is_not_delivered():
     """7.3 It is taken, so that what follows is; what clients wanted before is delivered."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.unwant(2, "b")
@@ -194,7 +194,7 @@ def test_7_3_what_nobody_here_ever_wanted_is_not_delivered():
     assert views(wire)[2].counters == {reason: 1}
 
 
-def test_7_4_a_hole_is_asked_for_at_the_origin_and_filled_from_its_journal():
+def test_7_4_gap_is_requested_from_the_origin_and_filled_from_its_journal():
     """7.4 Asked for after 20 ms, answered hop by hop."""
     wire = settled("1-2 2-3", (3, "a"))
     lose(wire, 1, 1, 2)
@@ -205,7 +205,7 @@ def test_7_4_a_hole_is_asked_for_at_the_origin_and_filled_from_its_journal():
     assert wire.effects(3, Repaired) == [Repaired(ONE, 3)]
 
 
-def test_7_4_an_answer_that_got_lost_is_asked_for_again():
+def test_7_4_lost_response_is_requested_again():
     """7.4 After 1 s, then ever less often; at once when the origin comes into reach."""
     wire = settled("1-2", (2, "a"))
     lose(wire, 1, 1)
@@ -230,7 +230,7 @@ def test_7_4_an_answer_that_got_lost_is_asked_for_again():
     assert numbers(wire, 2) == [1, 2]
 
 
-def test_7_4_more_than_fits_one_answer_comes_in_several():
+def test_7_4_large_repair_takes_several_responses():
     """7.4 As many frames as were asked for, one after the other, then the next."""
     wire = settled("1-2", (2, "a"), repair_bytes=300, repair_frames=2)
     wire.is_lost = is_copy
@@ -248,7 +248,7 @@ def test_7_4_more_than_fits_one_answer_comes_in_several():
     assert len(wire.effects(1, ReadJournal)) == 2
 
 
-def test_7_4_the_rest_of_an_answer_that_got_lost_is_asked_for_again():
+def test_7_4_lost_part_of_a_response_is_requested_again():
     """7.4 After 1 s."""
     wire = settled("1-2", (2, "a"), repair_bytes=300, repair_frames=2)
     wire.is_lost = lambda source, target, frame: (
@@ -263,7 +263,7 @@ def test_7_4_the_rest_of_an_answer_that_got_lost_is_asked_for_again():
     assert numbers(wire, 2) == [*range(1, 7)]
 
 
-def test_7_4_what_a_former_life_had_only_taken_comes_again_whatever_that_life_asked():
+def test_7_4_uncommitted_publications_of_an_earlier_incarnation_are_sent_again():
     """7.4 An answer counts only behind what was taken or acknowledged."""
     wire = settled("1-2", (2, "a"))
     wire.publish(1, "a", b"1", qos=2)
@@ -292,7 +292,7 @@ def test_7_4_what_a_former_life_had_only_taken_comes_again_whatever_that_life_as
     assert Ignored("repair response without the position before it") in wire.effects(2, Ignored)
 
 
-def test_7_4_a_letter_of_others_that_finds_no_way_is_counted():
+def test_7_4_forwarded_unicast_without_a_route_is_counted():
     """7.4 Hop by hop; who wrote it will try again."""
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
@@ -300,7 +300,7 @@ def test_7_4_a_letter_of_others_that_finds_no_way_is_counted():
     assert wire.give(2, FrameReceived(link, letter)) == [Ignored("unicast without a route")]
 
 
-def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
+def test_7_5_receipt_is_sent_when_the_delivery_is_durable():
     """7.5 `Stored`, then `Receipt`."""
     wire = settled("1-2", (2, "a"))
     wire.disk_works = False
@@ -314,7 +314,7 @@ def test_7_5_a_receipt_is_given_when_what_was_delivered_is_safe():
     assert wire.nodes[1].delivery.acknowledged_by_all == 1
 
 
-def test_7_5_who_stays_silent_is_reminded_of_the_last_publication():
+def test_7_5_silent_receiver_is_reminded_of_the_last_publication():
     """7.5 Reminded after 1 s, then 2, up to 8 s, until it has answered."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = lambda source, target, frame: isinstance(frame, Publication | Receipt)
@@ -336,7 +336,7 @@ def test_7_5_who_stays_silent_is_reminded_of_the_last_publication():
     assert letters(wire, 1, PendingNotice) == []
 
 
-def test_7_5_a_partition_is_only_a_long_delay():
+def test_7_5_partition_is_only_a_long_delay():
     """7.5 Who comes into reach is reminded at once."""
     wire = settled("1-2", (2, "a"))
     wire.cut("1-2")
@@ -350,7 +350,7 @@ def test_7_5_a_partition_is_only_a_long_delay():
 
 
 @pytest.mark.parametrize("seq", [3, 5, 9])
-def test_7_5_a_receipt_counts_up_to_what_was_sent(seq):
+def test_7_5_receipt_counts_up_to_what_was_sent(seq):
     """7.5 Nothing that was not sent yet can be acknowledged."""
     wire = settled("1-2 1-3", (2, "a"), (3, "b"))
     wire.publish(1, "a", qos=1)
@@ -367,7 +367,7 @@ def test_7_5_a_receipt_counts_up_to_what_was_sent(seq):
     assert wire.nodes[1].delivery.acknowledged_by_all == 1
 
 
-def test_7_6_what_the_journal_has_lost_is_a_gap():
+def test_7_6_publications_lost_from_the_journal_are_a_gap():
     """7.6 The receiver reports it and goes on behind it."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.is_lost = is_copy
@@ -380,7 +380,7 @@ def test_7_6_what_the_journal_has_lost_is_a_gap():
     assert numbers(wire, 2) == [3, 4]
 
 
-def test_7_6_if_nothing_is_left_all_of_it_is_a_gap():
+def test_7_6_everything_is_a_gap_if_the_journal_is_empty():
     """7.6 The last one that was owed was not found either."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = is_copy
@@ -396,7 +396,7 @@ def test_7_6_if_nothing_is_left_all_of_it_is_a_gap():
     assert numbers(wire, 2) == [3]
 
 
-def test_7_6_what_is_held_of_what_is_lost_is_delivered():
+def test_7_6_buffered_publications_before_a_loss_are_delivered():
     """7.6 A gap is what is missing, and nothing that came."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = lambda source, target, frame: (
@@ -412,7 +412,7 @@ def test_7_6_what_is_held_of_what_is_lost_is_delivered():
     assert numbers(wire, 2) == [2, 3, 5]
 
 
-def test_7_7_interest_is_remembered_before_it_is_confirmed():
+def test_7_7_interest_is_persisted_before_it_is_acknowledged():
     """7.7 `Remember` before 6.3."""
     wire = Wire()
     wire.disk_works = False
@@ -430,7 +430,7 @@ def test_7_7_interest_is_remembered_before_it_is_confirmed():
     assert wire.effects(2, InterestInstalled) == [InterestInstalled(1)]
 
 
-def test_7_7_a_node_that_starts_anew_owes_and_takes_where_its_disk_ended():
+def test_7_7_restarted_node_continues_where_its_disk_ended():
     """7.7 It knows who wants what before it meets anybody."""
     wire = Wire()
     for place in (1, 2):
@@ -459,7 +459,7 @@ def test_7_7_a_node_that_starts_anew_owes_and_takes_where_its_disk_ended():
     assert wire.nodes[1].delivery.acknowledged_by_all == 2
 
 
-def test_7_8_a_newer_epoch_ends_the_older_one():
+def test_7_8_newer_epoch_ends_the_older_one():
     """7.8 What was known to be missing there is a gap; what is older is refused."""
     wire = settled("1-2 2-3", (2, "a"))
     link = link_to(wire, 2, 3)
@@ -477,7 +477,7 @@ def test_7_8_a_newer_epoch_ends_the_older_one():
 
 
 @pytest.mark.parametrize("acknowledged", [{}, {TWO: 2}], ids=["unpaid", "paid"])
-def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
+def test_7_8_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
     """7.8 A receipt for a position that the journal does not have."""
     wire = settled("1-2", (2, "a"))
     for _ in range(5):
@@ -498,7 +498,7 @@ def test_7_8_an_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
     assert wire.deliveries()[2] == [b"after"]
 
 
-def test_7_8_a_journal_older_than_the_epoch_begins_a_newer_one():
+def test_7_8_journal_older_than_the_epoch_begins_a_newer_one():
     """7.8 A reminder of an ended epoch is answered, or the two would never agree again."""
     wire = settled("1-2", (2, "a"))
     records = tuple(wire.nodes[1].records_of(TWO))
@@ -521,7 +521,7 @@ FAR = 2 * AHEAD_MAX_MS
 
 
 @pytest.mark.parametrize("epoch", [FAR, (1 << 64) - 1])
-def test_7_8_a_receipt_of_an_epoch_ahead_of_the_clock_costs_nothing(epoch):
+def test_7_8_receipt_of_an_epoch_ahead_of_the_clock_costs_nothing(epoch):
     """7.8 No epoch is more than a day ahead of the clock."""
     wire = settled("1-2 1-3", (2, "a"), (3, "a"))
     wire.publish(1, "a", b"before", qos=2)
@@ -537,7 +537,7 @@ def test_7_8_a_receipt_of_an_epoch_ahead_of_the_clock_costs_nothing(epoch):
 
 
 @pytest.mark.parametrize("epoch", [AHEAD_MAX_MS // 2, FAR])
-def test_7_8_a_publication_of_an_epoch_that_its_origin_never_had_is_got_over(epoch):
+def test_7_8_publication_of_a_forged_epoch_does_no_lasting_harm(epoch):
     """7.8 By a newer one, if it was not refused."""
     wire = settled("1-2 2-3 3-1", (2, "a"))
     wire.publish(1, "a", b"before", qos=2)
@@ -554,7 +554,7 @@ def test_7_8_a_publication_of_an_epoch_that_its_origin_never_had_is_got_over(epo
     assert bool(wire.effects(1, EpochRolloverRequired)) is not refused
 
 
-def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
+def test_7_3_publication_that_overtook_the_record_of_its_origin_is_sent_again():
     """7.3 Made-up origins cost nothing; a real one reminds this node."""
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
@@ -575,7 +575,7 @@ def test_7_3_what_has_overtaken_the_record_of_its_origin_comes_again():
     assert wire.deliveries() == {2: [b"early"]}
 
 
-def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
+def test_7_9_nothing_is_accepted_beyond_the_uncommitted_bound():
     """7.9 It asks when there is room."""
     wire = settled("1-2", (2, "a"), uncommitted_max=2)
     wire.disk_works = False
@@ -591,7 +591,7 @@ def test_7_9_with_too_much_on_its_way_to_the_disk_nothing_more_is_taken():
     assert numbers(wire, 2) == [1, 2, 3, 4, 5]
 
 
-def test_7_9_the_bound_in_bytes_is_one_for_all_origins():
+def test_7_9_bound_in_bytes_is_shared_by_all_origins():
     """7.9 Whatever hangs, the disk or the broker, memory does not grow with the federation."""
     wire = settled("1-2 2-3", (2, "a"), uncommitted_bytes_max=3_000)
     wire.disk_works = False
@@ -611,7 +611,7 @@ def test_7_9_the_bound_in_bytes_is_one_for_all_origins():
     assert sorted(taken(wire, 2)) == [(origin, n) for origin in (1, 3) for n in range(1, 9)]
 
 
-def test_7_10_with_the_lease_what_is_owed_ends():
+def test_7_10_pending_publications_end_with_the_lease():
     """7.10 It is owed nothing any more, and what it owed is given up."""
     wire = settled("1-2", (1, "a"), (2, "a"), interest_lease=5.0)
     for place in (1, 2):
@@ -630,7 +630,7 @@ def test_7_10_with_the_lease_what_is_owed_ends():
     assert wire.give(1, JournalRead(TWO, 1, 0, 1, ())) == []
 
 
-def test_7_10_what_is_published_after_the_return_of_a_node_comes():
+def test_7_10_returned_node_gets_new_publications():
     """7.10 Its lease had ended, on both sides; it is owed what is published from now on."""
     wire = settled("1-2 2-3", (1, "a"), (3, "a"), interest_lease=5.0)
     for place in (1, 3):
@@ -651,7 +651,7 @@ def test_7_10_what_is_published_after_the_return_of_a_node_comes():
     assert wire.deliveries() == {1: [b"before", b"after"], 3: [b"before", b"after"]}
 
 
-def test_7_11_what_is_large_is_not_missed_too_soon():
+def test_7_11_large_publications_get_more_time():
     """7.11 A second more for every MiB until a reminder, and until the same answer is given."""
     settings = ProtocolSettings(packet_bytes_max=8 << 20)
     outbox = Outbox(ONE, settings, WallClock(1))
@@ -668,7 +668,7 @@ def test_7_11_what_is_large_is_not_missed_too_soon():
     assert outbox.receive_receipt(asked, 1, 8.0) == recall
 
 
-def test_7_12_a_receiver_that_has_positions_of_this_life_shows_an_old_copy():
+def test_7_12_receiver_with_positions_of_this_incarnation_shows_an_old_copy():
     """7.12 However many were captured before they met, at the positions of those that it has."""
     wire = settled("1-2", (2, "a"))
     for _ in range(3):
@@ -690,7 +690,7 @@ def test_7_12_a_receiver_that_has_positions_of_this_life_shows_an_old_copy():
     assert wire.nodes[1].delivery.acknowledged == {}, "none of them counts as taken"
 
 
-def test_7_12_nothing_leaves_for_a_receiver_that_was_not_heard_in_this_life():
+def test_7_12_nothing_leaves_for_a_receiver_without_a_report_in_this_incarnation():
     """7.12 It is written down when it was, and gets the rest from the journal."""
     wire = settled("1-2", (2, "a"))
     wire.start(3, past=RestoredState(epoch=1, next_seq=9))
@@ -709,7 +709,7 @@ def test_7_12_nothing_leaves_for_a_receiver_that_was_not_heard_in_this_life():
     assert len(letters(wire, 3, RepairResponse)) == 1
 
 
-def test_7_12_an_epoch_that_begins_with_a_life_need_not_hear_anybody():
+def test_7_12_new_epoch_of_an_incarnation_needs_no_reports():
     """7.12 Nobody can have anything of it: not even who knows the same positions of another."""
     wire = settled("1-2", (2, "a"))
     for payload in (b"1", b"2"):

@@ -22,7 +22,7 @@ def test_6_1_covered_filters_are_not_announced():
     assert announced == ("a/#", "$share/workers/a/b", "d")
 
 
-def test_6_2_a_node_subscribes_to_what_others_want_and_to_nothing_else():
+def test_6_2_node_subscribes_only_to_filters_of_other_nodes():
     """6.2 It subscribes at its own broker to what *other* nodes want."""
     wire = settled(LINE)
     wire.want(1, "a")
@@ -35,7 +35,7 @@ def test_6_2_a_node_subscribes_to_what_others_want_and_to_nothing_else():
     assert subscribed == {1: ["a", "b"], 2: ["a"], 3: ["a", "b"], 4: ["a", "b"]}
 
 
-def test_6_3_interest_is_installed_when_all_in_reach_have_confirmed_it():
+def test_6_3_interest_is_installed_when_all_reachable_nodes_have_acknowledged():
     """6.3 `InterestAck` with the journal position; `InterestAckRequest` where it is missing."""
     wire = Wire("1-2")
     wire.start(3, past=RestoredState(epoch=4, next_seq=100))
@@ -56,7 +56,7 @@ def test_6_3_interest_is_installed_when_all_in_reach_have_confirmed_it():
     assert wire.effects(1, InterestInstalled) == [InterestInstalled(1)]
 
 
-def test_6_4_a_filter_is_withdrawn_after_what_takes_its_place_stands():
+def test_6_4_filter_is_withdrawn_after_its_replacement_is_in_force():
     """6.4 Withdrawn after the linger, and not before all announced since is installed."""
     kinds = (SubscribeAtBroker, InterestInstalled, UnsubscribeAtBroker)
     wire = settled("1-2", (2, "a/#"))
@@ -83,7 +83,7 @@ def test_6_4_a_filter_is_withdrawn_after_what_takes_its_place_stands():
     assert wire.effects(1, UnsubscribeAtBroker) == [UnsubscribeAtBroker(("a/#",))]
 
 
-def test_6_4_a_share_is_withdrawn_at_once():
+def test_6_4_share_is_withdrawn_at_once():
     """6.4 Who has no consumer left has no turn any more, and the other consumers get it all."""
     wire = settled("1-2 2-3", (2, "$share/g/a"), (3, "$share/g/a"))
     wire.unwant(3, "$share/g/a")
@@ -94,7 +94,7 @@ def test_6_4_a_share_is_withdrawn_at_once():
     assert wire.deliveries() == {2: [b"0", b"1", b"2", b"3"]}
 
 
-def test_6_5_publications_are_named_by_life_or_by_journal():
+def test_6_5_publications_are_identified_by_incarnation_or_by_journal():
     """6.5 (origin, incarnation, number); at QoS 1 and 2 (origin, epoch, position), `previous`."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.start(3, Identity(NodeId(3), key(3), 7), past=RestoredState(epoch=4, next_seq=100))

@@ -34,7 +34,7 @@ def dialled(wire: Wire, place: int) -> list[int]:
     return [e.link for e in steps if isinstance(e, LinkOpened) and e.dialled]
 
 
-def test_2_1_who_disagrees_parts_with_the_reason_on_both_sides():
+def test_2_1_disagreeing_nodes_close_the_link_with_the_reason_on_both_sides():
     """2.1 Both say `Hello` first; if they disagree, `Goodbye` with the reason."""
     wire = Wire()
     wire.start(1)
@@ -100,7 +100,7 @@ def test_2_3_heartbeats_measure_the_round_trip():
     assert times == pytest.approx([times[0] + second for second in range(10)])
 
 
-def test_2_4_a_closed_connection_is_believed_at_once_and_silence_after_the_limit():
+def test_2_4_neighbour_is_lost_at_once_when_closed_and_after_the_limit_when_silent():
     """2.4 A closed connection is believed at once; 3 s of silence mean the same."""
     wire = settled("1-2 2-3")
     wire.stop(1)
@@ -114,7 +114,7 @@ def test_2_4_a_closed_connection_is_believed_at_once_and_silence_after_the_limit
     assert wire.effects(2, NeighbourDown) == [NeighbourDown(NodeId(3), "silent")]
 
 
-def test_2_5_a_suspended_node_blames_nobody():
+def test_2_5_suspended_node_keeps_its_neighbours():
     """2.5 A node that was itself suspended blames nobody for the silence."""
     wire = settled("1-2 2-3")
     wire.freeze(2)
@@ -151,7 +151,7 @@ def test_2_6_datagram_links_keep_control_frames_whole_and_in_order():
     assert wire.effects(2, CloseLink) == [stuck]
 
 
-def test_2_7_nobody_ends_because_of_another_record_with_its_id():
+def test_2_7_no_node_stops_because_of_another_record_with_its_id():
     """2.7 The first of two copies raises its incarnation at once, the later one after 10 s, and
     then after 1 s."""
     wire = settled("1-2 2-3")
@@ -171,7 +171,7 @@ def test_2_7_nobody_ends_because_of_another_record_with_its_id():
 
 
 @pytest.mark.parametrize("strategy", ["mesh", "paths"])
-def test_2_7_a_forged_record_costs_a_node_nothing(strategy):
+def test_2_7_forged_record_deletes_nothing(strategy):
     """2.7 Whatever was forged, the node is known again soon, and gets what it wants."""
     wire = settled("1-2 2-3", (1, "g"), strategy=strategy)
     victim = wire.nodes[2].membership.known[NodeId(1)]

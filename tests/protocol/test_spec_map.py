@@ -57,7 +57,7 @@ def test_3_1_every_node_holds_every_record_and_the_higher_stamp_replaces():
     assert wire.nodes[2].status() == before
 
 
-def test_3_2_a_change_floods_once_with_what_else_changed():
+def test_3_2_change_floods_once_together_with_others():
     """3.2 To every neighbour that is not known to have it, with all of the last 2 ms."""
     wire = settled("1-2 3-2 2-4")
     start = wire.now
@@ -76,7 +76,7 @@ def test_3_2_a_change_floods_once_with_what_else_changed():
     assert relayed == pytest.approx(start + DELAY + 0.002)
 
 
-def test_3_3_a_new_link_brings_what_each_side_lacks():
+def test_3_3_new_link_exchanges_missing_records():
     """3.3 Summaries, then what the other lacks; a change that does not fit is fetched whole."""
     wire = settled("1-2 3-4", (1, "a"), (4, "b"))
     wire.join("2-3")
@@ -95,7 +95,7 @@ def test_3_3_a_new_link_brings_what_each_side_lacks():
     assert wire.nodes[4].status().interest[NodeId(1)].filters == ("a", "missed", "c")
 
 
-def test_3_3_rows_are_sent_once_and_not_without_end():
+def test_3_3_rows_are_sent_once_and_within_the_allowance():
     """3.3 16 MiB at once, 1 MiB a second in the long run."""
     wire = settled("1-2")
     wire.want(1, *(f"{number}/" + "x" * 1_000 for number in range(9_000)))
@@ -110,7 +110,7 @@ def test_3_3_rows_are_sent_once_and_not_without_end():
     assert views(wire)[1].counters["records requested beyond the allowance of a link"] == 19
 
 
-def test_3_4_heartbeats_find_what_went_missing_and_are_all_there_is_in_peace():
+def test_3_4_heartbeats_detect_missing_rows_and_are_the_only_steady_traffic():
     """3.4 A digest that differs twice in a row is compared; else only heartbeats travel."""
     wire = settled("1-2")
     wire.run(0.5)  # half-way between two heartbeats
@@ -130,7 +130,7 @@ def test_3_4_heartbeats_find_what_went_missing_and_are_all_there_is_in_peace():
     assert len(sent(wire, Frame)) == len(sent(wire, Heartbeat)) == 2 * 10
 
 
-def test_3_5_a_death_is_known_everywhere_without_a_timer():
+def test_3_5_failure_is_known_everywhere_without_a_timer():
     """3.5 A link counts if both ends report it; a node is in reach if such links lead to it."""
     graph = Graph(NodeId(1), Metric.HOPS)
     graph.set_links(NodeId(1), {NodeId(2): 0})
@@ -171,7 +171,7 @@ def test_3_6_rows_stay_for_the_lease_and_then_nothing_remains():
         ("1-2 2-3 3-1 3-4 2-4 4-5 5-6 6-4", "3-4 2-4"),
     ],
 )
-def test_3_6_who_returns_after_its_lease_is_known_again_wherever_it_is(links, cut):
+def test_3_6_node_that_returns_after_its_lease_is_known_again(links, cut):
     """3.6 Who is alive is asked for a newer record: not only the nodes at the cut return."""
     last = max(NodeId(int(digit)) for digit in links if digit.isdecimal())
     wire = settled(links, (1, "g"), (last, "g"), interest_lease=20.0)
@@ -189,7 +189,7 @@ def test_3_6_who_returns_after_its_lease_is_known_again_wherever_it_is(links, cu
 
 
 @pytest.mark.parametrize("patient", [1, 3])
-def test_3_6_who_returns_need_not_have_forgotten_anybody_itself(patient):
+def test_3_6_returning_node_may_still_know_the_others(patient):
     """3.6 Leases end at different times, here even in different years."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
@@ -207,7 +207,7 @@ def test_3_6_who_returns_need_not_have_forgotten_anybody_itself(patient):
     assert publish(wire, 3) == {1: [b"x"], 2: [b"x"]}
 
 
-def test_3_6_a_lease_runs_on_over_restarts():
+def test_3_6_lease_continues_over_restarts():
     """3.6 Only the time in which a node runs counts; who starts gives all a tenth of a lease."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
@@ -227,7 +227,7 @@ def test_3_6_a_lease_runs_on_over_restarts():
     assert [NodeId(3) in view.interest for view in views(wire).values()] == [False, False]
 
 
-def test_3_6_who_was_forgotten_stays_so_after_a_restart():
+def test_3_6_tombstones_survive_a_restart():
     """3.6 A node that still knows a dead one does not bring it back."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
@@ -255,7 +255,7 @@ def start_anew(wire: Wire, place: int, incarnation: int) -> None:
     wire.give(place, past)
 
 
-def test_3_6_who_is_asked_writes_one_record_however_many_ask():
+def test_3_6_asked_node_writes_one_record_however_many_ask():
     """3.6 A question names the record that is not enough; a newer one answers all of them."""
     wire = settled("1-2 2-3 3-4 4-5 5-1", interest_lease=20.0)
     wire.cut("1-2 5-1")
@@ -278,7 +278,7 @@ def test_3_6_who_is_asked_writes_one_record_however_many_ask():
     assert len(set(written)) == 1
 
 
-def test_3_6_the_dead_stay_forgotten_whoever_still_knows_them():
+def test_3_6_expired_node_does_not_come_back_from_nodes_that_still_know_it():
     """3.6 Nobody answers for them, so they are not handed round for ever."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
@@ -295,7 +295,7 @@ def test_3_6_the_dead_stay_forgotten_whoever_still_knows_them():
     assert views(wire)[1].counters["record of a node whose lease has ended"] > 0
 
 
-def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():
+def test_3_7_restart_voids_claims_but_interest_stays_until_it_is_known():
     """3.7 Claims are void; interest stands until the node says what it wants, be it nothing."""
     wire = settled("1-2 2-3", (1, "g"))
     news = NodeRecord(NodeId(1), 2, 1, 2, key(1), "", (), 1.0, links=((NodeId(2), 0),))
@@ -314,7 +314,7 @@ def test_3_7_a_new_life_voids_claims_but_interest_stands_until_it_is_known():
     assert all("g" not in view.groups for view in views(wire).values())
 
 
-def test_3_7_interest_stands_until_the_new_one_is_announced():
+def test_3_7_interest_stays_until_the_new_one_is_announced():
     """3.7 Not only until it is known: news may wait for a while to be announced."""
     wire = Wire("1-2", change_delay=5.0)
     wire.want(1, "g")
@@ -327,7 +327,7 @@ def test_3_7_interest_stands_until_the_new_one_is_announced():
         assert wire.nodes[2].status().interest[NodeId(1)].filters == filters
 
 
-def test_3_7_a_large_interest_that_stands_is_not_given_up_for_a_moment():
+def test_3_7_large_interest_is_never_withdrawn_during_a_restart():
     """3.7 It takes the place of the former one when all of it is here."""
     filters = [f"{number}/{'x' * 1_000}" for number in range(100)]
     wire = settled("1-2 2-3")
@@ -344,7 +344,7 @@ def test_3_7_a_large_interest_that_stands_is_not_given_up_for_a_moment():
     assert sorted(interest.filters) == sorted(filters)
 
 
-def test_3_7_a_former_core_that_starts_anew_unseats_nobody():
+def test_3_7_restarted_former_core_replaces_no_core():
     """3.7 A new incarnation voids what the former life claimed."""
     wire = settled("1-2 2-3", (1, "g"), (3, "g"))
     wire.stop(1)
@@ -388,7 +388,7 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
     assert views(wire)[2].counters == {"unicast past the hop limit": 2}
 
 
-def test_3_9_a_neighbour_speaks_only_for_nodes_behind_it():
+def test_3_9_neighbour_brings_only_frames_of_nodes_behind_it():
     """3.9 A node with a single link cannot forge what others publish, acknowledge or confirm."""
     wire = settled("1-2 2-3 2-4", (2, "g"), (3, "g"))
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
@@ -413,7 +413,7 @@ def test_3_9_a_neighbour_speaks_only_for_nodes_behind_it():
     assert publish(wire, 1) == {2: [b"x"], 3: [b"x"]}
 
 
-def test_3_9_what_is_behind_a_neighbour_follows_the_map():
+def test_3_9_nodes_behind_a_neighbour_follow_the_map():
     """3.9 In a ring everybody is behind both neighbours, until it is cut."""
     wire = settled("1-2 2-3 3-1", (1, "g"))
     copy = Publication(NodeId(3), 1, 1, 0, "g", b"round")

@@ -37,7 +37,7 @@ def receive(wire: Wire, place: int, neighbour: int, publication: Publication) ->
     return wire.give(place, FrameReceived(link_of(wire, place, neighbour), publication))
 
 
-def test_5_1_members_tell_their_parents_once_up_to_the_core():
+def test_5_1_members_notify_their_parents_once_up_to_the_core():
     """5.1 Whose clients want it, the core, who has a child: each tells its parents once."""
     wire = settled(SIX_BROKERS, (1, "g"))
     assert members(wire) == [1]
@@ -48,7 +48,7 @@ def test_5_1_members_tell_their_parents_once_up_to_the_core():
     assert told == [(5, 3, ("g",)), (5, 4, ("g",)), (3, 1, ("g",)), (4, 1, ("g",))]
 
 
-def test_5_1_a_node_in_the_middle_is_in_more_meshes_than_one_node_may_want():
+def test_5_1_relay_is_in_more_meshes_than_one_node_may_have_filters():
     """5.1 It tells its parent of all groups that its children want."""
     wants = [(6, "a"), (6, "b"), (7, "c"), (7, "d"), (8, "e"), (8, "f")]
     wants += [(place - 3, topic) for place, topic in wants]
@@ -57,7 +57,7 @@ def test_5_1_a_node_in_the_middle_is_in_more_meshes_than_one_node_may_want():
         assert publish(wire, place + 3, topic) == {place: [b"x"]}
 
 
-def test_5_2_a_membership_without_reason_is_taken_back_after_the_linger():
+def test_5_2_membership_without_reason_is_withdrawn_after_the_linger():
     """5.2 Taken back explicitly, after the linger; until then both sides use the link."""
     wire = settled(LINE, (1, "g"), (4, "g"), redundancy=1)
     wire.join("1-4")
@@ -75,7 +75,7 @@ def test_5_2_a_membership_without_reason_is_taken_back_after_the_linger():
     assert wire.copies() == [(1, 4)]
 
 
-def test_5_3_a_member_sends_to_all_mesh_neighbours_but_the_source():
+def test_5_3_member_sends_to_all_mesh_neighbours_but_the_source():
     """5.3 A publication concerns every group whose filter matches its topic."""
     wire = settled(SIX_BROKERS, (1, "g"), (5, "g"))
     assert publish(wire, 4) == {1: [b"x"], 5: [b"x"]}
@@ -86,7 +86,7 @@ def test_5_3_a_member_sends_to_all_mesh_neighbours_but_the_source():
         assert publish(wire, publisher, "a/b") == {place: [b"x"] for place in (0, 2, 6, 8)}
 
 
-def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
+def test_5_4_non_member_sends_towards_the_core_with_target_groups():
     """5.4 To one parent, all or a random one; a member first; one copy for several groups."""
     crossed = {}
     for outside in NonMemberForwarding:
@@ -111,7 +111,7 @@ def test_5_4_from_outside_a_copy_goes_towards_the_core_and_names_its_groups():
     assert [set(groups) for groups in named] == [{group_id("a/+"), group_id("+/b")}]
 
 
-def test_5_4_a_random_parent_is_picked_anew_for_each_publication():
+def test_5_4_random_parent_is_picked_anew_for_each_publication():
     """5.4 Any of them brings it to the mesh: all arrive once, whichever way they take."""
     wire = settled(grid(3), (8, "g"), non_member_forwarding=NonMemberForwarding.RANDOM)
     for number in range(64):
@@ -125,7 +125,7 @@ def test_5_4_a_random_parent_is_picked_anew_for_each_publication():
     assert wire.deliveries() == {8: [bytes([number]) for number in range(64)]}
 
 
-def test_5_5_a_duplicate_serves_only_a_group_that_it_still_names():
+def test_5_5_duplicate_is_forwarded_only_for_new_target_groups():
     """5.5 A directed link is crossed at most once to spread and once per group named."""
     wire = settled(LINE, (4, "g"))
     onward = Send(link_of(wire, 2, 3), copy(1, "g", hops=1))
@@ -147,7 +147,7 @@ def test_5_5_a_duplicate_serves_only_a_group_that_it_still_names():
         assert set(crossed.values()) == {1}
 
 
-def test_5_6_duplicates_are_recognised_in_a_window_per_origin_and_life():
+def test_5_6_duplicates_are_detected_in_a_window_per_origin_and_epoch():
     """5.6 Exact for 4,096 numbers of the last two lives; an older copy counts as a duplicate."""
     wire = settled("1-2", (2, "g"))
     new = [Deliver(copy(number)) for number in (5_000, 5_000 - 4_095)]
@@ -161,7 +161,7 @@ def test_5_6_duplicates_are_recognised_in_a_window_per_origin_and_life():
     assert receive(wire, 2, 1, copy(5_001, life=1)) == [Duplicate(NodeId(9), 5_001)]
 
 
-def test_5_6_what_a_restarted_node_publishes_is_no_duplicate():
+def test_5_6_publications_of_a_restarted_node_are_not_duplicates():
     """5.6 Duplicates are recognised by (origin, life, number)."""
     wire = settled(LINE, (4, "g"))
     for life in (2, 3, 4):
@@ -174,14 +174,14 @@ def test_5_6_what_a_restarted_node_publishes_is_no_duplicate():
         wire.run(0.5)
 
 
-def test_5_7_every_wanting_node_delivers_once_and_never_the_origin():
+def test_5_7_every_interested_node_delivers_once_and_never_the_origin():
     """5.7 Delivered where a filter of the own clients matches: once, and never at its origin."""
     wire = settled(grid(3), *((place, "g") for place in range(9)))
     for origin in range(9):
         assert publish(wire, origin) == {place: [b"x"] for place in range(9) if place != origin}
 
 
-def test_5_7_a_copy_is_not_passed_on_for_ever():
+def test_5_7_copy_has_a_hop_limit():
     """5.7 A copy is passed on at most 64 times."""
     wire = settled(LINE, (4, "g"), (2, "g"))
     last, too_far = copy(1, hops=HOPS_MAX - 1), copy(2, hops=HOPS_MAX)
@@ -192,7 +192,7 @@ def test_5_7_a_copy_is_not_passed_on_for_ever():
     assert receive(wire, 2, 1, too_far) == [Deliver(too_far), Dropped(NodeId(9), 2, "hop limit")]
 
 
-def test_5_8_what_has_no_way_is_dropped_and_counted():
+def test_5_8_publication_without_a_route_is_dropped_and_counted():
     """5.8 What cannot be sent for want of a way is dropped and counted."""
     wire = settled("1-2")
     wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
@@ -204,7 +204,7 @@ def test_5_8_what_has_no_way_is_dropped_and_counted():
     assert wire.nodes[1].status().counters == {"no route to the core": 1}
 
 
-def test_5_8_a_member_that_has_no_way_drops_and_counts_as_well():
+def test_5_8_member_without_a_route_drops_and_counts_as_well():
     """5.8 What cannot be sent for want of a way is dropped and counted."""
     wire = settled(SQUARE, (1, "g"), (2, "g"))
     wire.cut("1-2")

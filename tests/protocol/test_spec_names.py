@@ -28,7 +28,7 @@ from hansa.protocol.wire.frames import (
 )
 
 
-def test_1_1_the_later_of_two_starts_is_believed():
+def test_1_1_later_of_two_starts_wins():
     """1.1 A 64-bit id from the public key; an incarnation that grows at every start."""
     assert len({node_id(key(number)) for number in range(100)}) == 100
     assert 0 <= node_id(key(1)) < 1 << 64
@@ -41,7 +41,7 @@ def test_1_1_the_later_of_two_starts_is_believed():
     assert (known.stamp[0], known.filters) == (2, ("new",))
 
 
-def test_1_1_an_id_that_does_not_follow_from_its_key_is_refused():
+def test_1_1_id_that_does_not_match_its_key_is_refused():
     """1.1 In hellos, in records and on this node's own disk."""
     wire = Wire()
     derived = {place: node_id(key(place)) for place in (1, 2)}
@@ -58,7 +58,7 @@ def test_1_1_an_id_that_does_not_follow_from_its_key_is_refused():
     assert wire.nodes[1].status().counters[refused.reason] == 3
 
 
-def test_1_2_topics_follow_mqtt_and_what_belongs_to_one_broker_stays_there():
+def test_1_2_topics_follow_mqtt_and_dollar_topics_are_not_federated():
     """1.2 Topics follow MQTT; `$` never crosses; `$share/g/f` counts as `f`."""
     assert matches("+/b", "a/b")
     assert not matches("#", "$SYS/uptime")
@@ -74,7 +74,7 @@ def test_1_2_topics_follow_mqtt_and_what_belongs_to_one_broker_stays_there():
 
 
 @pytest.mark.parametrize("name", ["$SYS/#", "$share/g/$SYS/#"])
-def test_1_2_a_record_with_a_filter_for_one_broker_is_refused(name):
+def test_1_2_record_with_a_dollar_filter_is_refused(name):
     """1.2 Otherwise every agent would forward what its broker says of itself."""
     wire = settled("1-2")
     wish = InterestRecord(NodeId(2), 1, 1, 0, (name,))
@@ -82,7 +82,7 @@ def test_1_2_a_record_with_a_filter_for_one_broker_is_refused(name):
     assert refused == [Ignored("interest in topics of one broker")]
 
 
-def test_1_3_a_frame_is_valid_or_refused_with_one_named_error():
+def test_1_3_frame_is_valid_or_refused_with_one_named_error():
     """1.3 A frame is valid and within its bounds, or refused with `InvalidFrame`."""
     hello = encode(Hello(1, "hansa", NodeId(1), key(1), 1, "one", "settings", 7))
     publication = encode(Publication(NodeId(1), 1, 1, 0, "a", b""))
@@ -97,7 +97,7 @@ def test_1_3_a_frame_is_valid_or_refused_with_one_named_error():
         encode(too_far)
 
 
-def test_1_4_what_is_refused_for_a_bound_is_counted():
+def test_1_4_refusals_for_a_bound_are_counted():
     """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
     wire = settled(SQUARE, nodes_max=3, filters_per_node_max=2, plans_max=8)
     wire.want(2, "a", "b", "c", "d")
@@ -128,7 +128,7 @@ def test_1_4_nodes_and_filters_of_one_neighbour_leave_room_for_others():
     assert publish(wire, 1, "real/1") == {4: [b"x"]}
 
 
-def test_1_4_node_at_the_edge_hears_all_filters_over_one_neighbour():
+def test_1_4_node_at_the_edge_gets_all_filters_from_one_neighbour():
     """1.4 The longest-linked neighbour and dialled ones may bring all filters that fit."""
     wire = settled("1-2 2-3 4-3", filters_per_neighbour_max=3)
     for place in (1, 2, 3, 4):
@@ -140,7 +140,7 @@ def test_1_4_node_at_the_edge_hears_all_filters_over_one_neighbour():
     assert all(view.installed for view in views(wire).values())
 
 
-def test_1_4_ways_to_cores_that_nobody_knows_are_not_kept():
+def test_1_4_routes_to_unknown_cores_are_not_kept():
     """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
     wire = settled("1-2", nodes_max=10)
     cores = views(wire)[1].cores
@@ -153,7 +153,7 @@ def test_1_4_ways_to_cores_that_nobody_knows_are_not_kept():
     assert view.counters == {"announcement of an unknown core": 90}
 
 
-def test_1_4_memberships_of_groups_that_nobody_wants_are_bounded():
+def test_1_4_memberships_of_groups_without_interest_are_bounded():
     """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
     wire = settled("1-2", filters_per_node_max=10)
     for number in range(20):
@@ -175,7 +175,7 @@ def test_1_4_publications_of_invented_origins_are_bounded():
     assert view.counters == {"publication of an unknown node": 100 - UNKNOWN_ORIGINS_MAX}
 
 
-def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():
+def test_1_5_same_inputs_at_the_same_times_give_the_same_outputs():
     """1.5 A node never acts on chance or a clock of its own."""
     wire = Wire(SQUARE, non_member_forwarding=NonMemberForwarding.RANDOM)
     wire.want(3, "g")
@@ -192,7 +192,7 @@ def test_1_5_the_same_inputs_at_the_same_times_give_the_same_outputs():
         assert twin.status() == wire.nodes[place].status()
 
 
-def test_1_6_what_is_larger_than_all_agreed_on_stays():
+def test_1_6_publication_larger_than_the_limit_is_not_forwarded():
     """1.6 All nodes agree on the largest publication; a larger one stays and is counted."""
     wire = settled("1-2", (2, "a"), packet_bytes_max=10_000)
     other = replace(wire.settings, packet_bytes_max=20_000).shared_settings_text()
@@ -203,7 +203,7 @@ def test_1_6_what_is_larger_than_all_agreed_on_stays():
         assert wire.give(1, large) == [Ignored("larger than packet_bytes_max")]
 
 
-def test_1_6_frames_of_one_strand_keep_their_order():
+def test_1_6_frames_with_one_ordering_key_keep_their_order():
     """1.6 QoS 1 and 2 of one origin, QoS 0 of one origin and topic, answers."""
 
     def of(origin: int, qos: int, topic: str) -> bytes:
@@ -220,7 +220,7 @@ def test_1_6_frames_of_one_strand_keep_their_order():
 DAY_MS = 86_400_000
 
 
-def test_1_7_what_is_ahead_of_the_clock_is_refused():
+def test_1_7_values_ahead_of_the_clock_are_refused():
     """1.7 Incarnations in hellos, records and announcements by 24 hours at most."""
     wire = settled("1-2")
     link, two = link_of(wire, 1, 2), NodeId(2)
@@ -235,7 +235,7 @@ def test_1_7_what_is_ahead_of_the_clock_is_refused():
     assert refused not in wire.give(1, FrameReceived(link, Update((later,))))
 
 
-def test_1_7_until_the_time_is_known_it_is_that_of_the_own_incarnation():
+def test_1_7_own_incarnation_is_the_time_until_it_is_known():
     """1.7 Incarnations are times in milliseconds."""
     wire = Wire()
     wire.start(1, Identity(NodeId(1), key(1), DAY_MS))

@@ -59,7 +59,7 @@ def letters(wire: Wire) -> list[str]:
     ]
 
 
-def test_9_1_versions_follow_time_and_what_was_seen():
+def test_9_1_versions_follow_time_and_observed_versions():
     """9.1 At least the time in milliseconds, and above every version that was seen."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 1, b"x")
@@ -77,7 +77,7 @@ def test_9_1_versions_follow_time_and_what_was_seen():
     assert values(wire, 1)["a"].owner == TWO
 
 
-def test_9_2_an_older_one_is_delivered_without_the_flag():
+def test_9_2_older_value_is_delivered_without_the_flag():
     """9.2 Brokers agree whatever the order in which two values cross."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 1, b"x")
@@ -91,7 +91,7 @@ def test_9_2_an_older_one_is_delivered_without_the_flag():
     assert wire.held(1) == wire.held(2) == {"a": b"y"}
 
 
-def test_9_2_the_same_is_delivered_as_retained_again():
+def test_9_2_same_value_is_delivered_with_the_flag_again():
     """9.2 What a former life noted and did not get to deliver is still to be kept."""
     value = RetainedEntry(5 * VERSIONS_PER_MS, ONE, payload_digest(b"x"))
     wire = settled("1-2", (2, "a"))
@@ -101,7 +101,7 @@ def test_9_2_the_same_is_delivered_as_retained_again():
     assert retained.resolve_retain_flag(publication) == publication
 
 
-def test_9_3_who_newly_wants_a_topic_gets_its_value_and_nobody_else():
+def test_9_3_only_newly_interested_nodes_get_the_value():
     """9.3 Owners tell digests; what differs is listed, what is lacking is sent."""
     wire = settled("1-2 2-3", (2, "a/#"))
     for number in range(3):
@@ -116,7 +116,7 @@ def test_9_3_who_newly_wants_a_topic_gets_its_value_and_nobody_else():
     assert wire.effects(2, PublishRetained) == []
 
 
-def test_9_3_who_has_everything_is_sent_nothing():
+def test_9_3_node_with_all_values_is_sent_nothing():
     """9.3 A link that is cut and joined again costs a digest."""
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"x")
@@ -130,7 +130,7 @@ def test_9_3_who_has_everything_is_sent_nothing():
     assert (wire.effects(2, PublishRetained), wire.effects(2, Deliver)) == ([], [])
 
 
-def test_9_3_what_a_partition_lost_is_made_up_for():
+def test_9_3_values_lost_in_a_partition_are_repaired():
     """9.3 Each side sends the other what it owns and the other lacks."""
     wire = settled("1-2", (1, "a/+"), (2, "a/+"))
     keep(wire, 1, b"old", "a/1")
@@ -144,7 +144,7 @@ def test_9_3_what_a_partition_lost_is_made_up_for():
     assert wire.held(1) == wire.held(2) == {"a/1": b"new", "a/2": b"other"}
 
 
-def test_9_3_a_copy_that_was_lost_unnoticed_is_made_up_for():
+def test_9_3_unnoticed_loss_of_a_copy_is_repaired():
     """9.3 At QoS 0 the owner lists what it published once more."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = lambda source, target, frame: isinstance(frame, Publication)
@@ -155,7 +155,7 @@ def test_9_3_a_copy_that_was_lost_unnoticed_is_made_up_for():
     assert wire.held(2) == {"a": b"x"}
 
 
-def test_9_4_what_was_stored_before_is_found_and_oldest():
+def test_9_4_earlier_values_are_listed_with_the_lowest_version():
     """9.4 The broker is asked when others begin to want a filter."""
     wire = settled("1-2")
     wire.store(1, ClientPublished("a", b"x", 2, retain=True))
@@ -177,7 +177,7 @@ def is_of(kind: type, _from: int, _to: int, frame: object) -> bool:
     return isinstance(frame, kind)
 
 
-def test_9_3_a_lost_letter_is_made_up_for():
+def test_9_3_lost_unicast_frame_is_repaired():
     """9.3 An offer is repeated some times."""
     for kind in (
         RetainedRequest,
@@ -195,7 +195,7 @@ def test_9_3_a_lost_letter_is_made_up_for():
         assert wire.held(2) == {"a": b"x"}, kind
 
 
-def test_9_5_what_was_deleted_or_overwritten_stays_so_while_nobody_wants_it():
+def test_9_5_deleted_and_overwritten_values_stay_so_without_interest():
     """9.5 Owners remember versions, and hear whose value took the place of theirs."""
     for last in (b"", b"new"):
         wire = settled("1-2 2-3", (2, "a"))
@@ -212,7 +212,7 @@ def test_9_5_what_was_deleted_or_overwritten_stays_so_while_nobody_wants_it():
         assert wire.held(2) == held
 
 
-def test_9_5_an_owner_that_was_away_hears_of_it_when_it_is_back():
+def test_9_5_returning_owner_is_informed_of_the_newer_value():
     """9.5 It offers what it has, and is corrected."""
     wire = settled("1-2 2-3", (2, "a"))
     keep(wire, 1, b"x", qos=1)
@@ -226,7 +226,7 @@ def test_9_5_an_owner_that_was_away_hears_of_it_when_it_is_back():
     assert wire.held(1) == wire.held(2) == {}
 
 
-def test_9_5_what_was_deleted_stays_deleted():
+def test_9_5_deleted_values_stay_deleted():
     """9.5 A deletion wins over what it deleted, and is forgotten after the lease."""
     wire = settled("1-2", (1, "a"), (2, "a"), interest_lease=60.0)
     keep(wire, 1, b"x")
@@ -244,7 +244,7 @@ def test_9_5_what_was_deleted_stays_deleted():
     assert "a" not in values(wire, 1)
 
 
-def test_9_6_what_a_broker_got_unseen_is_older_than_what_came_since():
+def test_9_6_value_written_unseen_is_older_than_later_publications():
     """9.6 A life that ended before it could save what it delivered does not take it for its own."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 1, b"first", qos=1)
@@ -264,7 +264,7 @@ def test_9_6_what_a_broker_got_unseen_is_older_than_what_came_since():
     assert wire.held(1) == wire.held(2) == {"a": b"third"}
 
 
-def test_9_6_after_two_writes_at_once_the_broker_is_asked():
+def test_9_6_broker_is_asked_after_concurrent_writes():
     """9.6 What it holds is the newest, whatever the node believed."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 2, b"theirs")
@@ -278,7 +278,7 @@ def test_9_6_after_two_writes_at_once_the_broker_is_asked():
     assert values(wire, 1)["a"].owner == ONE
 
 
-def test_9_6_a_deletion_that_came_last_is_the_newest():
+def test_9_6_deletion_that_came_last_is_the_newest():
     """9.6 If the broker holds nothing after two writes at once, the deletion was the later one."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 2, b"")
@@ -288,7 +288,7 @@ def test_9_6_a_deletion_that_came_last_is_the_newest():
     assert wire.held(1) == wire.held(2) == {}
 
 
-def test_9_6_a_value_that_an_older_one_overtook_is_asked_for_again():
+def test_9_6_value_overtaken_by_an_older_one_is_requested_again():
     """9.6 Copies of different QoS reach the broker in any order; the newest is stored at last."""
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"old", qos=1)
@@ -300,7 +300,7 @@ def test_9_6_a_value_that_an_older_one_overtook_is_asked_for_again():
     assert wire.held(2) == {"a": b"new"}
 
 
-def test_9_6_what_the_broker_has_lost_is_not_deleted():
+def test_9_6_value_lost_by_the_broker_is_not_deleted():
     """9.6 A broker that has lost its values does not delete them elsewhere."""
     wire = settled("1-2 2-3", (2, "a"))
     keep(wire, 1, b"x")
@@ -316,7 +316,7 @@ def test_9_6_what_the_broker_has_lost_is_not_deleted():
     assert values(wire, 1) == {}
 
 
-def test_9_7_a_value_leaves_with_the_last_who_wants_it():
+def test_9_7_value_is_cleared_with_the_last_interest():
     """9.7 Cleared where it is not wanted, unless a client there wrote another."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     keep(wire, 1, b"x")
@@ -329,7 +329,7 @@ def test_9_7_a_value_leaves_with_the_last_who_wants_it():
     assert wire.held(1) == {"a": b"x", "b": b"x"}
 
 
-def test_9_8_a_new_life_asks_for_nothing_that_it_has():
+def test_9_8_restarted_node_requests_nothing_that_it_has():
     """9.8 What was saved is known; digests agree."""
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"x")
@@ -347,7 +347,7 @@ def test_9_8_a_new_life_asks_for_nothing_that_it_has():
     assert wire.effects(2, PublishRetained) == []
 
 
-def test_9_8_topics_beyond_the_bound_are_delivered_as_they_come():
+def test_9_8_values_beyond_the_bound_are_delivered_as_they_arrive():
     """9.8 They are not compared, and counted where the broker was asked for them."""
     wire = settled("1-2", (2, "a/+"), retained_max=1)
     keep(wire, 1, b"x", "a/1")
@@ -366,7 +366,7 @@ def hold_former(wire: Wire, last: bytes, qos: int = 1) -> None:
     wire.store(2, ClientPublished("a", b"old", qos, retain=True))
 
 
-def test_9_9_a_replaced_value_is_found_by_a_sample_and_set_right():
+def test_9_9_replaced_value_is_detected_by_a_sample_and_repaired():
     """9.9 Whatever made the broker store it; the shell has reported nothing."""
     for last in (b"new", b""):
         wire = settled("1-2", (2, "a"))
@@ -378,7 +378,7 @@ def test_9_9_a_replaced_value_is_found_by_a_sample_and_set_right():
         assert stored == [last]
 
 
-def test_9_9_a_sample_is_bounded_and_taken_once_per_write():
+def test_9_9_sample_is_bounded_and_taken_once_per_write():
     """9.9 Of many writes the oldest are read first; those that were read rest."""
     wire = settled("1-2", (2, "#"))
     for number in range(SAMPLE_MAX + 1):
@@ -388,7 +388,7 @@ def test_9_9_a_sample_is_bounded_and_taken_once_per_write():
     assert read == [SAMPLE_MAX, 1]
 
 
-def test_9_9_a_value_that_a_client_wrote_again_later_stays():
+def test_9_9_value_that_a_client_wrote_again_later_stays():
     """9.9 If the broker stores a replaced value after 20 s, a client wrote it."""
     wire = settled("1-2", (2, "a"))
     hold_former(wire, b"new")
@@ -431,7 +431,7 @@ def test_9_9_recent_writes_are_read_after_the_connection_was_interrupted():
     assert wire.held(2) == {"a": b"x", "older": b"x"}
 
 
-def test_9_9_a_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
+def test_9_9_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
     """9.9 The version was saved, the write has not reached the broker; another node then begins to
     want the topics, so that the broker is read before the comparison."""
     for wants_first in (False, True):
@@ -461,7 +461,7 @@ def test_9_9_a_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
         assert wire.held(1) == {"replaced": b"new"}
 
 
-def test_9_9_a_broker_that_went_back_to_an_older_state_is_repaired():
+def test_9_9_broker_that_restored_an_older_state_is_repaired():
     """9.9 However long ago the values were written; its session may be there."""
     wire = settled("1-2", (2, "#"))
     for topic in ("deleted", "replaced", "same"):
@@ -480,7 +480,7 @@ def test_9_9_a_broker_that_went_back_to_an_older_state_is_repaired():
     assert {each.owner for each in values(wire, 2).values()} == {ONE}
 
 
-def test_9_9_a_deletion_of_an_unknown_topic_is_checked():
+def test_9_9_deletion_of_an_unknown_topic_is_checked():
     """9.9 An earlier incarnation may have stored a value without saving its version."""
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"x", qos=1)
@@ -495,7 +495,7 @@ def test_9_9_a_deletion_of_an_unknown_topic_is_checked():
     assert wire.held(2) == {}
 
 
-def test_9_9_a_value_that_a_client_deleted_unseen_does_not_return():
+def test_9_9_value_that_a_client_deleted_unseen_does_not_return():
     """9.9 Node 2 has no subscription for a topic that only its own clients are interested in."""
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"x", qos=1)
@@ -507,7 +507,7 @@ def test_9_9_a_value_that_a_client_deleted_unseen_does_not_return():
     assert Ignored(reason) in wire.effects(2, Ignored)
 
 
-def test_9_9_a_broker_that_never_stores_a_value_is_not_given_it_for_ever():
+def test_9_9_value_that_a_broker_never_stores_is_not_published_without_limit():
     """9.9 Three times for one version; a newer one is tried again."""
     wire = settled("1-2", (2, "a"))
     wire.stored[2] = Forgetful()

@@ -32,7 +32,7 @@ def overlaps(wire: Wire, place: int) -> int:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_10_1_a_local_consumer_comes_first(qos):
+def test_10_1_local_consumer_comes_first(qos):
     """10.1 What the broker itself serves goes nowhere else."""
     wire = settled("1-2 2-3", (1, SHARE), (2, SHARE), (3, SHARE))
     assert served(wire, 1, qos) == {}
@@ -40,7 +40,7 @@ def test_10_1_a_local_consumer_comes_first(qos):
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_10_2_otherwise_nodes_take_turns(qos):
+def test_10_2_nodes_are_selected_round_robin(qos):
     """10.2 Each publication is for one of those with consumers, as many for each."""
     wire = settled("1-2 2-3 3-4", (2, SHARE), (3, SHARE), (4, SHARE))
     assert served(wire, 1, qos) == {2: COUNT // 3, 3: COUNT // 3, 4: COUNT // 3}
@@ -49,14 +49,14 @@ def test_10_2_otherwise_nodes_take_turns(qos):
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_10_2_who_gets_it_anyway_serves_it(qos):
+def test_10_2_node_with_a_plain_subscription_serves_the_share(qos):
     """10.2 A plain subscription at a broker with consumers needs no second broker."""
     wire = settled("1-2 2-3", (2, SHARE), (3, SHARE), (3, "a"))
     assert served(wire, 1, qos) == {3: COUNT}
     assert overlaps(wire, 1) == 0
 
 
-def test_10_2_who_is_in_reach_comes_first():
+def test_10_2_reachable_node_comes_first():
     """10.2 A node that is away gets its turn when nobody else is there."""
     wire = settled("1-2 1-3", (2, SHARE), (3, SHARE))
     wire.cut("1-3")
@@ -65,7 +65,7 @@ def test_10_2_who_is_in_reach_comes_first():
 
 
 @pytest.mark.parametrize(("qos", "places"), [(0, {2: COUNT}), (1, {})])
-def test_10_2_who_is_away_serves_no_qos_0(qos, places):
+def test_10_2_unreachable_node_serves_no_qos_0(qos, places):
     """10.2 What goes to a node that is away serves its consumers later, or never at QoS 0."""
     wire = settled("1-2 1-3", (2, SHARE), (3, SHARE), (3, "a"))
     wire.cut("1-3")
@@ -82,14 +82,14 @@ def test_10_2_several_shares_of_one_topic_are_each_served_once(qos):
     assert overlaps(wire, 1) == 0
 
 
-def test_10_3_a_publication_for_a_share_names_who_it_is_for():
+def test_10_3_publication_for_a_share_names_its_receivers():
     """10.3 Others pass it on, at QoS 0 as well."""
     wire = settled("1-2 2-3", (2, SHARE), (3, SHARE), (2, "b"))
     assert served(wire, 1, 0) == {2: COUNT // 2, 3: COUNT // 2}
     assert len(wire.copies()) > COUNT  # it crosses 2 on its way to 3
 
 
-def test_10_4_what_no_broker_lets_us_avoid_is_counted():
+def test_10_4_unavoidable_extra_deliveries_are_counted():
     """10.4 Two brokers with a plain subscriber and a consumer each both serve the share."""
     wire = settled("1-2 2-3", (2, SHARE), (2, "a"), (3, SHARE), (3, "a"))
     assert served(wire, 1, 1) == {2: COUNT, 3: COUNT}

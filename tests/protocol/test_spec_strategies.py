@@ -60,7 +60,7 @@ def test_8_1_nodes_with_different_strategies_refuse_each_other_and_say_why():
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_8_1_whatever_the_strategy_all_that_want_it_get_it_once(name):
+def test_8_1_every_strategy_delivers_once_to_all_interested_nodes(name):
     """8.1 It only decides where copies go."""
     wire = settled(SIX_BROKERS, (5, "g"), (2, "#"), (0, "+"), strategy=name)
     for place in range(6):
@@ -69,7 +69,7 @@ def test_8_1_whatever_the_strategy_all_that_want_it_get_it_once(name):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_8_1_whatever_the_strategy_a_lost_guaranteed_publication_is_repaired(name):
+def test_8_1_every_strategy_repairs_a_lost_guaranteed_publication(name):
     """8.1 How QoS 1 and 2 are repaired is the same with all."""
     wire = settled(LINE, (4, "g"), strategy=name)
     wire.is_lost = lambda source, target, frame: wire.now < 3.0 and (source, target) == (2, 3)
@@ -81,7 +81,7 @@ def test_8_1_whatever_the_strategy_a_lost_guaranteed_publication_is_repaired(nam
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_8_2_ways_follow_from_the_database_without_a_frame(name):
+def test_8_2_paths_follow_from_the_database_without_frames(name):
     """8.2 Those that follow the map send no frame of their own."""
     wire = Wire(SQUARE, strategy=name)
     wire.want(3, "g")
@@ -95,7 +95,7 @@ def test_8_2_ways_follow_from_the_database_without_a_frame(name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_8_2_a_copy_never_loops_while_nodes_disagree(name):
+def test_8_2_copy_never_loops_while_nodes_disagree(name):
     """8.2 A publication that meets nodes with other maps is lost at worst."""
     wire = settled(RING, *((place, "g") for place in range(1, 6)), strategy=name)
     wire.cut("1-2")
@@ -115,7 +115,7 @@ def test_8_2_a_copy_never_loops_while_nodes_disagree(name):
 
 
 @pytest.mark.parametrize("name", ["tree-flood", "tree-subscriptions"])
-def test_8_3_the_root_is_the_node_with_the_highest_capacity(name):
+def test_8_3_root_is_the_node_with_the_highest_capacity(name):
     """8.3 Ties fall to the smaller id; a lost root is replaced."""
     wire = with_capacities(RING, {3: 4.0, 5: 4.0}, strategy=name)
     assert set(managers(wire).values()) == {3}
@@ -127,7 +127,7 @@ def test_8_3_the_root_is_the_node_with_the_highest_capacity(name):
     assert managers(wire) == {1: 1, 2: 1, 4: 4}
 
 
-def test_8_3_every_node_hangs_on_the_root_by_its_shortest_way():
+def test_8_3_every_node_is_attached_to_the_root_by_its_shortest_path():
     """8.3 By hops; of ways as short by the smaller neighbour."""
     wire = with_capacities(SIX_BROKERS, {4: 2.0}, strategy="tree-flood")
     ways = {place: view.cores[NodeId(4)].parents for place, view in views(wire).items()}
@@ -135,7 +135,7 @@ def test_8_3_every_node_hangs_on_the_root_by_its_shortest_way():
     assert [view.cores[NodeId(4)].distance for view in views(wire).values()] == [2, 1, 2, 1, 0, 1]
 
 
-def test_8_3_by_round_trip_time_a_detour_may_be_the_shortest_way():
+def test_8_3_detour_may_be_the_shortest_path_by_round_trip_time():
     """8.3 Antonielli's brokers keep the link with the lowest round-trip time to the root."""
     wire = Wire(strategy="tree-flood", metric=Metric.RTT)
     wire.delay = lambda a, b: 0.2 if {a, b} == {1, 3} else DELAY
@@ -146,7 +146,7 @@ def test_8_3_by_round_trip_time_a_detour_may_be_the_shortest_way():
     assert views(wire)[3].cores[NodeId(1)].parents == (2,)
 
 
-def test_8_3_a_lost_link_makes_another_tree():
+def test_8_3_lost_link_makes_another_tree():
     """8.3 Who hung on it hangs elsewhere, as soon as the news is there."""
     wire = settled(SQUARE, (3, "g"), strategy="tree-subscriptions")
     assert views(wire)[3].cores[NodeId(1)].parents == (2,)
@@ -178,14 +178,14 @@ def test_8_5_with_subscription_tables_only_branches_with_interest_are_taken():
     assert cores(wire, "city") == dict.fromkeys(range(1, 6), 1)
 
 
-def test_8_6_the_bridge_flood_crosses_links_up_to_twice():
+def test_8_6_bridge_flood_crosses_links_up_to_twice():
     """8.6 To all neighbours but the sender; duplicates are cut by their names."""
     wire = settled(SQUARE, (3, "g"), strategy="bridge-flood")
     assert publish(wire, 1) == {3: [b"x"]}
     assert sorted(wire.copies()) == [(1, 2), (1, 4), (2, 3), (3, 4), (4, 3)]
 
 
-def test_8_7_paths_take_the_shortest_ways_from_the_origin_and_no_other():
+def test_8_7_copies_take_only_the_shortest_paths_from_the_origin():
     """8.7 The same topic takes other links when it starts elsewhere."""
     wire = settled(grid(3), (0, "g"), (8, "g"), strategy="paths", redundancy=1)
     assert publish(wire, 2) == {0: [b"x"], 8: [b"x"]}
@@ -225,7 +225,7 @@ def test_8_8_nothing_is_lost_while_the_map_changes_either(link):
     )
 
 
-def test_8_8_links_that_every_way_must_use_are_used():
+def test_8_8_links_that_every_path_must_use_are_used():
     """8.8 Behind a bridge the ways part again."""
     wire = settled("1-2 2-3 3-4 4-5 5-6 6-3", (5, "g"), strategy="paths", redundancy=2)
     assert publish(wire, 1) == {5: [b"x"]}

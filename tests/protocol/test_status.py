@@ -23,7 +23,7 @@ def pair() -> Wire:
     return wire
 
 
-def test_a_view_shows_the_whole_node():
+def test_status_shows_the_whole_node():
     view = pair().nodes[1].status()
     (neighbour,) = view.neighbours.values()
     assert neighbour.rtt_ms is not None
@@ -61,7 +61,7 @@ def test_a_view_shows_the_whole_node():
     )
 
 
-def test_a_link_not_yet_measured_has_no_round_trip_time():
+def test_link_not_yet_measured_has_no_round_trip_time():
     wire = Wire()
     wire.start(1)
     wire.start(2)
@@ -70,12 +70,12 @@ def test_a_link_not_yet_measured_has_no_round_trip_time():
     assert wire.nodes[1].status().neighbours == {TWO: NeighbourStatus(LinkId(1), None)}
 
 
-def test_taking_a_view_changes_nothing():
+def test_making_a_status_changes_nothing():
     wire = pair()
     assert wire.nodes[1].status() == wire.nodes[1].status()
 
 
-def test_a_view_stays_as_it_was_when_the_node_goes_on():
+def test_status_does_not_follow_later_changes():
     wire = pair()
     view = wire.nodes[1].status()
     kept = json.dumps(asdict(view))
@@ -86,7 +86,7 @@ def test_a_view_stays_as_it_was_when_the_node_goes_on():
     assert json.dumps(asdict(wire.nodes[1].status())) != kept
 
 
-def test_a_chart_shows_who_is_known_and_who_is_in_reach_as_it_is_now():
+def test_membership_view_is_live():
     wire = pair()
     chart = wire.nodes[1].membership
     assert sorted(chart.known) == sorted(chart.reachable) == [ONE, TWO]

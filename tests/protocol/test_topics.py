@@ -92,7 +92,7 @@ deep_topics = (
     "name",
     ["a", "/", "//", " ", "a/b", "/a", "a/", "a//b", "$SYS/broker", "$", "grün/温度/🌡", "\ufeffa"],
 )
-def test_a_valid_name_is_returned(name):
+def test_valid_name_is_returned(name):
     assert check_name(name) == name
 
 
@@ -109,20 +109,20 @@ def test_a_valid_name_is_returned(name):
         ("/" * 200, f"topic name '{'/' * 60}…': 201 levels, the limit is 200"),
     ],
 )
-def test_an_invalid_name_says_what_is_wrong(name, message):
+def test_invalid_name_says_what_is_wrong(name, message):
     with pytest.raises(InvalidTopic) as caught:
         check_name(name)
     assert str(caught.value) == message
 
 
-def test_a_name_may_reach_its_bounds():
+def test_name_may_reach_its_bounds():
     longest = "x" * TOPIC_BYTES_MAX
     deepest = "/" * (TOPIC_LEVELS_MAX - 1)
     assert check_name(longest) == longest
     assert check_name(deepest) == deepest
 
 
-def test_an_invalid_topic_is_the_users_mistake():
+def test_invalid_topic_is_a_usage_error():
     with pytest.raises(UsageError):
         check_name("")
 
@@ -137,7 +137,7 @@ def test_an_invalid_topic_is_the_users_mistake():
         "$shared/+/a", "$share/g/a", "$share/g/#", "$share/g/+/a", "$share/g//a", "$share/g h/$SYS",
     ],
 )  # fmt: skip
-def test_a_valid_filter_is_returned(topic_filter):
+def test_valid_filter_is_returned(topic_filter):
     assert check_filter(topic_filter) == topic_filter
 
 
@@ -165,7 +165,7 @@ def test_a_valid_filter_is_returned(topic_filter):
         ("$share/g/a+", "'+' must be alone in its level"),
     ],
 )
-def test_an_invalid_filter_says_what_is_wrong(topic_filter, reason):
+def test_invalid_filter_says_what_is_wrong(topic_filter, reason):
     with pytest.raises(InvalidTopic) as caught:
         check_filter(topic_filter)
     assert str(caught.value) == f"topic filter '{topic_filter}': {reason}"
@@ -181,7 +181,7 @@ def test_an_invalid_filter_says_what_is_wrong(topic_filter, reason):
         ("$share/g/" + "/" * 32, f"topic filter '$share/g/{'/' * 32}': 33 levels, the limit is 32"),
     ],
 )
-def test_a_filter_has_the_limits_of_a_name_but_tighter(topic_filter, message):
+def test_filter_has_the_limits_of_a_name_but_tighter(topic_filter, message):
     with pytest.raises(InvalidTopic) as caught:
         check_filter(topic_filter)
     assert str(caught.value) == message
@@ -196,7 +196,7 @@ def test_a_filter_has_the_limits_of_a_name_but_tighter(topic_filter, message):
         "$share/g/" + "+/" * (FILTER_LEVELS_MAX - 1) + "#",
     ],
 )
-def test_a_filter_may_reach_its_bounds(topic_filter):
+def test_filter_may_reach_its_bounds(topic_filter):
     assert check_filter(topic_filter) == topic_filter
 
 
@@ -228,7 +228,7 @@ def test_any_text_is_returned_or_refused_with_a_short_message_that_can_be_printe
         ("$shared/g/a", (None, "$shared/g/a")),
     ],
 )
-def test_a_share_is_split_from_its_filter(topic_filter, parts):
+def test_share_is_split_from_its_filter(topic_filter, parts):
     assert split_share(topic_filter) == parts
 
 
@@ -267,7 +267,7 @@ def test_other_topics_are_not_local(text):
         ("a/#", "a/$b/c"),
     ],
 )
-def test_a_filter_matches(topic_filter, topic):
+def test_filter_matches(topic_filter, topic):
     assert matches(topic_filter, topic)
 
 
@@ -290,11 +290,11 @@ def test_a_filter_matches(topic_filter, topic):
         ("+/#", "$SYS"),
     ],
 )
-def test_a_filter_does_not_match(topic_filter, topic):
+def test_filter_does_not_match(topic_filter, topic):
     assert not matches(topic_filter, topic)
 
 
-def test_matching_is_the_references_in_the_whole_small_world():
+def test_matching_equals_the_reference_for_all_small_filters():
     wrong = [
         (topic_filter, topic)
         for topic_filter in FILTERS
@@ -306,7 +306,7 @@ def test_matching_is_the_references_in_the_whole_small_world():
 
 @settings(max_examples=200, deadline=None)
 @given(deep_filters, deep_topics)
-def test_matching_is_the_references(topic_filter, topic):
+def test_matching_equals_the_reference(topic_filter, topic):
     assert matches(topic_filter, topic) == reference_matches(topic_filter, topic)
 
 
@@ -327,7 +327,7 @@ def test_matching_is_the_references(topic_filter, topic):
         ("+/+/#", "/#"),
     ],
 )
-def test_a_filter_covers(wide, narrow):
+def test_filter_covers(wide, narrow):
     assert covers(wide, narrow)
 
 
@@ -345,11 +345,11 @@ def test_a_filter_covers(wide, narrow):
         ("$x/+", "+/+"),
     ],
 )
-def test_a_filter_does_not_cover(wide, narrow):
+def test_filter_does_not_cover(wide, narrow):
     assert not covers(wide, narrow)
 
 
-def test_covering_is_inclusion_of_topics_in_the_whole_small_world():
+def test_covering_is_inclusion_of_topics_for_all_small_filters():
     wrong = [
         (wide, narrow)
         for wide, narrow in product(FILTERS, repeat=2)
@@ -383,7 +383,7 @@ def test_covering_agrees_with_matching(one, other, topic):
         (["$share/g/a", "a", "$share/g/a", "$share/g/#", "#"], ("#", "$share/g/#", "$share/g/a")),
     ],
 )
-def test_minimal_drops_what_another_covers(filters, kept):
+def test_remove_covered_drops_covered_filters(filters, kept):
     assert remove_covered(filters) == kept
     assert remove_covered(reversed(filters)) == kept
 
@@ -391,7 +391,7 @@ def test_minimal_drops_what_another_covers(filters, kept):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(small_filters, max_size=12))
 @example(["/#", "/+/#", "+/#", "#", "+/+/#"])
-def test_minimal_matches_the_same_and_has_none_to_spare(filters):
+def test_remove_covered_matches_the_same_topics_and_is_minimal(filters):
     kept = remove_covered(filters)
     assert set(kept) <= set(filters)
     assert list(kept) == sorted(set(kept))
@@ -399,13 +399,13 @@ def test_minimal_matches_the_same_and_has_none_to_spare(filters):
     assert not [pair for pair in product(kept, repeat=2) if covers(*pair) and pair[0] != pair[1]]
 
 
-def test_minimal_does_not_compare_every_pair():
+def test_remove_covered_does_not_compare_every_pair():
     distinct = [f"site/{n % 25}/sensor/{n}/temp" for n in range(10_000)]
     assert remove_covered(distinct) == tuple(sorted(distinct))
     assert remove_covered([*distinct, "site/+/sensor/#"]) == ("site/+/sensor/#",)
 
 
-def test_minimal_stops_at_the_widest_of_many_that_cover():
+def test_remove_covered_stops_at_the_widest_cover():
     nested = ["/".join(levels) for levels in product("a+", repeat=12)]
     assert remove_covered(nested) == ("/".join("+" * 12),)
 
@@ -431,7 +431,7 @@ def drawn(item):
     )
 
 
-def test_an_empty_trie_knows_nothing():
+def test_empty_trie_knows_nothing():
     trie = FilterTrie[int]()
     assert len(trie) == 0
     assert "a" not in trie
@@ -523,7 +523,7 @@ def test_depth_needs_no_stack():
         (["a/b", "a/b/#", "a/b/+/c"], {"a": {"b": {"/": "a/b", "#": "a/b/#", "+": "a/b/+/c"}}}),
     ],
 )
-def test_a_branch_exists_only_where_filters_part(filters, expected):
+def test_branch_exists_only_where_filters_differ(filters, expected):
     assert shape(trie_of(filters)) == (expected, {})
 
 
@@ -532,7 +532,7 @@ steps = st.tuples(st.booleans(), st.one_of(small_filters, deep_filters), st.inte
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=40), deep_topics, st.one_of(small_filters, deep_filters))
-def test_the_trie_answers_as_a_scan_of_its_filters(steps, topic, probe):
+def test_trie_answers_as_a_scan_of_its_filters(steps, topic, probe):
     trie = FilterTrie[int]()
     model: dict[str, int] = {}
     for is_put, topic_filter, value in steps:
@@ -553,7 +553,7 @@ def test_the_trie_answers_as_a_scan_of_its_filters(steps, topic, probe):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(small_filters, unique=True, max_size=25), st.sampled_from(TOPICS))
-def test_the_trie_matches_as_the_reference(filters, topic):
+def test_trie_matches_as_the_reference(filters, topic):
     assert sorted(trie_of(filters).match(topic)) == sorted(
         text for text in filters if topic in topics_of(text)
     )
@@ -577,7 +577,7 @@ def test_shape_and_order_depend_only_on_what_is_stored(filters, passing, topic):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(small_filters, deep_filters), unique=True), st.randoms())
-def test_a_trie_emptied_in_any_order_keeps_no_branch(filters, random):
+def test_trie_emptied_in_any_order_keeps_no_branch(filters, random):
     trie = trie_of(filters)
     random.shuffle(filters)
     assert all(trie.remove(topic_filter) for topic_filter in filters)
@@ -607,7 +607,7 @@ def test_answers_do_not_depend_on_the_hash_seed():
     assert told[0] == told[1] != b""
 
 
-def test_a_stored_filter_costs_little_more_than_a_leaf_and_a_dict_entry():
+def test_stored_filter_costs_little_more_than_a_leaf_and_a_dict_entry():
     filters = [f"site/{n % 25}/line/{n // 25 % 8}/sensor/{n}/temp" for n in range(10_000)]
     trie = FilterTrie[None]()
     tracemalloc.start()
@@ -623,5 +623,5 @@ def test_a_stored_filter_costs_little_more_than_a_leaf_and_a_dict_entry():
 @pytest.mark.parametrize(
     ("text", "valid"), [("a/+/#", True), ("a/#/b", False), ("x" * 2000, False)]
 )
-def test_a_filter_is_one_that_passes_the_check(text: str, valid: bool) -> None:
+def test_filter_is_one_that_passes_the_check(text: str, valid: bool) -> None:
     assert is_filter(text) is valid

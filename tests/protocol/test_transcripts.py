@@ -133,7 +133,7 @@ STORIES: list[Callable[[], Wire]] = [
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_the_story_is_told_as_recorded(story, rewrite):
+def test_transcript_equals_the_recording(story, rewrite):
     told = "\n".join([cleandoc(story.__doc__), *transcript(story())]) + "\n"
     file = FOLDER / f"{story.__name__}.txt"
     if rewrite:
@@ -141,5 +141,5 @@ def test_the_story_is_told_as_recorded(story, rewrite):
     assert told == file.read_text(encoding="utf-8")
 
 
-def test_every_recording_has_its_story():
+def test_every_recording_has_a_scenario():
     assert {file.stem for file in FOLDER.iterdir()} == {story.__name__ for story in STORIES}

@@ -38,7 +38,7 @@ def delivered(effects: list[Effect]) -> list[int]:
     return [effect.publication.sequence for effect in effects if isinstance(effect, Deliver)]
 
 
-def test_an_answer_that_does_not_fit_is_ignored():
+def test_repair_response_that_does_not_fit_is_ignored():
     made = inbox()
     assert made.receive_repair(answer(), 0.0) == [Ignored("repair response that was not requested")]
     made.receive_copy(owed(1, 0), 0.0)
@@ -46,7 +46,7 @@ def test_an_answer_that_does_not_fit_is_ignored():
     assert made.receive_repair(stale, 0.0) == [Ignored("repair response that was not requested")]
 
 
-def test_what_a_former_life_acknowledged_does_not_come_again():
+def test_publications_acknowledged_by_an_earlier_incarnation_are_not_sent_again():
     made = inbox()
     made.receive_copy(owed(9, 8), 0.0)
     effects = made.receive_repair(answer(owed(8, 5), after=5, upto=8, acknowledged=5), 0.0)
@@ -54,7 +54,7 @@ def test_what_a_former_life_acknowledged_does_not_come_again():
     assert not [effect for effect in effects if isinstance(effect, Gap)]
 
 
-def test_an_answer_to_a_former_life_does_not_count_for_what_that_only_took():
+def test_response_to_an_earlier_incarnation_does_not_cover_uncommitted_publications():
     """It had asked for what comes after 6, with 2 to 6 on their way to the disk."""
     made = inbox({ORIGIN: (1, 1)})
     effects = made.receive_repair(answer(owed(7, 6), after=6, upto=8, acknowledged=1), 0.0)
@@ -62,14 +62,14 @@ def test_an_answer_to_a_former_life_does_not_count_for_what_that_only_took():
     assert made.streams[ORIGIN].accepted == 1
 
 
-def test_what_this_state_did_not_have_and_another_acknowledged_is_counted():
+def test_publications_acknowledged_by_a_lost_state_are_counted():
     made = inbox({ORIGIN: (1, 2)})
     (news,) = made.receive_repair(answer(after=5, upto=5, acknowledged=5), 0.0)
     assert news == Ignored("already acknowledged by a lost state, not sent again")
     assert made.receive_repair(answer(after=5, upto=5, acknowledged=5), 0.0) == []
 
 
-def test_an_answer_with_publications_of_another_node_is_ignored():
+def test_response_with_publications_of_another_node_is_ignored():
     made = inbox()
     made.receive_copy(owed(9, 8), 0.0)
     effects = made.receive_repair(answer(owed(8, 0, origin=THIRD)), 0.0)
@@ -77,7 +77,7 @@ def test_an_answer_with_publications_of_another_node_is_ignored():
     assert made.streams[ORIGIN].accepted == 0
 
 
-def test_what_was_held_and_then_came_in_an_answer_is_delivered_once():
+def test_buffered_publication_that_also_arrives_in_a_response_is_delivered_once():
     made = inbox()
     made.receive_copy(owed(3, 2), 0.0)
     made.receive_copy(owed(4, 3), 0.0)
@@ -87,7 +87,7 @@ def test_what_was_held_and_then_came_in_an_answer_is_delivered_once():
     assert list(made.streams[ORIGIN].out_of_order) == [9]
 
 
-def test_an_answer_is_taken_as_far_as_there_is_room():
+def test_response_is_accepted_as_far_as_there_is_room():
     made = inbox(uncommitted_max=2)
     made.receive_copy(owed(9, 8), 0.0)
     items = [owed(number, number - 1) for number in range(1, 9)]
@@ -99,13 +99,13 @@ def test_an_answer_is_taken_as_far_as_there_is_room():
     assert letter == Receipt(ORIGIN, ME, 1, 2, 2, bytes_requested=8 * 65_536)
 
 
-def test_what_came_early_follows_what_was_missing():
+def test_buffered_publications_follow_the_missing_one():
     made = inbox()
     assert delivered(made.receive_copy(owed(2, 1), 0.0)) == []
     assert delivered(made.receive_copy(owed(1, 0), 0.0)) == [1, 2]
 
 
-def test_what_is_on_its_way_to_the_disk_has_a_bound_in_bytes():
+def test_uncommitted_publications_are_bounded_in_bytes():
     each = memory_bytes(owed(1, 0, size=60))
     made = inbox(uncommitted_bytes_max=2 * each)
     came = [delivered(made.receive_copy(owed(n, n - 1, size=60), 0.0)) for n in range(1, 5)]
@@ -114,14 +114,14 @@ def test_what_is_on_its_way_to_the_disk_has_a_bound_in_bytes():
     assert made.uncommitted_bytes == 2 * each
 
 
-def test_all_that_a_publication_carries_counts_and_what_it_takes_itself():
+def test_memory_of_a_publication_includes_contents_and_overhead():
     plain = Publication(ORIGIN, 1, 1, 1, "t", b"")
     full = replace(plain, topic="t" * 3, properties=b"p" * 5, payload=b"x" * 7)
     assert memory_bytes(full) == memory_bytes(plain) + 2 + 5 + 7
     assert memory_bytes(plain) > PUBLICATION_OVERHEAD_BYTES
 
 
-def test_that_bound_is_one_for_all_origins_and_who_waited_longest_comes_first():
+def test_bound_is_shared_by_all_origins_and_the_longest_waiting_is_served_first():
     each = memory_bytes(owed(1, 0))
     made = inbox(uncommitted_bytes_max=each)
     assert delivered(made.receive_copy(owed(1, 0), 0.0)) == [1]
@@ -136,7 +136,7 @@ def test_that_bound_is_one_for_all_origins_and_who_waited_longest_comes_first():
     assert made.uncommitted_bytes == 0
 
 
-def test_what_of_an_ended_epoch_is_not_on_disk_yet_still_counts():
+def test_uncommitted_publications_of_an_ended_epoch_still_count():
     each = memory_bytes(owed(1, 0))
     made = inbox(uncommitted_bytes_max=each)
     made.receive_copy(owed(1, 0), 0.0)
@@ -146,7 +146,7 @@ def test_what_of_an_ended_epoch_is_not_on_disk_yet_still_counts():
     assert made.streams[ORIGIN].committed == 0
 
 
-def test_two_epochs_that_reach_the_disk_at_once_need_no_more_than_one_word():
+def test_one_commit_covers_two_epochs():
     made = inbox()
     made.receive_copy(owed(1, 0), 0.0)
     made.receive_copy(replace(owed(1, 0), epoch=2), 0.0)
@@ -154,7 +154,7 @@ def test_two_epochs_that_reach_the_disk_at_once_need_no_more_than_one_word():
     assert (made.uncommitted_bytes, made.streams[ORIGIN].committed) == (0, 1)
 
 
-def test_who_waits_for_room_may_be_evicted_for_another():
+def test_stream_that_waits_for_room_can_be_evicted():
     made = inbox(nodes_max=2, uncommitted_bytes_max=1)
     made.receive_copy(owed(1, 0), 0.0)
     made.expire_node(THIRD)
@@ -170,7 +170,7 @@ def test_who_waits_for_room_may_be_evicted_for_another():
     ] == [FOURTH]
 
 
-def test_what_is_held_has_bounds():
+def test_out_of_order_buffer_is_bounded():
     made = inbox(out_of_order_max=2)
     for number in range(5, 10):
         made.receive_copy(owed(number, number - 1), 0.0)
@@ -184,7 +184,7 @@ def test_what_is_held_has_bounds():
     assert list(made.streams[THIRD].out_of_order) == [2]
 
 
-def test_news_of_an_unknown_stream_or_an_ended_epoch_changes_nothing():
+def test_commit_of_an_unknown_stream_or_an_ended_epoch_changes_nothing():
     made = inbox()
     assert made.mark_committed(ORIGIN, 1, 1, 0.0) == []
     made.receive_copy(owed(1, 0), 0.0)
@@ -195,13 +195,13 @@ def test_news_of_an_unknown_stream_or_an_ended_epoch_changes_nothing():
     assert made.streams[ORIGIN].newest_known == 1
 
 
-def test_an_origin_that_fell_back_into_an_ended_epoch_is_told():
+def test_origin_that_returns_to_an_ended_epoch_gets_a_receipt():
     made = inbox({ORIGIN: (7, 3)})
     made.receive_pending_notice(PendingNotice(ME, ORIGIN, 6, 90), 0.0)
     assert made.handle_timer(1.0) == [Receipt(ORIGIN, ME, 7, 3, 3)]
 
 
-def test_an_epoch_that_nobody_can_have_changes_nothing():
+def test_epoch_ahead_of_the_clock_changes_nothing():
     made = inbox()
     far = AHEAD_MAX_MS + 1
     copy = Publication(ORIGIN, far, 1, 1, "t", b"", previous=((ME, 0),))
@@ -212,7 +212,7 @@ def test_an_epoch_that_nobody_can_have_changes_nothing():
     assert made.streams == {}
 
 
-def test_answer_with_a_number_that_no_journal_can_have_is_ignored():
+def test_response_with_an_impossible_position_is_ignored():
     made = inbox({ORIGIN: (1, 3)})
     refused = [Ignored("repair response with a position out of bounds")]
     assert made.receive_repair(answer(upto=1 << 60), 0.0) == refused
@@ -220,7 +220,7 @@ def test_answer_with_a_number_that_no_journal_can_have_is_ignored():
     assert made.streams[ORIGIN].accepted == 3
 
 
-def test_made_up_origins_get_no_stream():
+def test_unknown_origins_get_no_stream():
     made = inbox(nodes_max=2)
     for number in range(100, 110):
         stranger = NodeId(number)
@@ -231,7 +231,7 @@ def test_made_up_origins_get_no_stream():
     assert delivered(made.receive_copy(owed(1, 0), 0.0)) == [1]
 
 
-def test_an_answer_that_cannot_be_read_changes_nothing():
+def test_invalid_response_changes_nothing():
     made = inbox()
     made.receive_copy(owed(9, 8), 0.0)
     answered = RepairResponse(ME, ORIGIN, 1, 0, 8, 8, (encode(owed(8, 0)), b"\x00 no publication"))
@@ -239,7 +239,7 @@ def test_an_answer_that_cannot_be_read_changes_nothing():
     assert made.streams[ORIGIN].accepted == 0
 
 
-def test_origins_have_a_bound():
+def test_number_of_origins_is_bounded():
     made = inbox(nodes_max=1)
     made.receive_copy(owed(1, 0), 0.0)
     assert made.receive_copy(owed(1, 0, THIRD), 0.0) == [Ignored("nodes_max")]
@@ -248,7 +248,7 @@ def test_origins_have_a_bound():
     ]
 
 
-def test_what_was_taken_is_a_duplicate_even_after_the_lease_of_its_origin():
+def test_accepted_publications_stay_duplicates_after_the_lease_of_their_origin():
     made = inbox()
     made.receive_copy(owed(1, 0), 0.0)
     made.receive_copy(owed(9, 8), 0.0)
@@ -261,7 +261,7 @@ def test_what_was_taken_is_a_duplicate_even_after_the_lease_of_its_origin():
     assert delivered(made.receive_copy(owed(12, 9), 0.0)) == [12]
 
 
-def test_of_too_many_origins_the_one_forgotten_first_makes_room():
+def test_first_expired_origin_is_dropped_when_there_are_too_many():
     made = inbox(nodes_max=2)
     for origin in (ORIGIN, THIRD):
         made.receive_copy(owed(1, 0, origin), 0.0)
@@ -271,7 +271,7 @@ def test_of_too_many_origins_the_one_forgotten_first_makes_room():
     assert list(made.streams) == [ORIGIN, FOURTH]
 
 
-def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():
+def test_response_with_a_lost_frame_counts_up_to_the_loss():
     """Or what was in it would be taken for taken."""
     made = inbox()
     made.receive_copy(owed(9, 6), 0.0)
@@ -283,7 +283,7 @@ def test_an_answer_of_which_a_frame_was_lost_counts_up_to_there():
     assert delivered(made.receive_repair(second, 0.0)) == [6, 9]
 
 
-def test_what_is_held_of_what_is_lost_is_delivered_as_far_as_there_is_room():
+def test_buffered_publications_before_a_loss_are_delivered_as_far_as_there_is_room():
     made = inbox(uncommitted_max=2)
     made.receive_copy(owed(1, 0), 0.0)
     for number, previous in ((3, 2), (5, 4), (6, 5)):
@@ -299,7 +299,7 @@ def test_what_is_held_of_what_is_lost_is_delivered_as_far_as_there_is_room():
     assert last == Gap(ORIGIN, 1, 7, 8, "retention")
 
 
-def test_at_the_end_of_a_lease_what_does_not_fit_is_part_of_the_gap():
+def test_publications_without_room_are_part_of_the_gap_when_a_lease_ends():
     made = inbox(uncommitted_max=2)
     made.receive_copy(owed(1, 0), 0.0)
     for number, previous in ((3, 2), (5, 4)):

@@ -32,23 +32,23 @@ def receipt(seq: int, want: int = 0, epoch: int = 1) -> Receipt:
     return Receipt(OTHER, OTHER, epoch, seq, seq, want)
 
 
-def test_what_nobody_owes_needs_no_receipt():
+def test_receipt_without_pending_publications_is_ignored():
     assert outbox().receive_receipt(receipt(1), 1, 0.0) == [
         Ignored("receipt from a node with nothing pending")
     ]
 
 
-def test_a_receipt_of_an_older_epoch_is_answered_with_the_present_one():
+def test_receipt_of_an_older_epoch_is_answered_with_the_present_one():
     assert outbox(2).receive_receipt(receipt(9, epoch=0), 1, 0.0) == [
         PendingNotice(OTHER, ME, 1, 2)
     ]
 
 
-def test_a_receipt_of_a_newer_epoch_begins_one_above_it():
+def test_receipt_of_a_newer_epoch_starts_a_higher_one():
     assert outbox(2).receive_receipt(receipt(9, epoch=7), 1, 0.0) == [EpochRolloverRequired(8)]
 
 
-def test_a_new_epoch_begins_when_its_journal_is_there():
+def test_new_epoch_begins_when_its_journal_exists():
     made = outbox(2)
     made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))  # on its way to the disk
     assert made.receive_receipt(receipt(1), 1, 0.0) == []
@@ -68,7 +68,7 @@ def test_a_new_epoch_begins_when_its_journal_is_there():
     assert (anew.epoch, anew.sequence, anew.previous) == (8, 3, ((OTHER, 2),))
 
 
-def test_no_receipt_makes_a_new_epoch_begin_soon_after_another():
+def test_no_new_epoch_starts_soon_after_another():
     made = outbox(2)
     made.receive_receipt(receipt(9, epoch=7), 1, 0.0)
     made.start_epoch(EpochStarted(8, 1, ()), now=1.0)
@@ -78,7 +78,7 @@ def test_no_receipt_makes_a_new_epoch_begin_soon_after_another():
     assert made.receive_receipt(ahead, 1, 1.0 + ROLLOVER_PAUSE_S) == [EpochRolloverRequired(9)]
 
 
-def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
+def test_receipt_of_an_epoch_ahead_of_the_clock_is_ignored():
     made = outbox(2)
     last = AHEAD_MAX_MS - 1
     assert made.receive_receipt(receipt(1, epoch=1 + last), 1, 0.0) == [
@@ -88,7 +88,7 @@ def test_a_receipt_of_an_epoch_that_nobody_can_have_is_ignored():
     assert made.receive_receipt(receipt(1, epoch=last), 1, 0.0) == [EpochRolloverRequired(1 + last)]
 
 
-def test_what_was_acknowledged_in_a_former_life_is_paid():
+def test_acknowledgements_of_an_earlier_incarnation_count():
     owed, paid = {OTHER: 7, THIRD: 8}, {OTHER: 4, THIRD: 8}
     made = Outbox(ME, ProtocolSettings(), WallClock(1), 1, 9)
     made.restore(owed, paid, {})
@@ -101,14 +101,14 @@ def test_what_was_acknowledged_in_a_former_life_is_paid():
     assert made.expire_node(THIRD) == []
 
 
-def test_nobody_gets_more_at_a_time_than_the_settings_say():
+def test_repair_is_limited_by_the_settings():
     made = outbox(3)
     assert made.receive_receipt(receipt(0, want=1 << 60), 1, 0.0) == [
         ReadJournal(OTHER, 1, 0, 3, 8 * 65_536)
     ]
 
 
-def test_an_answer_fits_its_frames_whatever_the_shell_has_read():
+def test_repair_response_fits_its_frames_whatever_the_shell_has_read():
     made = outbox()
     made._settings = ProtocolSettings(repair_bytes=150, repair_frames=2)  # noqa: SLF001
     found = [
@@ -124,13 +124,13 @@ def test_an_answer_fits_its_frames_whatever_the_shell_has_read():
     assert (letter.after, letter.upto, len(letter.publications)) == (9, 10, 1)
 
 
-def test_what_was_acknowledged_is_not_sent_again_to_one_that_has_forgotten_it():
+def test_acknowledged_publications_are_not_sent_again_to_a_receiver_that_lost_its_state():
     made = outbox(3)
     made.receive_receipt(receipt(2), 1, 0.0)
     assert made.receive_receipt(receipt(0, want=100), 1, 0.0) == [ReadJournal(OTHER, 1, 2, 3, 100)]
 
 
-def test_a_receipt_ends_reminders_when_nothing_is_left():
+def test_receipt_for_everything_ends_reminders():
     made = outbox(2)
     assert made.next_deadline() == 1.0
     made.receive_receipt(receipt(1), 1, now=0.5)
@@ -139,13 +139,13 @@ def test_a_receipt_ends_reminders_when_nothing_is_left():
     assert made.next_deadline() is None
 
 
-def test_one_thing_is_recalled_at_a_time():
+def test_journal_is_read_once_at_a_time_per_receiver():
     made = outbox(2)
     assert made.receive_receipt(receipt(0, want=100), 1, 0.0) == [ReadJournal(OTHER, 1, 0, 2, 100)]
     assert made.receive_receipt(receipt(0, want=100), 1, 0.0) == []
 
 
-def test_what_is_settled_may_be_forgotten():
+def test_position_acknowledged_by_all_advances():
     made = outbox(3)
     assert made.acknowledged_by_all == 0
     made.receive_receipt(receipt(2), 1, 0.0)
@@ -154,7 +154,7 @@ def test_what_is_settled_may_be_forgotten():
     assert made.acknowledged_by_all == 3
 
 
-def test_what_was_owed_to_a_forgotten_node_leaves_all_the_same():
+def test_publication_for_an_expired_node_leaves_for_the_others():
     made = Outbox(ME, ProtocolSettings(), WallClock(1))
     made.assign_position(ClientPublished("t", b"", qos=1), (OTHER, THIRD))
     assert made.expire_node(OTHER) == [DeliveryAbandoned(OTHER, 1, 1, 1)]
@@ -163,13 +163,13 @@ def test_what_was_owed_to_a_forgotten_node_leaves_all_the_same():
     assert list(made.receivers) == [THIRD]
 
 
-def test_who_has_everything_is_forgotten_without_a_word():
+def test_expired_receiver_with_nothing_pending_is_not_reported():
     made = outbox(2)
     made.receive_receipt(receipt(2), 1, 0.0)
     assert made.expire_node(OTHER) == []
 
 
-def test_who_may_lack_something_before_a_position():
+def test_first_pending_positions_before_a_position():
     made = outbox(3)
     assert made.first_pending_before(1) == {}
     assert made.first_pending_before(2) == {OTHER: 1}
@@ -185,7 +185,7 @@ def test_who_may_lack_something_before_a_position():
     )
 
 
-def test_of_a_former_life_nobody_knows_who_lacks_what():
+def test_restored_receivers_may_miss_everything_unacknowledged():
     made = Outbox(ME, ProtocolSettings(), WallClock(1), next_seq=9)
     made.restore({OTHER: 7}, {}, {})
     assert made.first_pending_before(2) == {OTHER: 1}
@@ -204,14 +204,14 @@ def large_one() -> tuple[Outbox, JournalRead]:
     return made, JournalRead(OTHER, 1, 0, 1, (kept,))
 
 
-def test_a_large_publication_is_given_a_second_more_for_every_megabyte():
+def test_large_publication_delays_the_reminder_by_a_second_per_megabyte():
     made, _ = large_one()
     assert made.handle_timer(1.0) == []
     assert made.next_deadline() == MEGABYTES
     assert made.handle_timer(MEGABYTES) == [PendingNotice(OTHER, ME, 1, 1)]
 
 
-def test_what_follows_a_large_publication_that_has_arrived_is_missed_as_soon_as_ever():
+def test_acknowledged_large_publication_delays_no_further_reminder():
     made, _ = large_one()
     for number in (2, 3):
         made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))
@@ -221,7 +221,7 @@ def test_what_follows_a_large_publication_that_has_arrived_is_missed_as_soon_as_
     assert made.handle_timer(2.0) == [PendingNotice(OTHER, ME, 1, 3)]
 
 
-def test_a_large_answer_is_not_given_again_while_it_is_on_its_way():
+def test_large_response_is_not_repeated_while_it_may_be_in_flight():
     made, recalled = large_one()
     asked = receipt(0, want=100)
     assert made.receive_receipt(asked, 1, 1.0) == [ReadJournal(OTHER, 1, 0, 1, 100)]
@@ -230,7 +230,7 @@ def test_a_large_answer_is_not_given_again_while_it_is_on_its_way():
     assert made.receive_receipt(asked, 1, MEGABYTES + 1.0) == [ReadJournal(OTHER, 1, 0, 1, 100)]
 
 
-def test_whoever_comes_back_need_not_wait_for_what_was_on_its_way():
+def test_reachable_again_receiver_does_not_wait_for_frames_in_flight():
     made, recalled = large_one()
     made.receive_receipt(receipt(0, want=100), 1, 1.0)
     made.make_repair_responses(recalled, 1.0)
@@ -257,7 +257,7 @@ def capture(made: Outbox, *receivers: NodeId) -> int:
     return len(ready.previous)
 
 
-def test_a_receiver_says_what_it_has_before_anything_leaves_for_it():
+def test_receiver_reports_its_position_before_anything_leaves_for_it():
     made = resumed()
     assert capture(made, OTHER, THIRD) == 0
     assert made.handle_timer(0.0) == [
@@ -277,7 +277,7 @@ def test_a_receiver_says_what_it_has_before_anything_leaves_for_it():
     assert made.mark_heard(THIRD, 0.0) == made.mark_heard(NodeId(9), 0.0) == []
 
 
-def test_a_receiver_that_has_more_than_was_sent_to_it_had_it_from_another_life():
+def test_receipt_beyond_what_was_sent_requires_a_rollover():
     made = resumed()
     for _ in range(9):
         assert capture(made, OTHER) == 0
@@ -289,7 +289,7 @@ def test_a_receiver_that_has_more_than_was_sent_to_it_had_it_from_another_life()
     assert ready.previous == ((OTHER, 9),), "nobody can have anything of the new epoch"
 
 
-def test_who_comes_back_after_its_lease_may_have_what_it_was_sent_before():
+def test_receiver_that_returns_after_its_lease_may_have_earlier_positions():
     made = resumed()
     assert capture(made, OTHER) == 0
     assert made.receive_receipt(receipt(4), 1, 0.0) == [PersistHeard(OTHER)]
@@ -299,12 +299,12 @@ def test_who_comes_back_after_its_lease_may_have_what_it_was_sent_before():
     assert made.receive_receipt(receipt(5), 1, 0.0) == [PersistHeard(OTHER)]
 
 
-def test_lives_that_did_not_hear_of_a_receiver_sent_it_nothing():
+def test_incarnations_without_a_report_sent_nothing():
     made = resumed(unheard_since=3)
     assert made.receive_receipt(receipt(3, want=9), 6, 0.0) == [EpochRolloverRequired(6)]
 
 
-def test_a_receiver_that_comes_into_reach_is_asked_even_if_it_seems_to_have_all():
+def test_reachable_receiver_is_asked_even_if_nothing_is_pending():
     made = resumed(paid=4)
     assert made.next_deadline() is None
     made.on_node_reachable(OTHER, 0.0)

@@ -22,13 +22,13 @@ ALL = [publication(number) for number in range(1, 7)]
 EACH = OVERHEAD_BYTES + len("t")
 
 
-def test_it_holds_what_there_is():
+def test_selection_holds_all_publications_of_the_receiver():
     assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 1_000), ALL) == JournalRead(
         YOU, 7, 0, 6, tuple(ALL)
     )
 
 
-def test_bytes_are_a_bound_also_for_empty_ones_but_the_first_always_fits():
+def test_bytes_are_bounded_but_the_first_publication_always_fits():
     assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 2 * EACH), ALL) == JournalRead(
         YOU, 7, 0, 2, tuple(ALL[:2])
     )
@@ -39,13 +39,13 @@ def test_bytes_are_a_bound_also_for_empty_ones_but_the_first_always_fits():
     assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 2 * EACH), [large]).publications == (large,)
 
 
-def test_of_a_journal_no_more_is_read_than_fits():
+def test_journal_is_not_read_beyond_the_bound():
     read = iter(ALL)
     select_for_repair(ReadJournal(YOU, 7, 0, 6, 2 * EACH), read)
     assert next(read) == ALL[3]
 
 
-def test_it_ends_before_what_cannot_be_read_and_begins_behind_it():
+def test_selection_ends_before_unreadable_records_and_continues_after_them():
     some = [None, *ALL[1:3], None, *ALL[4:]]
     assert select_for_repair(ReadJournal(YOU, 7, 0, 6, 1_000), some) == JournalRead(
         YOU, 7, 0, 3, tuple(ALL[1:3])
@@ -55,7 +55,7 @@ def test_it_ends_before_what_cannot_be_read_and_begins_behind_it():
     )
 
 
-def test_an_end_that_is_missing_is_for_the_next_answer_to_tell():
+def test_missing_end_is_reported_by_the_next_response():
     assert select_for_repair(ReadJournal(YOU, 7, 0, 9, 1_000), ALL).upto == 6
     assert select_for_repair(ReadJournal(YOU, 7, 6, 9, 1_000), [None]) == JournalRead(
         YOU, 7, 6, 9, ()
@@ -66,7 +66,7 @@ def frame(*items: Publication, after: int = 0, upto: int = 6) -> RepairResponse:
     return RepairResponse(YOU, ME, 7, after, upto, 0, tuple(map(encode, items)))
 
 
-def test_what_was_sent_is_read():
+def test_sent_publications_are_decoded():
     bare = [replace(item, previous=()) for item in ALL]
     assert decode_repair(frame(*bare)) == bare
     assert decode_repair(frame()) == []
@@ -88,6 +88,6 @@ def test_what_was_sent_is_read():
         (RepairResponse(YOU, ME, 7, 0, 6, 0, (b"?",)), "invalid repair response"),
     ],
 )
-def test_what_is_no_answer_is_refused(strange, why):
+def test_invalid_response_is_refused(strange, why):
     with pytest.raises(InvalidFrame, match=why):
         decode_repair(strange)

@@ -16,17 +16,17 @@ def custody() -> DeliveryState:
     return DeliveryState(ME, ProtocolSettings(), RestoredState(), context(records(OTHER, THIRD)))
 
 
-def test_a_letter_for_another_node_goes_on():
+def test_unicast_frame_for_another_node_is_forwarded():
     letter = Receipt(THIRD, OTHER, 1, 5, 5, hops=3)
     assert custody().receive_unicast(letter, 1, 0.0) == [Receipt(THIRD, OTHER, 1, 5, 5, hops=4)]
 
 
-def test_a_letter_that_travelled_too_far_is_dropped_and_counted():
+def test_unicast_frame_at_the_hop_limit_is_dropped_and_counted():
     letter = PendingNotice(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
     assert custody().receive_unicast(letter, 1, 0.0) == [Ignored("unicast past the hop limit")]
 
 
-def test_with_nothing_owed_there_is_no_deadline():
+def test_without_pending_publications_there_is_no_deadline():
     made = custody()
     made.on_node_reachable(OTHER, 0.0)
     assert made.handle_timer(100.0) == []

@@ -107,7 +107,7 @@ def stopped_at(tried: ForwardingEngine, *frames: bytes) -> bytes | None:
 # ---------------------------------------------------------------- what starts here
 
 
-def test_what_starts_here_goes_to_all_mesh_neighbours_in_the_same_bytes():
+def test_local_publication_goes_to_all_mesh_neighbours_in_the_same_bytes():
     outgoing, news = start(plane(MEMBER), published(b"1"), published(b"2"))
     assert not news
     assert outgoing[L1] == outgoing[L2]
@@ -115,14 +115,14 @@ def test_what_starts_here_goes_to_all_mesh_neighbours_in_the_same_bytes():
     assert [decode_publication(frame).sequence for frame in outgoing[L1]] == [1, 2]
 
 
-def test_a_new_incarnation_is_in_every_frame_from_then_on():
+def test_new_incarnation_is_in_every_frame_from_then_on():
     tried = plane(MEMBER)
     start(tried, published(), published())
     outgoing, _ = start(tried, published(), published(), life=7)
     assert [decode_publication(frame).epoch for frame in outgoing[L1]] == [7, 7]
 
 
-def test_a_changed_table_counts_at_once():
+def test_changed_table_counts_at_once():
     tried = plane(MEMBER)
     start(tried, published(), published())
     tried.table.put(GroupEntry("a/+", True, mesh_links=(L3,)))
@@ -130,26 +130,26 @@ def test_a_changed_table_counts_at_once():
     assert {link: len(frames) for link, frames in outgoing.items()} == {L3: 2}
 
 
-def test_a_random_parent_is_picked_anew_for_each():
+def test_random_parent_is_picked_anew_for_each():
     tried = plane(OUTSIDE, outside=NonMemberForwarding.RANDOM)
     outgoing, _ = start(tried, *[published()] * 40)
     assert {len(outgoing[L1]), len(outgoing[L2])} != {0, 40}
     assert len(outgoing[L1]) + len(outgoing[L2]) == 40
 
 
-def test_a_group_without_a_way_is_told_each_time():
+def test_local_publication_without_a_route_is_reported_each_time():
     outgoing, news = start(plane(GroupEntry("a/+", False)), published(), published())
     assert not outgoing
     assert news == [Dropped(HERE, n, "no route to the core") for n in (1, 2)]
 
 
-def test_topics_of_this_broker_stay_here():
+def test_topics_of_one_broker_are_not_forwarded():
     outgoing, news = start(plane(GroupEntry("$x", True, (L1,))), *[published(topic="$x")] * 2)
     assert not outgoing
     assert news == [Ignored("topic for this broker only")] * 2
 
 
-def test_what_nobody_wants_takes_no_number():
+def test_publication_without_interest_takes_no_sequence_number():
     tried = plane(MEMBER)
     start(tried, published(topic="c"), published(topic="c"))
     outgoing, _ = start(tried, published())
@@ -157,14 +157,14 @@ def test_what_nobody_wants_takes_no_number():
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_is_larger_than_the_federation_allows_is_told(qos):
+def test_publication_larger_than_the_limit_is_reported(qos):
     limit = ProtocolSettings().packet_bytes_max
     outgoing, news = start(plane(MEMBER), published(bytes(limit), qos=qos), published())
     assert news == [Ignored("larger than packet_bytes_max")]
     assert len(outgoing[L1]) == len(outgoing[L2]) == 1
 
 
-def test_what_no_frame_can_hold_is_told():
+def test_publication_larger_than_a_frame_is_reported():
     outgoing, news = start(
         plane(GroupEntry("#", True, (L1,))), published(topic="/" * 200), published()
     )
@@ -208,7 +208,7 @@ outsides = st.sampled_from(list(NonMemberForwarding))
 
 
 @given(entries, events, outsides)
-def test_whatever_starts_here_both_ways_send_the_same(table, given_events, outside):
+def test_fast_and_slow_path_agree_on_local_publications(table, given_events, outside):
     fast, slow = plane(*table, outside=outside), plane(*table, outside=outside)
     assert start(slow) == ({}, [])  # which tells it the time
     effects = [effect for event in given_events for effect in slow.publish(event, 1)]
@@ -224,7 +224,7 @@ def test_whatever_starts_here_both_ways_send_the_same(table, given_events, outsi
 # ---------------------------------------------------------------- what arrives
 
 
-def test_a_copy_is_delivered_and_passed_on_to_all_but_its_sender():
+def test_copy_is_delivered_and_forwarded_to_all_but_its_sender():
     outgoing, deliveries, news = pass_on(plane(MEMBER, wanted=("a/b",)), copy(1), copy(2))
     assert list(outgoing) == [L2]
     assert [decode_publication(frame).hops for frame in outgoing[L2]] == [1, 1]
@@ -232,20 +232,20 @@ def test_a_copy_is_delivered_and_passed_on_to_all_but_its_sender():
     assert not news
 
 
-def test_a_copy_to_a_topic_of_one_broker_is_not_delivered_even_to_who_wants_all():
+def test_copy_to_a_dollar_topic_is_not_delivered_to_a_wildcard():
     tried = plane(GroupEntry("#", True, mesh_links=(L1,)), wanted=("#", "+/broker"))
     for number in (1, 2):
         sent = change(copy(number), topic="$SYS/broker")
         assert pass_on(tried, sent, change(sent, sequence=number + 2, retain=True))[1] == []
 
 
-def test_a_copy_for_nobody_goes_nowhere_and_is_known_when_it_comes_again():
+def test_copy_without_interest_is_dropped_and_recognised_as_duplicate():
     tried = plane(GroupEntry("a/+", True, mesh_links=(L1,)))
     assert pass_on(tried, copy(1), copy(2)) == ({}, [], [])
     assert pass_on(tried, copy(2)) == ({}, [], [Duplicate(ELSEWHERE, 2)])
 
 
-def test_a_copy_with_two_names_towards_the_same_core_is_passed_on_as_it_is():
+def test_copy_with_two_target_groups_on_one_link_is_forwarded_unchanged():
     tried = plane(OUTSIDE, GroupEntry("+/b", False, core_links=(L1, L2)))
     outgoing, _, news = pass_on(tried, *(copy(n, target_groups=(G, H)) for n in (1, 2, 2)))
     assert list(map(decode_publication, outgoing[L2])) == [
@@ -254,25 +254,25 @@ def test_a_copy_with_two_names_towards_the_same_core_is_passed_on_as_it_is():
     assert news == [Duplicate(ELSEWHERE, 2)]
 
 
-def test_a_copy_that_came_before_is_told():
+def test_duplicate_is_reported():
     _, deliveries, news = pass_on(plane(MEMBER, wanted=("a/b",)), copy(1), copy(2), copy(2))
     assert len(deliveries) == 2
     assert news == [Duplicate(ELSEWHERE, 2)]
 
 
-def test_a_copy_of_a_life_long_ago_is_a_duplicate():
+def test_copy_of_an_old_epoch_is_a_duplicate():
     tried = plane(MEMBER)
     lives = [Publication(ELSEWHERE, life, 1, 0, "a/b", b"") for life in (5, 4, 3)]
     assert pass_on(tried, *lives)[2] == [Duplicate(ELSEWHERE, 1)]
 
 
 @pytest.mark.parametrize("length", range(31))
-def test_a_publication_cut_short_is_handed_back(length):
+def test_truncated_publication_is_returned(length):
     data = encode(copy())[:length]
     assert stopped_at(plane(MEMBER), data) == data
 
 
-def test_a_frame_that_is_no_publication_is_handed_back_and_the_rest_is_still_to_come():
+def test_control_frame_is_returned_and_the_rest_stays_in_the_iterator():
     control = encode(Goodbye("x" * 40))
     frames = iter([encode(copy(1)), control, encode(copy(2))])
     tried = plane(MEMBER)
@@ -283,14 +283,14 @@ def test_a_frame_that_is_no_publication_is_handed_back_and_the_rest_is_still_to_
     assert len(outgoing[L2]) == 2
 
 
-def test_a_topic_cut_short_is_handed_back_although_its_beginning_is_known():
+def test_truncated_topic_is_returned_although_its_flow_is_cached():
     tried = plane(MEMBER)
     pass_on(tried, copy(1))
     longer = encode(Publication(ELSEWHERE, 1, 2, 0, "a/bc", b""))
     assert stopped_at(tried, longer[:-1]) == longer[:-1]
 
 
-def test_a_promise_of_names_that_do_not_come_is_handed_back_although_the_topic_is_known():
+def test_missing_target_groups_are_returned_although_the_flow_is_cached():
     tried = plane(MEMBER)
     pass_on(tried, copy(1))
     promising = bytearray(encode(Publication(ELSEWHERE, 1, 2, 0, "a/b", b"")))
@@ -298,7 +298,7 @@ def test_a_promise_of_names_that_do_not_come_is_handed_back_although_the_topic_i
     assert stopped_at(tried, bytes(promising)) == bytes(promising)
 
 
-def test_a_header_with_empty_fields_teaches_nothing_wrong():
+def test_header_with_empty_fields_caches_no_wrong_flow():
     tried = plane(MEMBER, wanted=("#",))
     odd = bytearray(encode(Publication(ELSEWHERE, 1, 1, 0, "a/longer", b"")))
     odd[1] |= 8  # the flag `more`, followed by no entries and no properties
@@ -309,7 +309,7 @@ def test_a_header_with_empty_fields_teaches_nothing_wrong():
     assert stopped_at(tried, bytes(false)) == bytes(false)
 
 
-def test_shortcuts_are_remembered_within_a_bound(monkeypatch):
+def test_flow_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(plane_module, "FLOW_CACHE_MAX", 1)
     tried = plane(MEMBER, wanted=("#",))
     topics = ["a/b", "a/c", "a/b", "a/" + "c" * 200]
@@ -318,7 +318,7 @@ def test_shortcuts_are_remembered_within_a_bound(monkeypatch):
     assert sum(map(len, tried.table.flow_cache.values())) == 1
 
 
-def test_a_shortcut_ends_with_the_entry_that_it_was_made_from():
+def test_flow_is_dropped_with_its_entry():
     tried = plane(MEMBER)
     pass_on(tried, copy(1), copy(2))
     tried.table.put(GroupEntry("a/+", True, mesh_links=(L1, L3)))
@@ -326,7 +326,7 @@ def test_a_shortcut_ends_with_the_entry_that_it_was_made_from():
     assert {link: len(frames) for link, frames in outgoing.items()} == {L3: 2}
 
 
-def test_a_shortcut_is_for_one_origin_where_the_origin_matters():
+def test_flow_is_per_origin_where_routes_depend_on_it():
     tried = plane(GroupEntry("a/+", True, origin_routes=ways))
     copies = [
         change(copy(number), origin=origin) for number in (1, 2) for origin in (ELSEWHERE, THIRD)
@@ -337,7 +337,7 @@ def test_a_shortcut_is_for_one_origin_where_the_origin_matters():
     assert not news
 
 
-def test_a_named_copy_goes_on_with_its_name_until_it_meets_the_mesh():
+def test_copy_keeps_its_target_group_until_it_reaches_the_mesh():
     outgoing, _, news = pass_on(
         plane(OUTSIDE), copy(1, target_groups=(G,)), copy(2, target_groups=(G,))
     )
@@ -353,7 +353,7 @@ def test_a_named_copy_goes_on_with_its_name_until_it_meets_the_mesh():
     ]
 
 
-def test_a_named_copy_that_is_in_one_mesh_and_outside_another_spreads_and_goes_on():
+def test_copy_in_one_mesh_and_outside_another_goes_both_ways():
     tried = plane(
         GroupEntry("a/+", True, mesh_links=(L2,)),
         GroupEntry("+/b", False, core_links=(L3,)),
@@ -367,14 +367,14 @@ def test_a_named_copy_that_is_in_one_mesh_and_outside_another_spreads_and_goes_o
     assert news == [Duplicate(ELSEWHERE, 2)]
 
 
-def test_a_named_copy_without_a_way_is_told_each_time():
+def test_copy_without_a_route_is_reported_each_time():
     tried = plane(GroupEntry("a/+", False, core_links=(L1,)))
     news = pass_on(tried, copy(1, target_groups=(G,)), copy(2, target_groups=(G,)))[2]
     assert news == [Dropped(ELSEWHERE, n, "no route to the core") for n in (1, 2)]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_copy_of_qos_1_or_2_goes_on_and_what_is_delivered_of_it_is_news(qos):
+def test_copy_of_qos_1_or_2_is_forwarded_and_delivered_as_an_effect(qos):
     tried = plane(MEMBER, wanted=("a/b",))
     owed = [
         Publication(ELSEWHERE, 1, number, qos, "a/b", b"x", previous=((HERE, number - 1),))
@@ -407,7 +407,7 @@ arrivals = st.lists(
 
 
 @given(entries, arrivals, outsides, st.booleans())
-def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
+def test_fast_and_slow_path_agree_on_received_copies(table, copies, outside, wanted):
     wishes = ("a/b",) if wanted else ()
     fast, slow = (plane(*table, wanted=wishes, outside=outside) for _ in range(2))
     effects = [effect for link, each in copies for effect in slow.receive_copy(link, each, 0.0)]
@@ -430,7 +430,7 @@ def test_whatever_arrives_both_ways_do_the_same(table, copies, outside, wanted):
 # ---------------------------------------------------------------- origins
 
 
-def test_copy_of_an_origin_that_is_not_behind_the_link_is_refused_on_both_ways():
+def test_copy_of_an_origin_that_is_not_behind_the_link_is_refused_on_both_paths():
     fast, slow = plane(MEMBER, wanted=("a/b",)), plane(MEMBER, wanted=("a/b",))
     for tried in (fast, slow):
         tried.origins.graph.set_links(THIRD, {HERE: 1})  # it hangs on the second link alone
@@ -441,7 +441,7 @@ def test_copy_of_an_origin_that_is_not_behind_the_link_is_refused_on_both_ways()
     assert [slow.receive_copy(L1, each, 0.0) for each in copies][1] == news
 
 
-def test_origins_are_looked_at_again_when_the_map_changes():
+def test_accepted_origins_follow_the_map():
     tried = plane(MEMBER)
     third = [change(copy(number), origin=THIRD) for number in (1, 2, 3)]
     assert pass_on(tried, copy(1), *third[:2])[2] == []
@@ -449,7 +449,7 @@ def test_origins_are_looked_at_again_when_the_map_changes():
     assert pass_on(tried, third[2])[2] == [Ignored(WRONG_SIDE)]
 
 
-def test_number_that_no_origin_can_have_reached_is_refused_on_both_ways():
+def test_impossible_sequence_number_is_refused_on_both_paths():
     fast, slow = plane(MEMBER), plane(MEMBER)
     copies = [copy(1), copy(1 << 60), copy(2)]
     outgoing, _, news = pass_on(fast, *copies)
@@ -459,7 +459,7 @@ def test_number_that_no_origin_can_have_reached_is_refused_on_both_ways():
 
 
 @pytest.mark.parametrize(("qos", "reason"), [(0, AHEAD), (1, EPOCH_AHEAD)])
-def test_life_ahead_of_the_clock_is_refused_on_both_ways(qos, reason):
+def test_epoch_ahead_of_the_clock_is_refused_on_both_paths(qos, reason):
     fast, slow = plane(MEMBER), plane(MEMBER)
     copies = [copy(1), change(copy(2), epoch=1 << 40, qos=qos), copy(3)]
     outgoing, _, news = pass_on(fast, *copies)
@@ -468,7 +468,7 @@ def test_life_ahead_of_the_clock_is_refused_on_both_ways(qos, reason):
     assert [slow.receive_copy(L1, each, 0.0) for each in copies][1] == news
 
 
-def test_what_is_owed_by_a_node_out_of_reach_is_not_taken():
+def test_guaranteed_publication_of_an_unreachable_node_is_not_accepted():
     tried = plane(MEMBER, wanted=("a/b",))
     graph = tried.origins.graph
     graph.set_links(ELSEWHERE, {})
@@ -482,7 +482,7 @@ def test_what_is_owed_by_a_node_out_of_reach_is_not_taken():
 # ---------------------------------------------------------------- strangers
 
 
-def test_what_a_stranger_too_many_published_is_ignored_on_both_ways():
+def test_publication_of_one_unknown_origin_too_many_is_ignored_on_both_paths():
     fast, slow = plane(MEMBER), plane(MEMBER)
     strangers = [replace_origin(copy(), NodeId(100 + n)) for n in range(UNKNOWN_ORIGINS_MAX + 1)]
     outgoing, _, news = pass_on(fast, copy(), *strangers, copy(2))
@@ -492,7 +492,7 @@ def test_what_a_stranger_too_many_published_is_ignored_on_both_ways():
     assert len(outgoing[L2]) == UNKNOWN_ORIGINS_MAX + 2
 
 
-def test_a_stranger_too_many_is_ignored_on_its_way_to_a_core_as_well():
+def test_one_unknown_origin_too_many_is_ignored_towards_a_core_as_well():
     tried = plane(OUTSIDE)
     pass_on(tried, copy(target_groups=(G,)))  # the topic is known from now on
     for number in range(UNKNOWN_ORIGINS_MAX):

@@ -7,13 +7,13 @@ from hansa.protocol.model import NodeId, Publication
 NODE = NodeId(7)
 
 
-def test_the_incarnation_is_the_life_and_numbers_count_from_one():
+def test_epoch_is_the_incarnation_and_numbers_count_from_one():
     made = LocalSequencer(NODE)
     names = [made.make_publication(ClientPublished("t", b""), 9) for _ in range(3)]
     assert [(p.origin, p.epoch, p.sequence) for p in names] == [(7, 9, 1), (7, 9, 2), (7, 9, 3)]
 
 
-def test_all_that_the_client_said_is_carried():
+def test_publication_carries_all_fields_of_the_client():
     event = ClientPublished("a/b", b"21.5", retain=True, properties=b"\x01\x02")
     assert LocalSequencer(NODE).make_publication(event, 9) == Publication(
         origin=NODE,

@@ -82,7 +82,7 @@ def copy(
 # ---------------------------------------------------------------- plans
 
 
-def test_a_plan_joins_all_groups_of_a_topic():
+def test_plan_joins_all_groups_of_a_topic():
     plan = TopicPlan(
         [member("a/+", L1, L2), outside("+/b", L3), member("a/#", L2, L4)], deliver_locally=True
     )
@@ -94,23 +94,23 @@ def test_a_plan_joins_all_groups_of_a_topic():
     )
 
 
-def test_a_topic_is_planned_from_the_groups_that_match_it():
+def test_topic_is_planned_from_the_groups_that_match_it():
     plan = table(member("a/+", L1), outside("c", L2)).plan("a/b")
     assert (plan.deliver_locally, plan.mesh_links, plan.core_links) == (False, (L1,), {})
 
 
-def test_a_topic_stays_here_if_a_filter_wanted_here_matches_it():
+def test_topic_is_delivered_locally_if_a_local_filter_matches():
     made = table(wanted=("a/#",))
     assert (made.plan("a/b").deliver_locally, made.plan("b").deliver_locally) == (True, False)
 
 
-def test_a_plan_is_remembered():
+def test_plan_is_remembered():
     made = table(member("a/+", L1))
     assert made.plan("a/b") is made.plan("a/b")
     assert made.plan_count == 1
 
 
-def test_a_changed_entry_voids_the_plans():
+def test_changed_entry_invalidates_plans():
     made = table(member("a/+", L1))
     made.plan("a/b")
     made.put(member("a/+", L2))
@@ -118,28 +118,28 @@ def test_a_changed_entry_voids_the_plans():
 
 
 @pytest.mark.parametrize("entry", [member("a/+", L1), outside("a/+", L1)])
-def test_an_entry_that_changes_nothing_voids_no_plan(entry):
+def test_equivalent_entry_invalidates_no_plan(entry):
     made = table(entry)
     made.plan("a/b")
     made.put(GroupEntry("a/+", entry.is_member, entry.mesh_links, entry.core_links))
     assert made.plan_count == 1
 
 
-def test_a_forgotten_group_voids_the_plans():
+def test_removed_group_invalidates_plans():
     made = table(member("a/+", L1))
     made.plan("a/b")
     made.remove("a/+")
     assert (made.plan_count, made.plan("a/b").mesh_links, len(made)) == (0, (), 0)
 
 
-def test_forgetting_an_unknown_group_voids_no_plan():
+def test_removing_an_unknown_group_invalidates_no_plan():
     made = table(member("a/+", L1))
     made.plan("a/b")
     made.remove("c")
     assert made.plan_count == 1
 
 
-def test_plans_are_void_when_what_is_wanted_here_changes():
+def test_changed_local_interest_invalidates_plans():
     made = table(member("a/+", L1))
     made.plan("a/b")
     made.clear_plans()
@@ -156,7 +156,7 @@ def test_plans_are_bounded_in_number():
 # ---------------------------------------------------------------- windows
 
 
-def test_a_number_is_new_once():
+def test_number_is_new_once():
     window = SequenceWindow(64)
     assert [window.add(number) for number in (1, 2, 1, 2, 65, 65)] == [True] * 2 + [False] * 2 + [
         True,
@@ -164,13 +164,13 @@ def test_a_number_is_new_once():
     ]
 
 
-def test_a_number_later_than_the_window_counts_as_seen():
+def test_number_older_than_the_window_counts_as_seen():
     window = SequenceWindow(64)
     window.add(65)
     assert not window.add(1)
 
 
-def test_a_number_goes_towards_a_group_once():
+def test_number_is_sent_towards_a_group_once():
     window = SequenceWindow(64)
     assert [window.mark_sent_towards(n, g) for n, g in ((1, G), (1, H), (1, G), (2, G))] == [
         True,
@@ -180,20 +180,20 @@ def test_a_number_goes_towards_a_group_once():
     ]
 
 
-def test_a_number_later_than_the_window_goes_nowhere():
+def test_number_older_than_the_window_is_sent_nowhere():
     window = SequenceWindow(64)
     window.mark_sent_towards(65, G)
     assert not window.mark_sent_towards(1, G)
 
 
-def test_a_newer_number_in_the_same_place_starts_anew():
+def test_newer_number_in_the_same_slot_replaces_the_older():
     window = SequenceWindow(64)
     window.mark_sent_towards(1, G)
     assert window.mark_sent_towards(65, G)
 
 
 @given(st.lists(st.integers(1, 300), max_size=200))
-def test_a_window_is_exact_within_its_size(numbers):
+def test_window_is_exact_within_its_size(numbers):
     window, seen, newest = SequenceWindow(64), set[int](), 0
     for number in numbers:
         newest = max(newest, number)
@@ -210,7 +210,7 @@ copies = st.tuples(st.integers(1, 200), st.sampled_from([(G,), (H,), (G, H), (H,
 
 
 @given(st.lists(copies, max_size=60), st.lists(copies, max_size=60))
-def test_noting_a_number_and_its_groups_at_once_is_the_same_as_one_by_one(first, then):
+def test_adding_a_number_with_groups_equals_adding_them_one_by_one(first, then):
     at_once, one_by_one = SequenceWindow(64), SequenceWindow(64)
     for number, groups in first:
         is_new = one_by_one.add(number)
@@ -224,7 +224,7 @@ def test_noting_a_number_and_its_groups_at_once_is_the_same_as_one_by_one(first,
             )
 
 
-def test_noting_groups_at_once_forgets_those_of_a_number_long_ago():
+def test_adding_groups_discards_those_of_an_older_number():
     window = SequenceWindow(64)
     assert window.add_with_groups(1, (G, H))
     assert window.add_with_groups(65, (G,))
@@ -233,7 +233,7 @@ def test_noting_groups_at_once_forgets_those_of_a_number_long_ago():
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from([G, H, I])), max_size=200))
-def test_a_window_lets_nothing_go_towards_a_group_twice(steps):
+def test_nothing_is_sent_towards_a_group_twice_within_a_window(steps):
     window, gone, newest = SequenceWindow(64), set[tuple[int, GroupId]](), 0
     for number, group in steps:
         newest = max(newest, number)
@@ -245,7 +245,7 @@ def test_a_window_lets_nothing_go_towards_a_group_twice(steps):
             gone.add((number, group))
 
 
-def test_each_life_and_each_family_has_its_window():
+def test_each_epoch_and_each_number_range_has_its_window():
     windows = DuplicateFilter(64, EVERYBODY, WallClock(1))
     names = [(ORIGIN, 1, False), (ORIGIN, 1, True), (ORIGIN, 2, False), (NodeId(8), 1, False)]
     made = [windows.window_for(*name) for name in names]
@@ -253,7 +253,7 @@ def test_each_life_and_each_family_has_its_window():
     assert [windows.window_for(*name) for name in names] == made
 
 
-def test_only_the_newest_lives_are_remembered():
+def test_only_the_newest_epochs_are_remembered():
     windows = DuplicateFilter(64, EVERYBODY, WallClock(1))
     for life in (3, 7, 5):
         assert windows.window_for(ORIGIN, life, False) is not None
@@ -261,7 +261,7 @@ def test_only_the_newest_lives_are_remembered():
     assert windows.window_for(ORIGIN, 4, False) is None
 
 
-def test_a_few_strangers_are_taken_and_more_once_they_are_known():
+def test_few_unknown_origins_are_accepted_and_more_once_they_are_known():
     known = records(ORIGIN)
     windows = DuplicateFilter(64, known, WallClock(1))
     few = [NodeId(100 + number) for number in range(UNKNOWN_ORIGINS_MAX)]
@@ -299,7 +299,7 @@ def test_all_parents_are_all():
     assert select_core_links(NonMemberForwarding.ALL, (L2, L1, L3), number=5) == (L2, L1, L3)
 
 
-def test_a_random_parent_is_the_same_for_the_same_number_and_spreads_over_many():
+def test_random_parent_is_the_same_for_the_same_number_and_spreads_over_many():
     picks = [
         select_core_links(NonMemberForwarding.RANDOM, (L1, L2, L3), number) for number in range(300)
     ]
@@ -312,15 +312,15 @@ def test_a_random_parent_is_the_same_for_the_same_number_and_spreads_over_many()
 # ---------------------------------------------------------------- where a publication starts
 
 
-def test_inside_the_mesh_a_publication_goes_to_all_mesh_neighbours_and_names_nothing():
+def test_member_sends_to_all_mesh_neighbours_without_target_groups():
     assert forwarder(member("a/+", L1, L2)).copies_of_local(copy()) == ([(L1, ()), (L2, ())], [])
 
 
-def test_outside_the_mesh_it_goes_towards_the_core_and_names_the_group():
+def test_non_member_sends_towards_the_core_with_the_target_group():
     assert forwarder(outside("a/+", L1, L2)).copies_of_local(copy()) == ([(L1, (G,))], [])
 
 
-def test_it_goes_to_all_parents_if_that_is_the_rule():
+def test_non_member_sends_to_all_parents_if_configured():
     made = forwarder(outside("a/+", L1, L2), where=NonMemberForwarding.ALL)
     assert made.copies_of_local(copy()) == ([(L1, (G,)), (L2, (G,))], [])
 
@@ -332,7 +332,7 @@ def test_copies_for_several_groups_to_one_neighbour_are_one_copy():
     assert stuck == []
 
 
-def test_groups_without_a_way_are_reported():
+def test_groups_without_a_route_are_reported():
     made = forwarder(outside("a/+"), outside("+/b", L1))
     assert made.copies_of_local(copy()) == ([(L1, (H,))], [G])
 
@@ -345,7 +345,7 @@ def test_inside_the_mesh_a_copy_goes_to_all_mesh_neighbours_but_the_sender():
     assert made.copies_of_received(copy(), L2) == (True, True, [(L1, ()), (L3, ())], [])
 
 
-def test_a_copy_for_nobody_here_is_not_delivered_here():
+def test_copy_without_local_interest_is_not_delivered():
     assert forwarder(member("a/+", L1, L2)).copies_of_received(copy(), L1) == (
         True,
         False,
@@ -354,7 +354,7 @@ def test_a_copy_for_nobody_here_is_not_delivered_here():
     )
 
 
-def test_a_named_copy_goes_on_towards_its_core():
+def test_copy_with_a_target_group_is_forwarded_towards_its_core():
     assert forwarder(outside("a/+", L2)).copies_of_received(copy(named=(G,)), L1) == (
         True,
         False,
@@ -363,17 +363,17 @@ def test_a_named_copy_goes_on_towards_its_core():
     )
 
 
-def test_a_named_copy_that_meets_the_mesh_spreads_and_loses_the_name():
+def test_copy_that_reaches_the_mesh_loses_its_target_group():
     made = forwarder(member("a/+", L2, L3))
     assert made.copies_of_received(copy(named=(G,)), L1) == (True, False, [(L2, ()), (L3, ())], [])
 
 
-def test_a_copy_goes_towards_no_core_that_it_does_not_name():
+def test_copy_is_not_sent_towards_cores_of_other_groups():
     made = forwarder(member("a/+", L1, L2), outside("+/b", L3))
     assert made.copies_of_received(copy(), L1) == (True, False, [(L2, ())], [])
 
 
-def test_a_name_that_means_nothing_here_is_dropped():
+def test_unknown_target_group_is_dropped():
     assert forwarder(member("a/+", L2)).copies_of_received(copy(named=(GroupId(1),)), L1) == (
         True,
         False,
@@ -382,49 +382,49 @@ def test_a_name_that_means_nothing_here_is_dropped():
     )
 
 
-def test_a_copy_is_never_sent_back():
+def test_copy_is_never_sent_back():
     made = forwarder(outside("a/+", L1))
     assert made.copies_of_received(copy(named=(G,)), L1) == (True, False, [], [G])
 
 
-def test_a_duplicate_goes_nowhere():
+def test_duplicate_is_not_forwarded():
     made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
     made.copies_of_received(copy(), L1)
     assert made.copies_of_received(copy(), L2) == (False, False, [], [])
 
 
-def test_a_duplicate_that_still_has_a_group_to_reach_is_forwarded_for_that_group_only():
+def test_duplicate_is_forwarded_only_for_new_target_groups():
     made = forwarder(member("a/+", L1, L2), outside("+/b", L2, L3), wanted=("a/b",))
     made.copies_of_received(copy(), L1)
     assert made.copies_of_received(copy(named=(G, H)), L2) == (False, False, [(L3, (H,))], [])
 
 
-def test_a_duplicate_does_not_go_towards_a_core_again():
+def test_duplicate_is_not_sent_towards_a_core_twice():
     made = forwarder(outside("a/+", L3))
     made.copies_of_received(copy(named=(G,)), L1)
     assert made.copies_of_received(copy(named=(G,)), L2) == (False, False, [], [])
 
 
-def test_a_new_life_of_the_origin_is_no_duplicate():
+def test_new_epoch_of_the_origin_is_not_a_duplicate():
     made = forwarder(member("a/+", L1, L2))
     made.copies_of_received(copy(life=1), L1)
     assert made.copies_of_received(copy(life=2), L1) == (True, False, [(L2, ())], [])
 
 
-def test_a_journalled_publication_is_no_duplicate_of_another_with_its_number():
+def test_guaranteed_publication_is_not_a_duplicate_of_qos_0_with_its_number():
     made = forwarder(member("a/+", L1, L2))
     made.copies_of_received(copy(qos=0), L1)
     assert made.copies_of_received(copy(qos=1), L1) == (True, False, [(L2, ())], [])
 
 
-def test_a_copy_from_a_life_too_long_ago_counts_as_a_duplicate():
+def test_copy_of_a_forgotten_epoch_counts_as_a_duplicate():
     made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
     for life in (3, 4):
         made.copies_of_received(copy(life=life), L1)
     assert made.copies_of_received(copy(life=2), L1) == (False, False, [], [])
 
 
-def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
+def test_own_publication_that_returns_is_a_duplicate():
     made = forwarder(member("a/+", L1, L2))
     made.copies_of_local(copy())
     assert made.copies_of_received(copy(), L1) == (False, False, [], [])
@@ -433,17 +433,17 @@ def test_a_publication_that_started_here_is_a_duplicate_when_it_comes_back():
 # ---------------------------------------------------------------- the hop limit
 
 
-def test_a_copy_at_the_hop_limit_is_delivered_but_goes_no_further():
+def test_copy_at_the_hop_limit_is_delivered_but_not_forwarded():
     made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
     assert made.copies_of_received(copy(hops=HOPS_MAX), L1) == (True, True, [], [G])
 
 
-def test_a_copy_at_the_hop_limit_that_has_nowhere_to_go_misses_nothing():
+def test_copy_at_the_hop_limit_without_links_is_not_reported():
     made = forwarder(member("a/+", L1), wanted=("a/b",))
     assert made.copies_of_received(copy(hops=HOPS_MAX), L1) == (True, True, [], [])
 
 
-def test_a_named_copy_at_the_hop_limit_does_not_reach_its_groups():
+def test_copy_at_the_hop_limit_does_not_reach_its_target_groups():
     made = forwarder(outside("a/+", L2))
     assert made.copies_of_received(copy(hops=HOPS_MAX, named=(G,)), L1) == (True, False, [], [G])
 
@@ -451,7 +451,7 @@ def test_a_named_copy_at_the_hop_limit_does_not_reach_its_groups():
 # ---------------------------------------------------------------- effects
 
 
-def test_copies_with_the_same_names_share_a_frame():
+def test_copies_with_equal_target_groups_share_a_frame():
     sends = send_effects(copy(), [(L1, ()), (L2, (G,)), (L3, ())], hops=4)
     assert sends == [
         Send(L1, copy(hops=4)),
@@ -462,11 +462,11 @@ def test_copies_with_the_same_names_share_a_frame():
     assert frames[0] is frames[2]
 
 
-def test_each_group_that_was_not_reached_is_told():
+def test_each_unreached_group_is_reported():
     assert drop_effects(copy(number=5), [G, H]) == [Dropped(ORIGIN, 5, "no route to the core")] * 2
 
 
-def test_the_hop_limit_is_told_as_such():
+def test_hop_limit_is_reported_as_the_reason():
     assert drop_effects(copy(hops=HOPS_MAX), [G]) == [Dropped(ORIGIN, 1, "hop limit")]
 
 
@@ -487,7 +487,7 @@ arrivals = st.lists(
 
 
 @given(entries, arrivals, st.sampled_from(NonMemberForwarding))
-def test_whatever_arrives_is_delivered_once_and_crosses_no_link_for_the_same_reason_twice(
+def test_copies_are_delivered_once_and_cross_no_link_twice_for_the_same_reason(
     drawn, arriving, where
 ):
     ways = table(*drawn, wanted=("a/b",))
@@ -524,7 +524,7 @@ tables = st.lists(
 
 @given(tables, st.sampled_from(NonMemberForwarding))
 @settings(max_examples=60)
-def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(drawn, where):
+def test_forwarding_terminates_and_delivers_at_most_once_in_any_mesh(drawn, where):
     """Links are named by the node that they lead to. Parents may form loops, members may be
     parted, groups may have no core: a mesh in motion is all of that for a moment."""
     made = [
@@ -569,7 +569,7 @@ def test_in_any_mesh_a_publication_ends_and_is_delivered_at_most_once_to_each(dr
                 assert sum(group in names for names in named) <= 1
 
 
-def test_more_names_than_one_copy_holds_go_in_further_copies():
+def test_target_groups_beyond_the_limit_go_in_further_copies():
     publication = Publication(NodeId(7), 1, 1, 0, "t", b"x")
     names = tuple(GroupId(number) for number in range(TARGET_GROUPS_MAX + 1))
     sends = send_effects(publication, [(LinkId(1), names)], hops=3)
@@ -579,14 +579,14 @@ def test_more_names_than_one_copy_holds_go_in_further_copies():
     ]
 
 
-def test_a_table_takes_what_a_strategy_compiled_when_a_plan_needs_it():
+def test_table_applies_compiled_entries_when_a_plan_needs_them():
     changes: list[GroupEntry | str] = [member("b", L2), "a"]
     routes = ForwardingTable(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
     routes.put(member("a", L1))
     assert (routes.plan("b").mesh_links, routes.plan("a").mesh_links, len(routes)) == ((L2,), (), 1)
 
 
-def test_plans_are_void_when_entries_have_changed():
+def test_changed_entries_invalidate_plans():
     changes: list[GroupEntry | str] = []
     routes = ForwardingTable(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
     routes.invalidate_plans(0)
@@ -597,7 +597,7 @@ def test_plans_are_void_when_entries_have_changed():
     assert (routes.plan("a").mesh_links, len(routes)) == ((L1,), 1)
 
 
-def test_not_too_many_changed_entries_wait():
+def test_number_of_waiting_entries_is_bounded():
     changes: list[GroupEntry | str] = [member("a", L1)]
     routes = ForwardingTable(FilterTrie(), 100, lambda: [changes.pop() for _ in list(changes)])
     routes.invalidate_plans(STALE_ENTRIES_MAX)

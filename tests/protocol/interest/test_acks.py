@@ -26,7 +26,7 @@ def installation(*confirmed: NodeId) -> InterestInstallation:
     return made
 
 
-def test_without_interest_there_is_nothing_to_confirm():
+def test_empty_interest_needs_no_acknowledgement():
     made = InterestInstallation(ME, ProtocolSettings())
     assert (made.is_complete, made.update_complete(ALL, 10.0), made.request_due) == (
         True,
@@ -35,11 +35,11 @@ def test_without_interest_there_is_nothing_to_confirm():
     )
 
 
-def test_a_new_interest_is_not_installed():
+def test_new_interest_is_not_installed():
     assert not installation().is_complete
 
 
-def test_it_is_installed_when_everybody_in_reach_has_confirmed_it_and_that_is_news_once():
+def test_interest_is_installed_once_all_reachable_nodes_have_acknowledged():
     made = installation(A, B)
     assert (made.update_complete(ALL, 11.0), made.is_complete, made.request_due) == (
         True,
@@ -49,35 +49,35 @@ def test_it_is_installed_when_everybody_in_reach_has_confirmed_it_and_that_is_ne
     assert not made.update_complete(ALL, 11.0)
 
 
-def test_one_that_has_not_confirmed_is_enough():
+def test_one_missing_acknowledgement_prevents_installation():
     made = installation(A)
     assert (made.update_complete(ALL, 11.0), made.is_complete) == (False, False)
 
 
-def test_who_is_out_of_reach_does_not_count_in_either_direction():
+def test_unreachable_nodes_do_not_count():
     made = installation(A, NodeId(9))
     assert not made.update_complete(ALL, 11.0)
     assert made.update_complete({ME: None, A: None}, 11.0)
 
 
-def test_alone_everything_is_installed():
+def test_interest_of_a_node_alone_is_installed():
     assert installation().update_complete({ME: None}, 11.0)
 
 
-def test_the_confirmation_of_another_version_does_not_count():
+def test_acknowledgement_of_another_version_does_not_count():
     made = installation(A)
     made.add_ack(B, (1, 3))
     assert not made.update_complete(ALL, 11.0)
 
 
-def test_a_newer_interest_must_be_confirmed_anew():
+def test_newer_interest_must_be_acknowledged_again():
     made = installation(A, B)
     made.update_complete(ALL, 11.0)
     made.restart((1, 5), 12.0)
     assert (made.stamp, made.update_complete(ALL, 12.0)) == ((1, 5), False)
 
 
-def test_who_starts_anew_must_confirm_anew():
+def test_restarted_node_must_acknowledge_again():
     made = installation(A, B)
     made.update_complete(ALL, 11.0)
     made.discard_ack(A)
@@ -86,20 +86,20 @@ def test_who_starts_anew_must_confirm_anew():
     assert made.update_complete(ALL, 13.0)
 
 
-def test_who_is_silent_is_asked_ever_less_often():
+def test_silent_node_is_asked_at_growing_intervals():
     made = installation(A)
     assert (made.request_due, made.pop_due_requests(ALL, 11.0)) == (12.0, [])
     assert (made.pop_due_requests(ALL, 12.0), made.request_due) == ([B], 16.0)
     assert (made.pop_due_requests(ALL, 16.0), made.request_due) == ([B], 24.0)
 
 
-def test_nobody_is_asked_when_all_have_confirmed():
+def test_no_node_is_asked_when_all_have_acknowledged():
     made = installation(A, B)
     made.update_complete(ALL, 11.0)
     assert made.pop_due_requests(ALL, 99.0) == []
 
 
-def test_a_node_that_comes_later_has_its_time_to_confirm():
+def test_new_node_has_time_to_acknowledge():
     made = installation(A, B)
     made.update_complete(ALL, 11.0)
     assert not made.update_complete({**ALL, NodeId(4): None}, 20.0)
@@ -131,17 +131,17 @@ def by_tens(frame: AckFrame) -> tuple[AckFrame, NodeId | None]:
 NOTHING: tuple[list[object], list[object]] = ([], [])
 
 
-def test_without_letters_nothing_leaves():
+def test_nothing_is_flushed_without_frames():
     assert (post().flush(by_tens, 99.0), post().flush_due) == (NOTHING, None)
 
 
-def test_letters_wait_for_a_moment():
+def test_frames_wait_for_the_delay():
     made = post(confirmation(10))
     made.add(confirmation(11), 10.25)
     assert (made.flush_due, made.flush(by_tens, 10.25)) == (10.5, NOTHING)
 
 
-def test_letters_with_the_same_next_hop_share_a_frame():
+def test_acknowledgements_with_the_same_next_hop_share_a_frame():
     made = post(confirmation(10), confirmation(20), confirmation(11))
     letters = [
         (1, InterestAcks((confirmation(10), confirmation(11)))),
@@ -151,27 +151,27 @@ def test_letters_with_the_same_next_hop_share_a_frame():
     assert (made.flush(by_tens, 99.0), made.flush_due) == (NOTHING, None)
 
 
-def test_of_two_confirmations_between_the_same_nodes_the_newer_leaves():
+def test_newer_acknowledgement_replaces_an_older_one():
     made = post(confirmation(10, version=1), confirmation(10, version=2))
     assert made.flush(by_tens, 10.5) == ([(1, InterestAcks((confirmation(10, version=2),)))], [])
 
 
-def test_an_enquiry_has_a_frame_of_its_own():
+def test_request_has_its_own_frame():
     enquiry = InterestAckRequest(NodeId(20), NodeId(10), 3)
     assert post(enquiry).flush(by_tens, 10.5) == ([(2, enquiry)], [])
 
 
-def test_letters_to_nodes_out_of_reach_are_dropped_and_counted():
+def test_forwarded_frames_without_a_route_are_dropped_and_counted():
     made = post(confirmation(100, hops=1), InterestAckRequest(NodeId(100), NodeId(10), 1))
     assert made.flush(by_tens, 10.5) == ([], [Ignored("unicast without a route")] * 2)
 
 
-def test_own_letters_to_nodes_out_of_reach_are_written_again():
+def test_own_frames_without_a_route_are_not_counted():
     made = post(confirmation(100), InterestAckRequest(NodeId(100), NodeId(10), 0))
     assert made.flush(by_tens, 10.5) == NOTHING
 
 
-def test_letters_that_have_travelled_too_far_are_dropped_and_counted():
+def test_frames_at_the_hop_limit_are_dropped_and_counted():
     made = post(
         confirmation(10, hops=HOPS_MAX), InterestAckRequest(NodeId(10), NodeId(20), HOPS_MAX)
     )
@@ -179,7 +179,7 @@ def test_letters_that_have_travelled_too_far_are_dropped_and_counted():
     assert made.flush_due is None
 
 
-def test_a_frame_holds_a_bounded_number_of_letters():
+def test_number_of_acknowledgements_in_a_frame_is_bounded():
     letters = [confirmation(10, node) for node in range(ACKS_PER_FRAME_MAX + 1)]
     frames = [frame for _, frame in post(*letters).flush(by_tens, 10.5)[0]]
     assert frames == [InterestAcks(tuple(letters[:-1])), InterestAcks(tuple(letters[-1:]))]

@@ -39,12 +39,12 @@ def test_without_a_depth_every_filter_is_its_own_group(topic_filter):
         ("a", 1, "a/#"),
     ],
 )
-def test_a_depth_joins_filters_that_agree_in_their_first_levels(topic_filter, depth, group):
+def test_depth_joins_filters_that_agree_in_their_first_levels(topic_filter, depth, group):
     assert group_of(topic_filter, depth) == group
 
 
 @pytest.mark.parametrize(("depth", "group"), [(0, "a/b/c"), (1, "a/#"), (9, "a/b/c")])
-def test_a_share_is_in_the_group_of_what_it_shares(depth, group):
+def test_share_is_in_the_group_of_its_plain_filter(depth, group):
     assert group_of("$share/workers/a/b/c", depth) == group
 
 
@@ -57,7 +57,7 @@ depths = st.integers(0, 5)
 
 
 @given(filters, depths)
-def test_a_group_matches_all_that_its_filters_match_and_is_in_itself(topic_filter, depth):
+def test_group_covers_its_filters_and_is_its_own_group(topic_filter, depth):
     group = group_of(topic_filter, depth)
     assert covers(group, split_share(topic_filter)[1])
     assert group_of(group, depth) == group
@@ -66,26 +66,26 @@ def test_a_group_matches_all_that_its_filters_match_and_is_in_itself(topic_filte
 # ---------------------------------------------------------------- who wants which group
 
 
-def test_the_first_filter_of_a_group_touches_it():
+def test_first_filter_of_a_group_is_a_change():
     index = GroupIndex(1)
     assert index.apply_change(A, ["a/x", "a/y", "b"], []) == ["a/#", "b/#"]
     assert index.nodes_by_group == {"a/#": {A: 2}, "b/#": {A: 1}}
 
 
-def test_more_filters_of_a_group_do_not_touch_it():
+def test_further_filters_of_a_group_are_no_change():
     index = GroupIndex(1)
     index.apply_change(A, ["a/x"], [])
     assert index.apply_change(A, ["a/y"], []) == []
 
 
-def test_another_node_touches_the_group_again():
+def test_interest_of_another_node_is_a_change():
     index = GroupIndex(0)
     index.apply_change(A, ["a"], [])
     assert index.apply_change(B, ["a"], []) == ["a"]
     assert index.nodes_by_group == {"a": {A: 1, B: 1}}
 
 
-def test_the_last_filter_that_goes_touches_the_group():
+def test_removal_of_the_last_filter_is_a_change():
     index = GroupIndex(1)
     index.apply_change(A, ["a/x", "a/y"], [])
     index.apply_change(B, ["a/x"], [])
@@ -94,27 +94,27 @@ def test_the_last_filter_that_goes_touches_the_group():
     assert index.nodes_by_group == {"a/#": {B: 1}}
 
 
-def test_a_group_that_nobody_wants_is_forgotten():
+def test_group_without_interest_is_forgotten():
     index = GroupIndex(0)
     index.apply_change(A, ["a"], [])
     assert index.apply_change(A, [], ["a"]) == ["a"]
     assert index.nodes_by_group == {}
 
 
-def test_a_filter_that_replaces_another_of_its_group_does_not_touch_it():
+def test_replacing_a_filter_within_a_group_is_no_change():
     index = GroupIndex(1)
     index.apply_change(A, ["a/x"], [])
     assert index.apply_change(A, ["a/y"], ["a/x"]) == []
 
 
-def test_a_plain_and_a_shared_filter_want_the_same_group():
+def test_plain_and_shared_filter_belong_to_the_same_group():
     index = GroupIndex(0)
     index.apply_change(A, ["a", "$share/g/a"], [])
     assert index.apply_change(A, [], ["a"]) == []
     assert index.is_interested("a", A)
 
 
-def test_only_who_wants_a_group_is_said_to():
+def test_only_interested_nodes_are_reported():
     index = GroupIndex(0)
     index.apply_change(A, ["a"], [])
     asked = [("a", A), ("a", B), ("b", A)]
@@ -126,7 +126,7 @@ wishes = st.frozensets(st.sampled_from(["a", "a/x", "a/+", "$share/g/a", "b/x", 
 
 @settings(max_examples=60)
 @given(depths, st.lists(st.tuples(st.sampled_from([A, B]), wishes), max_size=8))
-def test_the_index_is_a_recount_of_all_filters(depth, story):
+def test_index_is_a_recount_of_all_filters(depth, story):
     index = GroupIndex(depth)
     wanted: dict[NodeId, frozenset[str]] = {A: frozenset(), B: frozenset()}
     for node, wish in story:
@@ -142,7 +142,7 @@ def test_the_index_is_a_recount_of_all_filters(depth, story):
         assert all(index.nodes_by_group.values())
 
 
-def test_a_group_is_never_longer_than_a_filter_may_be():
+def test_group_is_never_longer_than_a_filter_may_be():
     longest = "a" * FILTER_BYTES_MAX
     assert group_of(longest, 1) == longest
     deepest = "/".join("a" for _ in range(FILTER_LEVELS_MAX))

@@ -21,47 +21,47 @@ def local(*filters: str, settings: ProtocolSettings = SETTINGS) -> LocalInterest
     return interest
 
 
-def test_nobody_wants_anything_at_first():
+def test_new_interest_is_empty():
     interest = LocalInterest(SETTINGS)
     assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
     assert interest.next_deadline(installed=True) is None
 
 
-def test_a_filter_is_announced_at_once_and_once():
+def test_filter_is_announced_at_once_and_once():
     interest = LocalInterest(SETTINGS)
     assert interest.apply_change(["a/b", "$share/g/c"], [], now=0.0) == 0
     assert interest.pop_due_changes(installed=False, now=0.0) == (["a/b", "$share/g/c"], [])
     assert interest.pop_due_changes(installed=False, now=0.0) == ([], [])
 
 
-def test_a_filter_that_is_wanted_already_is_not_announced_again():
+def test_known_filter_is_not_announced_again():
     interest = local("a")
     interest.apply_change(["a"], [], now=0.0)
     assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
 
 
 @pytest.mark.parametrize("topic_filter", ["$SYS/#", "$share/g/$SYS/x"])
-def test_what_belongs_to_one_broker_is_never_announced(topic_filter):
+def test_dollar_filters_are_never_announced(topic_filter):
     interest = local(topic_filter)
     assert (interest.filters, len(interest.plain_filters)) == ({}, 0)
     interest.apply_change([], [topic_filter], now=0.0)
     assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
 
 
-def test_a_covered_filter_is_not_announced():
+def test_covered_filter_is_not_announced():
     interest = local("a/#")
     interest.apply_change(["a/b"], [], now=0.0)
     assert interest.pop_due_changes(installed=True, now=0.0) == ([], [])
     assert list(interest.filters) == ["a/#", "a/b"]
 
 
-def test_a_share_is_announced_whatever_covers_it():
+def test_share_is_announced_whatever_covers_it():
     interest = local("#")
     interest.apply_change(["$share/g/a"], [], now=0.0)
     assert interest.pop_due_changes(installed=True, now=0.0) == (["$share/g/a"], [])
 
 
-def test_what_goes_before_it_was_announced_is_never_announced():
+def test_filter_removed_before_its_announcement_is_never_announced():
     interest = LocalInterest(SETTINGS)
     interest.apply_change(["a"], [], now=0.0)
     interest.apply_change([], ["a"], now=0.0)
@@ -71,7 +71,7 @@ def test_what_goes_before_it_was_announced_is_never_announced():
 # ---------------------------------------------------------------- local: withdrawing
 
 
-def test_a_filter_is_withdrawn_after_a_linger():
+def test_filter_is_withdrawn_after_a_linger():
     interest = local("a")
     interest.apply_change([], ["a"], now=1.0)
     assert interest.next_deadline(installed=True) == 1.5
@@ -80,7 +80,7 @@ def test_a_filter_is_withdrawn_after_a_linger():
     assert interest.next_deadline(installed=True) is None
 
 
-def test_the_next_deadline_is_that_of_the_oldest_withdrawal():
+def test_next_deadline_is_that_of_the_oldest_withdrawal():
     interest = local("a", "b")
     interest.apply_change([], ["a"], now=1.0)
     interest.apply_change([], ["b"], now=2.0)
@@ -88,14 +88,14 @@ def test_the_next_deadline_is_that_of_the_oldest_withdrawal():
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_share_without_a_consumer_is_withdrawn_at_once(installed):
+def test_share_without_a_consumer_is_withdrawn_at_once(installed):
     interest = local("$share/g/a")
     interest.apply_change([], ["$share/g/a"], now=1.0)
     assert interest.next_deadline(installed) == 1.0
     assert interest.pop_due_changes(installed, now=1.0) == ([], ["$share/g/a"])
 
 
-def test_a_filter_that_comes_back_in_time_is_not_touched():
+def test_filter_subscribed_again_within_the_linger_is_not_withdrawn():
     interest = local("a")
     interest.apply_change([], ["a"], now=0.0)
     interest.apply_change(["a"], [], now=0.4)
@@ -109,13 +109,13 @@ def test_nothing_is_withdrawn_before_all_is_installed():
     assert interest.pop_due_changes(installed=False, now=10.9) == ([], [])
 
 
-def test_patience_with_the_installation_ends():
+def test_withdrawal_does_not_wait_for_installation_for_ever():
     interest = local("a")
     interest.apply_change([], ["a"], now=1.0)
     assert interest.pop_due_changes(installed=False, now=11.0) == ([], ["a"])
 
 
-def test_patience_is_never_shorter_than_the_linger():
+def test_maximum_delay_is_never_shorter_than_the_linger():
     interest = local("a", settings=replace(SETTINGS, withdraw_delay_max=0.0))
     interest.apply_change([], ["a"], now=1.0)
     assert interest.next_deadline(installed=False) == 1.5
@@ -129,33 +129,33 @@ def test_nothing_is_withdrawn_together_with_an_announcement():
     assert interest.pop_due_changes(installed=True, now=9.0) == ([], ["a"])
 
 
-def test_a_wider_filter_takes_the_place_of_narrower_ones():
+def test_wider_filter_replaces_narrower_ones():
     interest = local("a/b", "a/c", "b")
     interest.apply_change(["a/#"], [], now=0.0)
     assert interest.pop_due_changes(installed=True, now=0.0) == (["a/#"], [])
     assert interest.pop_due_changes(installed=True, now=0.5) == ([], ["a/b", "a/c"])
 
 
-def test_what_a_filter_covered_is_announced_before_the_filter_goes():
+def test_covered_filters_are_announced_before_their_cover_is_withdrawn():
     interest = local("a/#", "a/b/c", "a/b/+", "a/d", "b")
     interest.apply_change([], ["a/#"], now=0.0)
     assert interest.pop_due_changes(installed=True, now=0.0) == (["a/b/+", "a/d"], [])
     assert interest.pop_due_changes(installed=True, now=0.5) == ([], ["a/#"])
 
 
-def test_what_another_filter_still_covers_stays_unannounced():
+def test_filter_covered_by_another_one_stays_unannounced():
     interest = local("+/b", "a/#", "a/b")
     interest.apply_change([], ["a/#"], now=0.0)
     assert interest.pop_due_changes(installed=True, now=0.5) == ([], ["a/#"])
 
 
-def test_a_covered_filter_goes_without_a_word():
+def test_removal_of_a_covered_filter_changes_nothing():
     interest = local("a/#", "a/b")
     interest.apply_change([], ["a/b"], now=0.0)
     assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
 
 
-def test_a_filter_that_nobody_wanted_can_go():
+def test_unknown_filter_can_be_removed():
     interest = local("a")
     interest.apply_change([], ["b"], now=0.0)
     assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
@@ -164,7 +164,7 @@ def test_a_filter_that_nobody_wanted_can_go():
 # ---------------------------------------------------------------- local: what is delivered, bounds
 
 
-def test_a_topic_is_wanted_as_long_as_any_filter_or_share_wants_it():
+def test_topic_is_delivered_while_any_filter_or_share_matches():
     interest = local("a", "$share/g/a", "$share/h/a")
     assert interest.plain_filters.match("a") == [3]
     interest.apply_change([], ["a", "$share/g/a"], now=0.0)
@@ -179,7 +179,7 @@ def test_filters_above_the_bound_are_refused_and_counted():
     assert interest.pop_due_changes(installed=True, now=0.0) == (["a", "b"], [])
 
 
-def test_when_more_would_be_announced_than_the_bound_the_oldest_do_not_linger():
+def test_oldest_withdrawals_do_not_linger_beyond_the_bound():
     interest = local("a", "b", "c", settings=replace(SETTINGS, filters_per_node_max=3))
     interest.apply_change([], ["b", "a"], now=0.0)
     interest.apply_change(["d"], [], now=0.1)
@@ -241,7 +241,7 @@ class World:
 
 @settings(max_examples=80)
 @given(st.lists(local_steps, max_size=25))
-def test_what_is_wanted_stays_covered_by_what_is_in_force_and_nothing_else_stays(steps):
+def test_subscribed_filters_stay_covered_by_filters_in_force(steps):
     world = World()
     wanted: set[str] = set()
     for step in steps:
@@ -256,7 +256,7 @@ def test_what_is_wanted_stays_covered_by_what_is_in_force_and_nothing_else_stays
     assert world.announced == world.in_force == set(remove_covered(wanted))
 
 
-def test_what_was_wanted_is_remembered_up_to_a_bound():
+def test_former_filters_are_remembered_up_to_a_bound():
     interest = LocalInterest(replace(SETTINGS, filters_per_node_max=2))
     assert interest.was_announced("anything")  # nobody said yet what clients want
     for name in ("a", "b", "c"):

@@ -14,13 +14,13 @@ A, B = NodeId(1), NodeId(2)
 # ---------------------------------------------------------------- remote: subscribing
 
 
-def test_the_first_that_wants_a_filter_makes_us_subscribe():
+def test_first_interested_node_causes_a_subscription():
     remote = RemoteInterest()
     assert remote.apply_change(A, ["a", "b"], [], (1, 1)) == (["a", "b"], [])
     assert remote.apply_change(B, ["b", "c"], [], (1, 1)) == (["c"], [])
 
 
-def test_the_last_that_wanted_a_filter_makes_us_unsubscribe():
+def test_last_interested_node_that_leaves_causes_an_unsubscription():
     remote = RemoteInterest()
     remote.apply_change(A, ["a", "b"], [], (1, 1))
     remote.apply_change(B, ["b"], [], (1, 1))
@@ -28,7 +28,7 @@ def test_the_last_that_wanted_a_filter_makes_us_unsubscribe():
     assert remote.apply_change(B, [], ["b"], (1, 2)) == ([], ["b"])
 
 
-def test_a_share_that_one_node_leaves_is_still_the_others():
+def test_share_stays_for_the_remaining_node():
     remote = RemoteInterest()
     remote.apply_change(A, ["$share/g/a"], [], (1, 1))
     remote.apply_change(B, ["$share/g/a"], [], (1, 1))
@@ -38,14 +38,14 @@ def test_a_share_that_one_node_leaves_is_still_the_others():
     assert not remote.nodes_by_share
 
 
-def test_a_share_is_subscribed_to_without_its_name_and_once():
+def test_share_is_subscribed_once_as_its_plain_filter():
     remote = RemoteInterest()
     assert remote.apply_change(A, ["$share/g/a", "$share/h/a", "a"], [], (1, 1)) == (["a"], [])
     assert remote.apply_change(A, [], ["a", "$share/g/a"], (1, 2)) == ([], [])
     assert remote.apply_change(A, [], ["$share/h/a"], (1, 3)) == ([], ["a"])
 
 
-def test_a_plain_filter_in_the_place_of_a_share_keeps_the_subscription():
+def test_plain_filter_that_replaces_a_share_keeps_the_subscription():
     remote = RemoteInterest()
     remote.apply_change(A, ["$share/g/a"], [], (1, 1))
     assert remote.apply_change(A, ["a"], ["$share/g/a"], (1, 2)) == ([], [])
@@ -54,7 +54,7 @@ def test_a_plain_filter_in_the_place_of_a_share_keeps_the_subscription():
 # ---------------------------------------------------------------- remote: in force
 
 
-def test_an_interest_is_in_force_when_its_last_filter_is_granted():
+def test_interest_is_in_force_when_its_last_filter_is_granted():
     remote = RemoteInterest()
     remote.apply_change(A, ["a", "b"], [], (1, 1))
     remote.mark_granted(["a"])
@@ -63,7 +63,7 @@ def test_an_interest_is_in_force_when_its_last_filter_is_granted():
     assert (remote.in_force, remote.drain_newly_in_force()) == ({A: (1, 1)}, [A])
 
 
-def test_what_was_granted_before_is_in_force_at_once():
+def test_interest_in_granted_filters_is_in_force_at_once():
     remote = RemoteInterest()
     remote.apply_change(A, ["a"], [], (1, 1))
     remote.mark_granted(["a"])
@@ -71,7 +71,7 @@ def test_what_was_granted_before_is_in_force_at_once():
     assert remote.in_force == {A: (1, 1), B: (3, 9)}
 
 
-def test_one_grant_settles_all_that_waited_for_it():
+def test_one_grant_brings_all_waiting_interest_into_force():
     remote = RemoteInterest()
     remote.apply_change(A, ["a"], [], (1, 1))
     remote.apply_change(B, ["a"], [], (1, 2))
@@ -79,7 +79,7 @@ def test_one_grant_settles_all_that_waited_for_it():
     assert (remote.in_force, remote.drain_newly_in_force()) == ({A: (1, 1), B: (1, 2)}, [A, B])
 
 
-def test_a_newer_interest_is_not_in_force_before_its_own_filters_are_granted():
+def test_newer_interest_is_not_in_force_before_its_own_filters_are_granted():
     remote = RemoteInterest()
     remote.apply_change(A, ["a"], [], (1, 1))
     remote.mark_granted(["a"])
@@ -89,7 +89,7 @@ def test_a_newer_interest_is_not_in_force_before_its_own_filters_are_granted():
     assert remote.in_force == {A: (1, 2)}
 
 
-def test_a_filter_that_goes_ungranted_is_waited_for_no_longer():
+def test_removed_ungranted_filter_is_not_waited_for():
     remote = RemoteInterest()
     remote.apply_change(A, ["a", "b"], [], (1, 1))
     remote.mark_granted(["a"])
@@ -97,7 +97,7 @@ def test_a_filter_that_goes_ungranted_is_waited_for_no_longer():
     assert remote.in_force == {A: (1, 2)}
 
 
-def test_what_was_unsubscribed_must_be_granted_anew():
+def test_unsubscribed_filter_must_be_granted_again():
     remote = RemoteInterest()
     remote.apply_change(A, ["a"], [], (1, 1))
     remote.mark_granted(["a"])
@@ -106,20 +106,20 @@ def test_what_was_unsubscribed_must_be_granted_anew():
     assert (remote.granted, remote.in_force) == ({}, {A: (1, 2)})
 
 
-def test_grants_that_nobody_waits_for_are_ignored():
+def test_unexpected_grants_are_ignored():
     remote = RemoteInterest()
     remote.apply_change(A, ["a", "b"], [], (1, 1))
     remote.mark_granted(["x", "a", "a"])
     assert (remote.granted, remote.in_force) == ({"a": None}, {})
 
 
-def test_what_has_settled_is_told_once():
+def test_interest_in_force_is_reported_once():
     remote = RemoteInterest()
     remote.apply_change(A, [], [], (1, 1))
     assert [remote.drain_newly_in_force(), remote.drain_newly_in_force()] == [[A], []]
 
 
-def test_a_forgotten_node_leaves_nothing_behind():
+def test_expired_node_leaves_no_state():
     remote = RemoteInterest()
     remote.apply_change(A, ["a", "b", "c"], [], (1, 1))
     remote.apply_change(B, ["b"], [], (1, 1))
@@ -129,7 +129,7 @@ def test_a_forgotten_node_leaves_nothing_behind():
     assert remote.drain_newly_in_force() == [B]
 
 
-def test_a_node_can_be_forgotten_that_never_came_into_force():
+def test_node_can_expire_before_its_interest_is_in_force():
     remote = RemoteInterest()
     remote.apply_change(A, ["a"], [], (1, 1))
     assert remote.expire_node(A, ["a"]) == ["a"]
@@ -194,14 +194,14 @@ class Recount:
 
 @settings(max_examples=80)
 @given(st.lists(remote_steps, max_size=25))
-def test_an_interest_is_in_force_exactly_when_all_of_it_is_granted(steps):
+def test_interest_is_in_force_exactly_when_all_of_it_is_granted(steps):
     recount = Recount()
     for name, *arguments in steps:
         getattr(recount, name)(*arguments)
         recount.check()
 
 
-def test_on_a_disk_interest_counts_when_it_is_remembered():
+def test_durable_interest_is_in_force_when_it_is_persisted():
     remote = RemoteInterest(durable=True)
     remote.apply_change(NodeId(1), ("a",), (), (1, 1))
     remote.mark_granted(["a"])
@@ -217,7 +217,7 @@ def test_on_a_disk_interest_counts_when_it_is_remembered():
     assert remote.receivers("a") == (1,)
 
 
-def test_who_is_remembered_last_has_the_newest_change():
+def test_last_persisted_node_has_the_newest_change():
     """Or a disk that has saved all would say that it has saved the older one."""
     remote = RemoteInterest(durable=True)
     remote.apply_change(NodeId(2), ("a",), (), (1, 1))
@@ -226,7 +226,7 @@ def test_who_is_remembered_last_has_the_newest_change():
     assert remote.drain_to_persist() == [(2, 1), (3, 2)]
 
 
-def test_who_wants_a_topic_is_right_whether_or_not_it_was_asked_in_between():
+def test_receivers_are_correct_whether_or_not_they_were_looked_up_before():
     remote = RemoteInterest()
     remote.apply_change(NodeId(1), ["a", "b"], [], (1, 1))
     remote.apply_change(NodeId(1), [], ["a"], (1, 2))

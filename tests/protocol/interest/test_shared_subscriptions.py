@@ -27,11 +27,11 @@ def turns(*here: str, reach: tuple[NodeId, ...] = (A, B, C)) -> ShareSelector:
         (TopicInterest((), {"g": (A, B), "h": (A,)}), ("h",), ((B,), 0)),
     ],
 )
-def test_each_share_is_served_once_where_that_can_be(audience, here, expected):
+def test_each_share_is_served_once_where_possible(audience, here, expected):
     assert turns(*here).choose_receivers(audience, is_guaranteed=True) == expected
 
 
-def test_who_is_away_is_chosen_only_if_all_are():
+def test_unreachable_node_is_chosen_only_if_all_are():
     audience = TopicInterest((), {"g": (A, B)})
     assert {
         turns(reach=(B,)).choose_receivers(audience, is_guaranteed=True)[0] for _ in range(3)
@@ -40,7 +40,7 @@ def test_who_is_away_is_chosen_only_if_all_are():
     assert {far.choose_receivers(audience, is_guaranteed=True)[0] for _ in range(3)} == {(A,), (B,)}
 
 
-def test_turns_of_too_many_shares_begin_anew(monkeypatch):
+def test_round_robin_restarts_beyond_the_bound(monkeypatch):
     monkeypatch.setattr(shared_subscriptions, "SHARES_MAX", 1)
     made = turns()
     chosen = [
@@ -51,6 +51,6 @@ def test_turns_of_too_many_shares_begin_anew(monkeypatch):
 
 
 @pytest.mark.parametrize(("kept", "chosen"), [(True, (A,)), (False, (A, B))])
-def test_who_is_away_serves_nobody_with_what_is_not_kept(kept, chosen):
+def test_unreachable_node_serves_no_share_at_qos_0(kept, chosen):
     audience = TopicInterest((A,), {"g": (A, B)})
     assert turns(reach=(B,)).choose_receivers(audience, kept) == (chosen, 0)

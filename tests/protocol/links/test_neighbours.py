@@ -81,7 +81,7 @@ def alone(settings: ProtocolSettings = SETTINGS) -> Neighbours:
 # ---------------------------------------------------------------- opening
 
 
-def test_a_new_link_starts_with_our_hello():
+def test_new_link_starts_with_our_hello():
     assert alone().open_link(LinkOpened(ONE, dialled=True), OURS, 0.0) == [Send(ONE, OURS)]
 
 
@@ -90,14 +90,14 @@ def test_on_a_datagram_link_the_hello_is_numbered():
     assert alone().open_link(event, OURS, 0.0) == [Send(ONE, SequencedFrame(1, OURS))]
 
 
-def test_a_hello_that_agrees_makes_a_neighbour():
+def test_hello_that_agrees_makes_a_neighbour():
     neighbours = alone()
     link = opened(neighbours)
     assert neighbours.receive_hello(link, hello(), OURS, 0.0) == [NeighbourUp(PEER, ONE)]
     assert (neighbours.by_node, link.peer) == ({PEER: link}, hello())
 
 
-def test_a_hello_that_disagrees_is_turned_away_with_the_reason():
+def test_disagreeing_hello_is_refused_with_the_reason():
     neighbours = alone()
     theirs = msgspec.structs.replace(hello(), federation="other")
     reason = f"federation 'other' of {PEER:016x} meets 'hansa' of {ME:016x}"
@@ -126,7 +126,7 @@ def test_two_nodes_disagree_about_version_federation_or_settings(change, reason)
     assert find_disagreement(ours, msgspec.structs.replace(theirs, **change)) == reason
 
 
-def test_who_keeps_talking_on_a_refused_link_does_not_keep_it():
+def test_frames_on_a_refused_link_do_not_keep_it_open():
     neighbours = alone()
     link = opened(neighbours)
     neighbours.refuse_link(link, "taken", 1.0)
@@ -140,7 +140,7 @@ def test_who_keeps_talking_on_a_refused_link_does_not_keep_it():
 # ---------------------------------------------------------------- two links to one neighbour
 
 
-def test_a_newer_link_of_the_same_dialler_replaces_the_old_one():
+def test_newer_link_of_the_same_dialler_replaces_the_old_one():
     neighbours = alone()
     greeted(neighbours, ONE)
     newer = opened(neighbours, TWO)
@@ -153,14 +153,14 @@ def test_a_newer_link_of_the_same_dialler_replaces_the_old_one():
 
 
 @pytest.mark.parametrize(("incarnation", "kept"), [(2, ONE), (4, TWO)])
-def test_a_newer_life_of_the_neighbour_decides(incarnation, kept):
+def test_link_of_the_newer_incarnation_is_kept(incarnation, kept):
     neighbours = alone()
     greeted(neighbours, ONE, dialled=True, theirs=hello(incarnation=3))
     greeted(neighbours, TWO, dialled=True, theirs=hello(incarnation=incarnation))
     assert neighbours.by_node[PEER].id == kept
 
 
-def test_a_link_that_is_not_kept_is_refused_with_the_reason():
+def test_link_that_is_not_kept_is_refused_with_the_reason():
     neighbours = alone()
     greeted(neighbours, ONE, dialled=True)
     reason = "another link to this node is in use"
@@ -197,19 +197,19 @@ def test_any_link_replaces_one_that_is_closed():
 # ---------------------------------------------------------------- closing
 
 
-def test_a_closed_link_loses_its_neighbour_at_once():
+def test_closed_link_loses_its_neighbour_at_once():
     neighbours = alone()
     assert neighbours.on_link_closed(greeted(neighbours), "reset") == [NeighbourDown(PEER, "reset")]
     assert (neighbours.links, neighbours.by_node) == ({}, {})
 
 
-def test_a_link_that_closes_while_greeting_loses_nobody():
+def test_link_closed_during_the_handshake_loses_no_neighbour():
     neighbours = alone(replace(SETTINGS, trust_close=False))
     assert neighbours.on_link_closed(opened(neighbours), "reset") == []
     assert neighbours.links == {}
 
 
-def test_without_trust_in_closing_silence_decides():
+def test_without_trust_close_silence_decides():
     neighbours = alone(replace(SETTINGS, trust_close=False))
     link = greeted(neighbours)
     assert neighbours.on_link_closed(link, "reset") == []
@@ -227,7 +227,7 @@ def test_dropping_a_replaced_link_does_not_lose_the_neighbour():
 # ---------------------------------------------------------------- frames
 
 
-def test_on_a_stream_frames_go_and_come_as_they_are():
+def test_frames_on_a_stream_are_unchanged():
     neighbours = alone()
     link = opened(neighbours)
     assert neighbours.send(link, Fetch(()), 0.0) == [Send(ONE, Fetch(()))]
@@ -236,7 +236,7 @@ def test_on_a_stream_frames_go_and_come_as_they_are():
 
 
 @pytest.mark.parametrize("frame", [SequencedFrame(1, Fetch(())), FrameAck(1)])
-def test_a_stream_has_no_use_for_numbers(frame):
+def test_sequenced_frame_on_a_stream_is_ignored(frame):
     neighbours = alone()
     ignored = [Ignored("sequenced frame on a stream link")]
     assert neighbours.unwrap_frame(opened(neighbours), frame, 0.0) == ([], ignored)
@@ -252,7 +252,7 @@ def test_on_datagrams_frames_are_numbered_acknowledged_and_put_in_order():
     assert both == ([Goodbye("a"), Goodbye("b")], [Send(ONE, FrameAck(3))])
 
 
-def test_on_datagrams_an_acknowledgement_ends_the_waiting():
+def test_acknowledgement_on_datagrams_ends_retransmission():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
     assert neighbours.unwrap_frame(link, FrameAck(2), 0.1) == ([], [])
@@ -260,7 +260,7 @@ def test_on_datagrams_an_acknowledgement_ends_the_waiting():
     assert link.channel.pending_count == 0
 
 
-def test_on_datagrams_what_is_missed_is_sent_again():
+def test_missing_frames_on_datagrams_are_retransmitted():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
     again = neighbours.unwrap_frame(link, FrameAck(1, missing=(1,)), RETRY_MIN)
@@ -282,7 +282,7 @@ def beat(number: int, echo: int = 0, held_us: int = 0, digest: int = 9) -> Heart
     return Heartbeat(number, echo, held_us, digest)
 
 
-def test_a_heartbeat_says_how_long_the_last_one_was_held():
+def test_heartbeat_says_how_long_the_last_one_was_held():
     neighbours = alone()
     link = greeted(neighbours)
     first = neighbours.make_heartbeat(link, 9, 1.0)
@@ -302,7 +302,7 @@ def test_only_the_very_first_heartbeat_is_answered_at_once():
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_a_heartbeat_that_comes_late_or_twice_is_not_echoed(number):
+def test_heartbeat_that_comes_late_or_twice_is_not_echoed(number):
     neighbours = alone()
     link = greeted(neighbours)
     neighbours.receive_heartbeat(link, beat(5), 9, now=1.0)
@@ -317,7 +317,7 @@ def measure(neighbours: Neighbours, link: NeighbourLink, *rtts: float) -> None:
         neighbours.receive_heartbeat(link, beat(number, echo=number), 9, now=number + rtt)
 
 
-def test_the_round_trip_is_the_time_until_the_echo_less_the_time_it_was_held():
+def test_round_trip_is_the_time_until_the_echo_less_the_time_it_was_held():
     neighbours = alone()
     link = greeted(neighbours)
     neighbours.make_heartbeat(link, 9, now=1.0)
@@ -325,7 +325,7 @@ def test_the_round_trip_is_the_time_until_the_echo_less_the_time_it_was_held():
     assert link.rtt == 0.5
 
 
-def test_a_round_trip_is_never_negative():
+def test_round_trip_is_never_negative():
     neighbours = alone()
     link = greeted(neighbours)
     neighbours.make_heartbeat(link, 9, now=1.0)
@@ -334,7 +334,7 @@ def test_a_round_trip_is_never_negative():
 
 
 @pytest.mark.parametrize("echo", [0, 1, 99])
-def test_an_echo_of_nothing_or_heard_before_measures_nothing(echo):
+def test_unknown_or_repeated_echo_measures_nothing(echo):
     neighbours = alone()
     link = greeted(neighbours)
     measure(neighbours, link, 0.5)
@@ -342,7 +342,7 @@ def test_an_echo_of_nothing_or_heard_before_measures_nothing(echo):
     assert link.rtt == 0.5
 
 
-def test_the_shortest_of_the_newest_round_trips_counts():
+def test_shortest_of_the_newest_round_trips_counts():
     neighbours = alone()
     link = greeted(neighbours)
     measure(neighbours, link, 0.5, 0.25, *[0.5] * (RTT_SAMPLES - 1))
@@ -359,7 +359,7 @@ def test_old_heartbeats_are_forgotten():
     assert list(link.heartbeat_sent_at) == list(range(4, HEARTBEATS_REMEMBERED + 4))
 
 
-def test_digests_that_differ_are_counted_in_a_row():
+def test_consecutive_different_digests_are_counted():
     neighbours = alone()
     link = greeted(neighbours)
     counts = []
@@ -372,7 +372,7 @@ def test_digests_that_differ_are_counted_in_a_row():
 # ---------------------------------------------------------------- the length of a link
 
 
-def test_a_round_trip_is_reported_when_it_is_first_known():
+def test_round_trip_is_reported_when_it_is_first_known():
     neighbours = alone()
     link = greeted(neighbours)
     assert not neighbours.update_reported_rtt(link)
@@ -391,7 +391,7 @@ def test_a_round_trip_is_reported_when_it_is_first_known():
         (0.082, True),
     ],
 )
-def test_the_report_follows_when_it_is_well_off(rtt, follows):
+def test_reported_round_trip_follows_large_changes(rtt, follows):
     neighbours = alone()
     link = greeted(neighbours)
     link.reported_rtt, link.rtt = 0.04, rtt
@@ -409,7 +409,7 @@ def test_the_report_follows_when_it_is_well_off(rtt, follows):
         (Metric.RTT, 0.0, 1),
     ],
 )
-def test_a_link_is_one_hop_long_or_as_long_as_its_round_trip(metric, reported, cost):
+def test_link_is_one_hop_long_or_as_long_as_its_round_trip(metric, reported, cost):
     neighbours = alone(replace(SETTINGS, metric=metric))
     link = greeted(neighbours)
     link.reported_rtt = reported
@@ -444,7 +444,7 @@ def test_heartbeats_stop_with_the_last_link_and_start_with_the_next():
     assert neighbours.next_deadline() == 8.0
 
 
-def test_a_second_link_does_not_put_off_the_heartbeat():
+def test_second_link_does_not_delay_the_heartbeat():
     neighbours = alone()
     greeted(neighbours, ONE, now=0.0)
     opened(neighbours, TWO, now=0.5)
@@ -452,7 +452,7 @@ def test_a_second_link_does_not_put_off_the_heartbeat():
 
 
 @pytest.mark.parametrize("start", [0.0, 0.1, 0.7])
-def test_a_link_is_lost_after_the_limit_of_silence(start):
+def test_link_is_lost_after_the_limit_of_silence(start):
     neighbours = alone(replace(SETTINGS, heartbeat_interval=1.0, heartbeat_limit=2.1))
     silent = greeted(neighbours, ONE, now=start)
     alive = greeted(neighbours, TWO, theirs=hello(NodeId(8)), now=start)
@@ -465,7 +465,7 @@ def test_a_link_is_lost_after_the_limit_of_silence(start):
     assert neighbours.next_deadline() == start + 3.0
 
 
-def test_a_link_that_never_says_hello_is_lost_too():
+def test_link_that_never_says_hello_is_lost_too():
     neighbours = alone()
     link = opened(neighbours)
     for now in (1.0, 2.0):
@@ -473,21 +473,21 @@ def test_a_link_that_never_says_hello_is_lost_too():
     assert neighbours.handle_timer(9, 3.0) == ([], [link])
 
 
-def test_a_node_that_was_suspended_itself_blames_nobody():
+def test_suspended_node_keeps_its_neighbours():
     neighbours = alone()
     link = greeted(neighbours)
     assert neighbours.handle_timer(9, 60.0) == ([Send(ONE, beat(1))], [])
     assert (link.last_received_at, neighbours.next_deadline()) == (60.0, 61.0)
 
 
-def test_a_node_that_is_only_late_does_blame():
+def test_slightly_late_node_still_detects_silence():
     neighbours = alone()
     link = greeted(neighbours)
     neighbours.handle_timer(9, 1.0)
     assert neighbours.handle_timer(9, 3.0)[1] == [link]
 
 
-def test_on_datagrams_what_is_unacknowledged_is_sent_again():
+def test_unacknowledged_frames_on_datagrams_are_retransmitted():
     neighbours = alone()
     opened(neighbours, ordered=False)
     assert neighbours.next_deadline() == 4 * RETRY_MIN
@@ -501,14 +501,14 @@ def test_on_datagrams_heartbeats_and_repairs_can_be_due_together():
     assert neighbours.handle_timer(9, 1.0) == (expected, [])
 
 
-def test_on_datagrams_nothing_is_due_while_nothing_waits():
+def test_nothing_is_due_on_datagrams_without_unacknowledged_frames():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
     neighbours.unwrap_frame(link, FrameAck(2), 0.1)
     assert neighbours.next_deadline() == 1.0
 
 
-def test_a_datagram_link_that_is_stuck_is_lost():
+def test_datagram_link_that_is_stuck_is_lost():
     neighbours = alone()
     link = opened(neighbours, ordered=False)
     neighbours.send(link, Fetch(()), 0.0)
@@ -520,7 +520,7 @@ def test_a_datagram_link_that_is_stuck_is_lost():
 # ---------------------------------------------------------------- how many
 
 
-def test_neighbours_that_dial_leave_places_for_those_that_are_dialled():
+def test_incoming_links_leave_places_for_dialled_ones():
     neighbours = alone()
     inbound = NEIGHBOURS_MAX - DIALLED_RESERVE
     for number in range(NEIGHBOURS_MAX):

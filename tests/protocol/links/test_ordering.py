@@ -30,33 +30,33 @@ def test_frames_are_numbered_from_one():
     assert sent(OrderedChannel(8), 3) == [numbered(1), numbered(2), numbered(3)]
 
 
-def test_a_new_channel_has_nothing_to_do():
+def test_new_channel_has_nothing_to_do():
     channel = OrderedChannel(8)
     assert (channel.pending_count, channel.has_overflowed) == (0, False)
     assert (channel.next_deadline(), channel.handle_timer(9.0)) == (None, [])
 
 
-def test_the_oldest_of_what_stays_unacknowledged_are_sent_again():
+def test_oldest_unacknowledged_frames_are_retransmitted():
     channel = OrderedChannel(64)
     frames = sent(channel, RETRANSMIT_MAX + 1, now=1.0)
     assert channel.next_deadline() == 1.0 + FIRST_RETRY
     assert channel.handle_timer(1.0 + FIRST_RETRY) == frames[:RETRANSMIT_MAX]
 
 
-def test_nothing_is_sent_again_before_its_time():
+def test_nothing_is_retransmitted_before_the_timeout():
     channel = OrderedChannel(8)
     sent(channel, 1, now=1.0)
     assert channel.handle_timer(1.0 + FIRST_RETRY - 0.001) == []
 
 
-def test_a_later_frame_does_not_put_off_the_first():
+def test_later_frame_does_not_delay_the_timeout_of_the_first():
     channel = OrderedChannel(8)
     sent(channel, 1, now=1.0)
     sent(channel, 1, now=1.1)
     assert channel.next_deadline() == 1.0 + FIRST_RETRY
 
 
-def test_retries_slow_down_to_a_bound():
+def test_retransmission_interval_grows_to_a_bound():
     channel = OrderedChannel(8)
     sent(channel, 1)
     waits, now = [], 0.0
@@ -69,7 +69,7 @@ def test_retries_slow_down_to_a_bound():
     assert waits == [0.2, 0.4, 0.8, 1.6, RETRY_MAX, RETRY_MAX]
 
 
-def test_an_acknowledgement_ends_the_waiting():
+def test_acknowledgement_ends_retransmission():
     channel = OrderedChannel(8)
     sent(channel, 3)
     assert channel.receive_ack(FrameAck(4), rtt=None, now=0.1) == []
@@ -80,7 +80,7 @@ def test_an_acknowledgement_ends_the_waiting():
     )
 
 
-def test_what_an_acknowledgement_leaves_is_sent_again():
+def test_frames_above_an_acknowledgement_are_retransmitted():
     channel = OrderedChannel(8)
     frames = sent(channel, 3)
     channel.receive_ack(FrameAck(3), rtt=None, now=0.1)
@@ -88,7 +88,7 @@ def test_what_an_acknowledgement_leaves_is_sent_again():
     assert channel.handle_timer(0.1 + FIRST_RETRY) == frames[2:]
 
 
-def test_an_old_acknowledgement_changes_nothing():
+def test_old_acknowledgement_changes_nothing():
     channel = OrderedChannel(8)
     sent(channel, 3)
     channel.receive_ack(FrameAck(2), rtt=None, now=0.1)
@@ -96,7 +96,7 @@ def test_an_old_acknowledgement_changes_nothing():
     assert (channel.pending_count, channel.next_deadline()) == (2, 0.1 + FIRST_RETRY)
 
 
-def test_retries_follow_the_round_trip_within_bounds():
+def test_timeout_follows_the_round_trip_within_bounds():
     waits = []
     for rtt in (None, 0.0, 0.001, 0.1, 30.0):
         channel = OrderedChannel(8)
@@ -106,7 +106,7 @@ def test_retries_follow_the_round_trip_within_bounds():
     assert waits == [FIRST_RETRY, RETRY_MIN, RETRY_MIN, 0.4, RETRY_MAX]
 
 
-def test_progress_ends_the_slowing_down():
+def test_progress_resets_the_interval():
     channel = OrderedChannel(8)
     sent(channel, 2)
     channel.handle_timer(0.2)
@@ -115,21 +115,21 @@ def test_progress_ends_the_slowing_down():
     assert channel.next_deadline() == 1.4
 
 
-def test_what_the_other_side_misses_is_sent_again_at_once():
+def test_frames_reported_missing_are_retransmitted_at_once():
     channel = OrderedChannel(8)
     frames = sent(channel, 5)
     again = channel.receive_ack(FrameAck(2, missing=(2, 4, 2, 9)), rtt=0.1, now=0.1)
     assert again == [frames[1], frames[3]]
 
 
-def test_what_may_still_be_on_its_way_is_not_sent_again():
+def test_frames_that_may_be_in_flight_are_not_retransmitted():
     channel = OrderedChannel(8)
     sent(channel, 2, now=0.0)
     assert channel.receive_ack(FrameAck(1, missing=(1,)), rtt=0.1, now=0.09) == []
     assert channel.receive_ack(FrameAck(1, missing=(1,)), rtt=None, now=0.04) == []
 
 
-def test_what_was_sent_again_may_be_on_its_way_too():
+def test_retransmitted_frames_may_be_in_flight_too():
     channel = OrderedChannel(8)
     frames = sent(channel, 2)
     misses = FrameAck(1, missing=(1,))
@@ -137,14 +137,14 @@ def test_what_was_sent_again_may_be_on_its_way_too():
     assert times == [frames[:1], [], frames[:1]]
 
 
-def test_a_copy_sent_when_due_counts_as_on_its_way():
+def test_frame_retransmitted_by_timeout_counts_as_in_flight():
     channel = OrderedChannel(8)
     frames = sent(channel, 2)
     assert channel.handle_timer(0.2) == frames
     assert channel.receive_ack(FrameAck(1, missing=(1,)), rtt=0.1, now=0.25) == []
 
 
-def test_a_channel_overflows_when_too_much_waits():
+def test_channel_overflows_with_too_many_unacknowledged_frames():
     channel = OrderedChannel(2)
     sent(channel, 2)
     assert not channel.has_overflowed
@@ -155,12 +155,12 @@ def test_a_channel_overflows_when_too_much_waits():
 # ---------------------------------------------------------------- receiving
 
 
-def test_a_frame_in_its_turn_is_taken_and_acknowledged():
+def test_frame_in_order_is_accepted_and_acknowledged():
     channel = OrderedChannel(8)
     assert channel.receive_frame(numbered(1)) == ([Goodbye("frame 1")], FrameAck(2))
 
 
-def test_an_early_frame_waits_for_its_turn():
+def test_out_of_order_frame_waits():
     channel = OrderedChannel(8)
     assert channel.receive_frame(numbered(2)) == ([], FrameAck(1, missing=(1,)))
     assert channel.pending_count == 1
@@ -169,7 +169,7 @@ def test_an_early_frame_waits_for_its_turn():
     assert channel.pending_count == 0
 
 
-def test_an_acknowledgement_names_what_is_missing_below_early_frames():
+def test_acknowledgement_names_what_is_missing_below_early_frames():
     channel = OrderedChannel(8)
     channel.receive_frame(numbered(3))
     assert channel.receive_frame(numbered(6)) == ([], FrameAck(1, missing=(1, 2, 4, 5)))
@@ -179,25 +179,25 @@ def test_an_acknowledgement_names_what_is_missing_below_early_frames():
     )
 
 
-def test_an_acknowledgement_names_only_the_next_of_many_missing():
+def test_acknowledgement_names_only_the_next_of_many_missing():
     channel = OrderedChannel(1_000)
     missing = tuple(range(1, 1 + MISSING_SPAN))
     assert channel.receive_frame(numbered(900)) == ([], FrameAck(1, missing))
 
 
-def test_a_copy_is_acknowledged_again_and_not_taken():
+def test_duplicate_is_acknowledged_again_and_not_accepted():
     channel = OrderedChannel(8)
     channel.receive_frame(numbered(1))
     assert channel.receive_frame(numbered(1)) == ([], FrameAck(2))
 
 
-def test_a_frame_too_far_ahead_is_not_kept():
+def test_frame_too_far_ahead_is_not_kept():
     channel = OrderedChannel(2)
     assert channel.receive_frame(numbered(3)) == ([], FrameAck(1))
     assert channel.pending_count == 0
 
 
-def test_the_frame_whose_turn_it_is_always_fits():
+def test_next_expected_frame_always_fits():
     channel = OrderedChannel(2)
     for early in (4, 3, 2):
         channel.receive_frame(numbered(early))

@@ -79,7 +79,7 @@ def told(database: Database) -> dict[LinkId, tuple[Record, ...]]:
 # ---------------------------------------------------------------- reading
 
 
-def test_an_empty_database_knows_nothing():
+def test_empty_database_knows_nothing():
     database = Database()
     assert (database.stamp(RecordKind.NODE, A), database.names(RecordKind.CLAIMS, A)) == (
         (0, 0),
@@ -89,7 +89,7 @@ def test_an_empty_database_knows_nothing():
     assert (database.summary(), database.drain_updates(LINKS)) == (Summary(()), [])
 
 
-def test_a_row_can_be_had_whole():
+def test_whole_row_is_returned():
     database = holding(node_record(3), delta(1, ("a", "b")), ClaimsRecord(A, 1, 1, 0, ("g",)))
     rows = [(kind, A) for kind in RecordKind]
     assert [database.row_records(row) for row in rows] == [
@@ -99,7 +99,7 @@ def test_a_row_can_be_had_whole():
     ]
 
 
-def test_a_large_set_is_had_in_parts():
+def test_large_set_is_returned_in_parts():
     database = holding(whole(*LONG, version=7))
     assert database.row_records((RecordKind.INTEREST, A)) == [
         InterestRecord(A, 1, 7, 7, names, (), part, 3)
@@ -107,12 +107,12 @@ def test_a_large_set_is_had_in_parts():
     ]
 
 
-def test_an_empty_set_is_a_row_too():
+def test_empty_set_is_a_row_too():
     database = holding(delta(1, ("a",)), delta(2, removed=("a",)))
     assert database.row_records((RecordKind.INTEREST, A)) == [whole(version=2)]
 
 
-def test_the_summary_lists_all_stamps():
+def test_summary_lists_all_stamps():
     database = holding(node_record(3), whole("a", version=2, incarnation=4))
     assert database.summary() == Summary(
         ((RecordKind.NODE, A, 1, 3), (RecordKind.INTEREST, A, 4, 2))
@@ -138,7 +138,7 @@ def test_the_summary_lists_all_stamps():
         ),
     ],
 )
-def test_what_a_neighbour_lacks_is_found_by_its_summary(rows, missing):
+def test_missing_rows_of_a_neighbour_are_found_by_its_summary(rows, missing):
     database = holding(node_record(3), whole("a", version=2))
     found = database.missing_from(Summary(rows))
     assert [record for row in found for record in row] == missing
@@ -154,7 +154,7 @@ def test_what_a_neighbour_lacks_is_found_by_its_summary(rows, missing):
         ((RecordKind.INTEREST, A, 0, 0), True),
     ],
 )
-def test_what_is_lacking_here_shows_in_a_neighbours_summary(row, lacks):
+def test_newer_rows_of_a_neighbour_are_found_by_its_summary(row, lacks):
     assert holding(node_record(3)).is_behind(Summary((row,))) == lacks
 
 
@@ -162,21 +162,21 @@ def test_what_is_lacking_here_shows_in_a_neighbours_summary(row, lacks):
 
 
 @pytest.mark.parametrize("newer", [node_record(3), node_record(1, incarnation=2)])
-def test_a_newer_record_replaces_an_older_one(newer):
+def test_newer_record_replaces_an_older_one(newer):
     database = holding(node_record(2))
     assert database.merge(newer, None) == RecordChange(newer)
     assert database.nodes == {A: newer}
 
 
 @pytest.mark.parametrize("older", [node_record(2), node_record(1), node_record(9, incarnation=0)])
-def test_an_older_record_or_a_copy_changes_nothing(older):
+def test_older_record_or_a_copy_changes_nothing(older):
     database = holding(node_record(2))
     digest = database.digest
     assert database.merge(older, None) is None
     assert (database.nodes, database.digest) == ({A: node_record(2)}, digest)
 
 
-def test_of_two_copies_with_one_stamp_everybody_keeps_the_one_that_started_first():
+def test_of_two_copies_with_one_stamp_the_one_that_started_first_is_kept():
     copies = [node_record(2, born=0), node_record(2, born=1)]
     one, other = holding(*copies), holding(*reversed(copies))
     assert one.nodes == other.nodes == {A: copies[0]}
@@ -186,21 +186,21 @@ def test_of_two_copies_with_one_stamp_everybody_keeps_the_one_that_started_first
 # ---------------------------------------------------------------- sets
 
 
-def test_a_whole_set_takes_the_place_of_another():
+def test_whole_set_replaces_another():
     database = holding(whole("a", "b"))
     change = SetChange(RecordKind.INTEREST, A, (1, 2), added=("c",), removed=("a",))
     assert database.merge(whole("b", "c", version=2), None) == change
     assert (interest(database), database.stamp(RecordKind.INTEREST, A)) == (["b", "c"], (1, 2))
 
 
-def test_a_change_that_fits_is_applied():
+def test_change_that_fits_is_applied():
     database = holding(whole("a", "b", version=4))
     change = SetChange(RecordKind.INTEREST, A, (1, 5), added=("c",), removed=("a",))
     assert database.merge(delta(5, ("c",), ("a",)), None) == change
     assert interest(database) == ["b", "c"]
 
 
-def test_a_change_reports_only_what_it_changes():
+def test_change_reports_only_what_it_changes():
     database = holding(whole("a", "b", version=4))
     change = SetChange(RecordKind.INTEREST, A, (1, 5), added=(), removed=())
     assert database.merge(delta(5, ("a",), ("x",)), None) == change
@@ -215,24 +215,24 @@ def test_a_change_reports_only_what_it_changes():
         InterestRecord(A, 1, 5, 0, ("c",)),
     ],
 )
-def test_a_change_that_does_not_fit_changes_nothing(unfit):
+def test_change_that_does_not_fit_changes_nothing(unfit):
     database = holding(whole("a", version=4))
     digest = database.digest
     assert database.merge(unfit, None) == FetchRequired((RecordKind.INTEREST, A))
     assert (interest(database), database.digest, told(database)) == (["a"], digest, {})
 
 
-def test_a_change_of_a_set_that_is_not_here_does_not_fit():
+def test_change_of_a_set_that_is_not_here_does_not_fit():
     assert Database().merge(delta(2, ("a",)), None) == FetchRequired((RecordKind.INTEREST, A))
 
 
-def test_the_first_change_of_a_life_needs_nothing_before_it():
+def test_first_change_of_an_incarnation_needs_no_base():
     database = holding(whole("a", "b", version=4))
     change = SetChange(RecordKind.INTEREST, A, (2, 1), added=("c",), removed=("a",))
     assert database.merge(delta(1, ("b", "c"), incarnation=2), None) == change
 
 
-def test_a_late_change_is_not_applied_twice():
+def test_late_change_is_not_applied_twice():
     database = holding(delta(1, ("a",)), delta(2, removed=("a",)))
     assert database.merge(delta(1, ("a",)), None) is None
     assert interest(database) == []
@@ -247,7 +247,7 @@ def test_interest_and_claims_are_different_rows():
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 1, 2, 0)])
-def test_a_set_in_parts_counts_when_all_are_here(order):
+def test_set_in_parts_counts_when_complete(order):
     database = holding(whole("b"))
     pieces = parts("a", "b", "c", version=2)
     *before, last = order
@@ -258,7 +258,7 @@ def test_a_set_in_parts_counts_when_all_are_here(order):
     assert interest(database) == ["a", "b", "c"]
 
 
-def test_parts_of_another_version_start_anew():
+def test_parts_of_another_version_replace_earlier_ones():
     database = Database()
     database.merge(parts("a", "b")[0], None)
     assert database.merge(parts("x", "y", version=2)[1], None) is None
@@ -266,7 +266,7 @@ def test_parts_of_another_version_start_anew():
     assert database.merge(parts("x", "y", version=2)[0], None) == change
 
 
-def test_a_set_in_parts_is_passed_on_when_all_are_here():
+def test_set_in_parts_is_flooded_when_complete():
     database = Database()
     first, second = parts("a", "b")
     database.merge(first, LEFT)
@@ -275,7 +275,7 @@ def test_a_set_in_parts_is_passed_on_when_all_are_here():
     assert told(database) == {RIGHT: (whole("a", "b"),)}
 
 
-def test_who_sent_a_set_in_parts_gets_none_of_them_back():
+def test_sender_of_a_set_in_parts_gets_none_back():
     database = Database()
     pieces = holding(whole(*LONG)).row_records((RecordKind.INTEREST, A))
     for piece in pieces:
@@ -298,11 +298,11 @@ def test_who_sent_a_set_in_parts_gets_none_of_them_back():
         (InterestRecord(B, 1, 1, 1, ("c", "d"), (), 0, 2), 2),
     ],
 )
-def test_the_size_that_a_set_would_have_is_known_before(record, size):
+def test_size_that_a_set_would_have_is_known_before(record, size):
     assert holding(whole("a", "b")).size_after(record) == size
 
 
-def test_the_size_of_a_set_in_parts_counts_those_that_are_here():
+def test_size_of_a_set_in_parts_counts_arrived_parts():
     database = Database()
     pieces = parts("a", "b", "c")
     database.merge(pieces[0], None)
@@ -314,7 +314,7 @@ def test_the_size_of_a_set_in_parts_counts_those_that_are_here():
 # ---------------------------------------------------------------- a node's own rows
 
 
-def test_a_change_of_ones_own_set_makes_a_record():
+def test_change_of_ones_own_set_makes_a_record():
     database = Database()
     first = database.change_set(RecordKind.INTEREST, A, 3, (["a", "b"], []))
     second = database.change_set(RecordKind.INTEREST, A, 3, (["c"], ["a"]))
@@ -338,7 +338,7 @@ def test_claims_are_not_flooded_because_announcements_carry_them():
     assert (list(database.names(RecordKind.CLAIMS, A)), told(database)) == (["g"], {})
 
 
-def test_a_large_change_is_cut_and_what_goes_makes_room_first():
+def test_large_change_is_split_with_removals_first():
     database = Database()
     database.change_set(RecordKind.INTEREST, A, 1, (["b"], []))
     assert database.change_set(RecordKind.INTEREST, A, 1, (LONG[:3], ["b"])) == [
@@ -354,7 +354,7 @@ def test_a_large_change_is_cut_and_what_goes_makes_room_first():
     assert interest(database) == ["a"]
 
 
-def test_a_large_first_set_takes_the_place_of_a_former_lifes_at_once():
+def test_large_first_set_replaces_that_of_an_earlier_incarnation_at_once():
     others = holding(whole(*LONG[:3], version=7))
     database = Database()
     first, second = database.change_set(RecordKind.INTEREST, A, 2, (LONG[1:4], []))
@@ -368,7 +368,7 @@ def test_a_large_first_set_takes_the_place_of_a_former_lifes_at_once():
     assert interest(others) == interest(database) == LONG[1:4]
 
 
-def test_a_set_can_be_raised_to_a_new_incarnation():
+def test_set_can_be_raised_to_a_new_incarnation():
     database = holding(whole("a", "b", version=4))
     database.restamp_own_set(RecordKind.INTEREST, A, 9)
     assert told(database) == dict.fromkeys(LINKS, (whole("a", "b", version=5, incarnation=9),))
@@ -382,7 +382,7 @@ def test_raising_a_set_that_was_never_written_writes_an_empty_one():
     assert told(database) == dict.fromkeys(LINKS, (ClaimsRecord(A, 9, 1, 1, ()),))
 
 
-def test_a_forgotten_node_leaves_nothing_behind():
+def test_expired_node_leaves_no_rows():
     database = holding(node_record(1, node=B))
     before = (database.digest, database.summary())
     for record in (node_record(1), whole("a"), ClaimsRecord(A, 1, 1, 0, ("g",))):
@@ -392,7 +392,7 @@ def test_a_forgotten_node_leaves_nothing_behind():
     assert (database.nodes, interest(database)) == ({B: node_record(1, node=B)}, [])
 
 
-def test_a_node_of_which_only_parts_arrived_can_be_forgotten():
+def test_node_with_partial_sets_can_expire():
     database = Database()
     first, second = parts("a", "b")
     database.merge(first, None)
@@ -403,14 +403,14 @@ def test_a_node_of_which_only_parts_arrived_can_be_forgotten():
 # ---------------------------------------------------------------- telling the neighbours
 
 
-def test_news_goes_once_to_all_but_the_one_who_told():
+def test_change_is_sent_once_to_all_but_its_source():
     database = Database()
     database.merge(node_record(1), LEFT)
     assert told(database) == {RIGHT: (node_record(1),)}
     assert told(database) == {}
 
 
-def test_who_tells_the_same_meanwhile_is_not_told():
+def test_neighbour_that_sent_the_same_record_does_not_get_it():
     database = Database()
     database.merge(node_record(1), LEFT)
     database.merge(node_record(1), RIGHT)
@@ -419,21 +419,21 @@ def test_who_tells_the_same_meanwhile_is_not_told():
 
 
 @pytest.mark.parametrize("late", [node_record(1), node_record(2, incarnation=0)])
-def test_who_tells_something_older_is_told(late):
+def test_neighbour_that_sent_an_older_record_gets_the_newer(late):
     database = Database()
     database.merge(node_record(2), LEFT)
     database.merge(late, RIGHT)
     assert told(database) == {RIGHT: (node_record(2),)}
 
 
-def test_who_tells_the_same_version_of_a_former_life_is_told():
+def test_neighbour_that_sent_the_version_of_an_earlier_incarnation_gets_the_record():
     database = Database()
     database.merge(delta(1, ("a",), incarnation=2), LEFT)
     database.merge(delta(1, ("b",), incarnation=1), RIGHT)
     assert told(database) == {RIGHT: (delta(1, ("a",), incarnation=2),)}
 
 
-def test_who_tells_of_a_later_rival_is_told_of_the_earlier():
+def test_neighbour_that_sent_a_later_copy_gets_the_earlier():
     earlier, later = node_record(1, key=b"a"), node_record(1, key=b"b")
     database = Database()
     database.merge(earlier, LEFT)
@@ -441,21 +441,21 @@ def test_who_tells_of_a_later_rival_is_told_of_the_earlier():
     assert told(database) == {RIGHT: (earlier,)}
 
 
-def test_a_newer_node_record_replaces_one_that_waits():
+def test_newer_node_record_replaces_a_queued_one():
     database = Database()
     database.merge(node_record(1), LEFT)
     database.merge(node_record(2), RIGHT)
     assert told(database) == {LEFT: (node_record(2),)}
 
 
-def test_changes_of_a_set_line_up():
+def test_changes_of_a_set_are_queued_in_order():
     database = Database()
     database.merge(delta(1, ("a",)), LEFT)
     database.merge(delta(2, ("b",)), RIGHT)
     assert told(database) == {LEFT: (delta(2, ("b",)),), RIGHT: (delta(1, ("a",)),)}
 
 
-def test_what_its_carrier_spreads_is_not_flooded():
+def test_claims_in_announcements_are_not_flooded():
     database = Database()
     claims = ClaimsRecord(A, 1, 1, 0, ("g",))
     change = SetChange(RecordKind.CLAIMS, A, (1, 1), added=("g",), removed=())
@@ -474,7 +474,7 @@ def test_records_share_a_frame_up_to_a_bound():
     ]
 
 
-def test_a_record_above_the_bound_travels_alone():
+def test_record_above_the_bound_travels_alone():
     small, large = whole("a"), whole("x" * UPDATE_BYTES)
     assert pack_updates([small, large, small]) == [Update((r,)) for r in (small, large, small)]
 
@@ -584,7 +584,7 @@ unruly_steps = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(unruly_steps, max_size=40))
-def test_whatever_was_lost_copied_or_late_comparing_makes_all_equal(steps):
+def test_comparison_makes_databases_equal_after_any_loss(steps):
     three = Three()
     for name, *arguments in steps:
         getattr(three, name)(*arguments)
@@ -600,7 +600,7 @@ def test_whatever_was_lost_copied_or_late_comparing_makes_all_equal(steps):
 
 @settings(max_examples=60)
 @given(st.lists(orderly_steps, max_size=40))
-def test_on_links_that_keep_order_flooding_alone_makes_all_equal(steps):
+def test_flooding_on_ordered_links_makes_databases_equal(steps):
     three = Three()
     for name, *arguments in steps:
         getattr(three, name)(*arguments)

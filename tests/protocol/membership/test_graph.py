@@ -39,32 +39,32 @@ def ends(*nodes: int) -> Links:
 # ---------------------------------------------------------------- who is in reach
 
 
-def test_a_node_starts_alone():
+def test_node_starts_alone():
     graph = Graph(NodeId(1), Metric.HOPS)
     assert list(graph.reachable) == [1]
     assert graph.next_hop(NodeId(1)) is None
 
 
-def test_a_link_counts_when_both_ends_list_it():
+def test_link_counts_when_both_ends_list_it():
     graph = Graph(NodeId(1), Metric.HOPS)
     assert graph.set_links(NodeId(1), ends(2)) == ([], [])
     assert graph.set_links(NodeId(2), ends(1)) == ([2], [])
     assert list(graph.reachable) == [1, 2]
 
 
-def test_the_end_that_completes_a_link_may_be_this_node():
+def test_end_that_completes_a_link_may_be_this_node():
     graph = Graph(NodeId(1), Metric.HOPS)
     assert graph.set_links(NodeId(2), ends(1)) == ([], [])
     assert graph.set_links(NodeId(1), ends(2)) == ([2], [])
 
 
-def test_a_new_link_brings_everything_behind_it():
+def test_new_link_brings_everything_behind_it():
     graph = graph_of({**chain(3, 4, 5), **chain(1, 2)})
     assert graph.set_links(NodeId(3), ends(2, 4)) == ([], [])
     assert graph.set_links(NodeId(2), ends(1, 3)) == ([3, 4, 5], [])
 
 
-def test_a_link_between_two_others_brings_nobody_new():
+def test_link_between_two_other_nodes_reaches_no_new_node():
     graph = graph_of(chain(2, 1, 3))
     assert graph.set_links(NodeId(2), ends(1, 3)) == ([], [])
     assert graph.set_links(NodeId(3), ends(1, 2)) == ([], [])
@@ -76,29 +76,29 @@ def test_either_end_can_end_a_link():
     assert graph.set_links(NodeId(1), {}) == ([], [2])
 
 
-def test_a_lost_link_loses_nobody_while_another_way_is_left():
+def test_lost_link_loses_no_node_while_another_path_exists():
     graph = graph_of(both_ways((1, 2), (2, 3), (3, 1)))
     assert graph.set_links(NodeId(1), ends(3)) == ([], [])
     assert list(graph.reachable) == [1, 3, 2]
 
 
-def test_a_link_that_only_one_end_listed_can_go_unnoticed():
+def test_removal_of_a_one_sided_link_changes_nothing():
     graph = graph_of({NodeId(1): ends(2, 9), NodeId(2): ends(1)})
     assert graph.set_links(NodeId(1), ends(2)) == ([], [])
 
 
-def test_one_report_can_bring_some_and_lose_others():
+def test_one_record_can_reach_some_nodes_and_lose_others():
     graph = graph_of({**chain(1, 2), NodeId(3): ends(1)})
     assert graph.set_links(NodeId(1), ends(3)) == ([3], [2])
 
 
-def test_a_dropped_node_takes_along_what_was_behind_it():
+def test_removed_node_makes_nodes_behind_it_unreachable():
     graph = graph_of(chain(1, 2, 3))
     assert graph.remove_node(NodeId(2)) == ([], [2, 3])
     assert graph.set_links(NodeId(2), ends(1, 3)) == ([2, 3], [])
 
 
-def test_an_unknown_node_can_be_dropped():
+def test_unknown_node_can_be_removed():
     assert Graph(NodeId(1), Metric.HOPS).remove_node(NodeId(7)) == ([], [])
 
 
@@ -106,12 +106,12 @@ def test_an_unknown_node_can_be_dropped():
 
 
 @pytest.mark.parametrize(("to", "hop"), [(1, None), (2, 2), (4, 2), (9, None)])
-def test_the_next_hop_lies_on_the_shortest_way(to, hop):
+def test_next_hop_is_on_the_shortest_path(to, hop):
     links = both_ways((1, 2), (1, 3), (2, 4), (3, 5), (5, 4))
     assert graph_of(links).next_hop(NodeId(to)) == hop
 
 
-def test_of_two_ways_of_equal_length_the_smaller_neighbour_is_taken():
+def test_smaller_neighbour_breaks_ties_of_paths():
     assert graph_of(both_ways((1, 3), (1, 2), (3, 4), (2, 4))).next_hop(NodeId(4)) == 2
 
 
@@ -122,13 +122,13 @@ def test_hops_ignore_round_trip_times():
     assert graph_of(links, metric=Metric.RTT).next_hop(NodeId(2)) == 3
 
 
-def test_a_link_measured_as_instant_still_has_a_length():
+def test_link_measured_as_instant_still_has_a_length():
     links = both_ways((1, 2), (2, 3), (1, 3), rtt=0)
     links[NodeId(1)][NodeId(3)] = 1
     assert graph_of(links, metric=Metric.RTT).next_hop(NodeId(3)) == 3
 
 
-def test_the_way_follows_the_map():
+def test_next_hop_follows_the_map():
     graph = graph_of(both_ways((1, 2), (1, 3), (2, 4), (3, 4)))
     assert graph.next_hop(NodeId(4)) == 2
     graph.set_links(NodeId(2), ends(1))
@@ -152,7 +152,7 @@ def lost_core() -> Graph:
     return graph
 
 
-def test_the_nearest_is_counted_from_the_neighbours_of_the_lost_node():
+def test_nearest_is_counted_from_the_neighbours_of_the_lost_node():
     assert nearest(lost_core(), 5, 1, 4) == 4
     assert nearest(lost_core(), 5, 3, 1) == 1
 
@@ -161,12 +161,12 @@ def test_of_two_equally_near_the_smaller_id_is_nearest():
     assert nearest(lost_core(), 5, 4, 2) == 2
 
 
-def test_nobody_is_nearest_when_no_candidate_is_in_reach():
+def test_no_unreachable_candidate_is_nearest():
     assert nearest(lost_core(), 5, 5, 9) is None
     assert nearest(lost_core(), 8, 5, 9) is None
 
 
-def test_without_a_neighbour_of_the_lost_node_in_reach_the_smallest_id_is_nearest():
+def test_smallest_id_is_nearest_without_a_reachable_neighbour_of_the_lost_node():
     assert nearest(lost_core(), 8, 9, 4, 3) == 3
 
 
@@ -193,7 +193,7 @@ def reach(links: Map, start: NodeId) -> set[NodeId]:
 
 @settings(max_examples=60)
 @given(st.lists(reports, max_size=20))
-def test_reach_is_always_what_a_fresh_search_finds(reports):
+def test_reachable_nodes_equal_those_of_a_full_search(reports):
     graph, links = Graph(NodeId(1), Metric.HOPS), dict[NodeId, Links]()
     before = {NodeId(1)}
     for is_drop, node, ends in reports:
@@ -225,7 +225,7 @@ def distances(links: Map, metric: Metric) -> dict[tuple[NodeId, NodeId], int]:
 
 @settings(max_examples=60)
 @given(maps, st.sampled_from(Metric))
-def test_following_next_hops_reaches_every_node_over_a_shortest_way(links, metric):
+def test_next_hops_lead_to_every_node_over_a_shortest_path(links, metric):
     shortest = distances(links, metric)
     graphs = {node: graph_of(links, node, metric) for node in links}
     for start, target in product(links, repeat=2):
@@ -241,7 +241,7 @@ def test_following_next_hops_reaches_every_node_over_a_shortest_way(links, metri
 
 @settings(max_examples=60)
 @given(maps)
-def test_by_hops_the_way_is_that_of_links_as_long_as_each_other(links):
+def test_paths_by_hops_equal_paths_over_links_of_equal_length(links):
     alike = {node: dict.fromkeys(ends, 1) for node, ends in links.items()}
     by_hops, by_time = (graph_of(alike, metric=metric) for metric in Metric)
     assert [by_hops.next_hop(node) for node in links] == [by_time.next_hop(node) for node in links]
@@ -249,7 +249,7 @@ def test_by_hops_the_way_is_that_of_links_as_long_as_each_other(links):
 
 @settings(max_examples=60)
 @given(maps, st.integers(2, 6).map(NodeId), st.lists(ids, max_size=5))
-def test_the_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, candidates):
+def test_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, candidates):
     links.get(lost, {}).pop(lost, None)
     in_reach = reach(links, NodeId(1))
     beside = [node for node in links.get(lost, {}) if node in in_reach]
@@ -265,7 +265,7 @@ def test_the_nearest_is_the_one_that_a_scan_of_all_distances_finds(links, lost, 
 # ---------------------------------------------------------------- lengths and versions
 
 
-def test_a_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_trip_time():
+def test_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_trip_time():
     reports = {NodeId(1): {NodeId(2): 30, NodeId(3): 5}, NodeId(2): {NodeId(1): 50}}
     assert graph_of(reports).lengths(NodeId(1)) == {2: 1}
     by_time = graph_of(reports, metric=Metric.RTT)
@@ -276,7 +276,7 @@ def test_a_link_is_one_long_by_hops_and_as_long_as_the_longer_report_by_round_tr
 
 
 @pytest.mark.parametrize(("metric", "lengths_count"), [(Metric.HOPS, 0), (Metric.RTT, 1)])
-def test_the_version_grows_with_what_counts_and_with_nothing_else(metric, lengths_count):
+def test_version_grows_only_with_relevant_changes(metric, lengths_count):
     graph = graph_of(chain(1, 2), metric=metric)
     before = graph.version
     graph.set_links(NodeId(2), ends(1))

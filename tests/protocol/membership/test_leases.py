@@ -7,12 +7,12 @@ from hansa.protocol.model import NodeId
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
-def test_nobody_is_absent_at_first():
+def test_no_node_is_absent_at_first():
     leases = Leases(60.0, 8)
     assert (leases.next_deadline(), leases.pop_expired(1e9)) == (None, [])
 
 
-def test_a_lease_ends_at_its_deadline_and_not_before():
+def test_lease_ends_at_its_deadline_and_not_before():
     leases = Leases(60.0, 8)
     leases.start_lease(A, 1.0)
     leases.start_lease(B, 2.0)
@@ -22,14 +22,14 @@ def test_a_lease_ends_at_its_deadline_and_not_before():
     assert leases.next_deadline() == 62.0
 
 
-def test_a_lease_that_runs_is_not_begun_anew():
+def test_running_lease_is_not_restarted():
     leases = Leases(60.0, 8)
     leases.start_lease(A, 1.0)
     leases.start_lease(A, 30.0)
     assert leases.next_deadline() == 61.0
 
 
-def test_a_node_that_returns_has_no_lease():
+def test_node_that_returns_has_no_lease():
     leases = Leases(60.0, 8)
     leases.start_lease(A, 1.0)
     leases.cancel_lease(A)
@@ -37,21 +37,21 @@ def test_a_node_that_returns_has_no_lease():
     assert leases.pop_expired(1e9) == []
 
 
-def test_what_was_forgotten_does_not_come_back():
+def test_record_at_its_tombstone_is_refused():
     leases = Leases(60.0, 8)
     leases.add_tombstone(A, (3, 5))
     assert not leases.admit_record(A, (3, 5))
     assert not leases.admit_record(A, (2, 9))
 
 
-def test_news_of_a_forgotten_node_ends_the_forgetting():
+def test_newer_record_removes_the_tombstone():
     leases = Leases(60.0, 8)
     leases.add_tombstone(A, (3, 5))
     assert leases.admit_record(A, (3, 6))
     assert leases.admit_record(A, (3, 5))
 
 
-def test_the_memory_of_forgotten_nodes_is_bounded():
+def test_number_of_tombstones_is_bounded():
     leases = Leases(60.0, 1)
     leases.add_tombstone(A, (3, 5))
     leases.add_tombstone(B, (3, 5))
@@ -59,7 +59,7 @@ def test_the_memory_of_forgotten_nodes_is_bounded():
     assert not leases.admit_record(B, (3, 5))
 
 
-def test_a_lease_runs_on_in_the_next_life():
+def test_lease_continues_after_a_restart():
     before = Leases(60.0, 8)
     before.start_lease(A, 1.0)
     before.start_lease(B, 21.0)
@@ -74,7 +74,7 @@ def test_a_lease_runs_on_in_the_next_life():
     assert not after.admit_record(C, (3, 5))
 
 
-def test_who_was_away_for_nearly_a_lease_has_time_to_be_met_again():
+def test_restored_lease_leaves_time_to_meet_the_node():
     leases = Leases(60.0, 8)
     leases.restore(PeersRestored((), {A: 5.0, B: 59.9, C: 9_999.0}), [], 100.0)
     assert leases.pop_expired(100.0 + (1 - RESTORED_LEASE_FRACTION_MAX) * 60.0 - 0.1) == []
@@ -82,13 +82,13 @@ def test_who_was_away_for_nearly_a_lease_has_time_to_be_met_again():
     assert leases.pop_expired(155.0) == [A]
 
 
-def test_who_is_owed_something_has_a_lease_also_without_a_record():
+def test_receiver_without_a_record_has_a_lease():
     leases = Leases(60.0, 8)
     leases.restore(PeersRestored((), {A: 20.0}), [A, B], 100.0)
     assert leases.absent_seconds(100.0) == {A: 20.0, B: 0.0}
 
 
-def test_who_is_forgotten_again_without_a_record_stays_forgotten():
+def test_node_that_expires_again_without_a_record_keeps_its_tombstone():
     leases = Leases(60.0, 8)
     leases.add_tombstone(A, (3, 5))
     leases.add_tombstone(A, (0, 0))

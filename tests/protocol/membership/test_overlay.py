@@ -127,14 +127,14 @@ def taken(it: Overlay, link: NeighbourLink, *records: Record, now: float = 0.0) 
 # ---------------------------------------------------------------- greeting
 
 
-def test_a_new_link_starts_with_who_we_are_and_what_we_hold():
+def test_new_link_starts_with_a_hello_with_the_digest():
     it = overlay()
     expected = hello(ME, incarnation=4, digest=it.database.digest)
     assert it.open_link(LinkOpened(ONE, dialled=True), 0.0) == [Send(ONE, expected)]
     assert it.database.digest != 0
 
 
-def test_a_new_neighbour_with_another_database_gets_our_summary():
+def test_new_neighbour_with_another_database_gets_our_summary():
     it = overlay()
     link = opened(it)
     assert it.receive_frame(link, hello(digest=1), 0.0) == [
@@ -144,7 +144,7 @@ def test_a_new_neighbour_with_another_database_gets_our_summary():
     ]
 
 
-def test_a_new_neighbour_with_the_same_database_gets_none():
+def test_new_neighbour_with_the_same_database_gets_none():
     it = overlay()
     link = opened(it)
     digest = it.database.digest
@@ -154,13 +154,13 @@ def test_a_new_neighbour_with_the_same_database_gets_none():
     ]
 
 
-def test_a_second_hello_is_ignored_and_not_answered():
+def test_second_hello_is_ignored_and_not_answered():
     it = overlay()
     link = joined(it)
     assert it.receive_frame(link, hello(), 0.0) == [Ignored("second hello on a link")]
 
 
-def test_who_disagrees_is_turned_away():
+def test_disagreeing_peer_is_refused():
     it = overlay()
     theirs = msgspec.structs.replace(hello(), federation="other")
     reason = OTHER_FEDERATION
@@ -175,7 +175,7 @@ def refused(it: Overlay) -> NeighbourLink:
     return link
 
 
-def test_a_refused_link_hears_nothing_but_goodbye():
+def test_refused_link_accepts_only_goodbye():
     it = overlay()
     link = refused(it)
     for frame in (hello(), Heartbeat(1, 0, 0, 0), Update((record(FAR),))):
@@ -186,7 +186,7 @@ def test_a_refused_link_hears_nothing_but_goodbye():
     assert it.neighbours.links == {}
 
 
-def test_a_refused_link_ends_with_the_other_side_or_after_the_limit():
+def test_refused_link_ends_with_the_other_side_or_after_the_limit():
     it = overlay()
     refused(it)
     assert it.on_link_closed(ONE, "reset", 0.0) == []
@@ -196,7 +196,7 @@ def test_a_refused_link_ends_with_the_other_side_or_after_the_limit():
     assert closed == [CloseLink(ONE, OTHER_FEDERATION)]
 
 
-def test_a_second_hello_is_ignored():
+def test_second_hello_is_ignored():
     it = overlay()
     link = joined(it)
     assert it.receive_frame(link, hello(NodeId(8)), 0.0) == [Ignored("second hello on a link")]
@@ -214,7 +214,7 @@ def test_nothing_counts_before_the_hello(frame):
     ]
 
 
-def test_a_neighbour_in_place_of_another_link_of_its_is_down_and_up_again():
+def test_neighbour_with_a_replaced_link_is_down_and_up_again():
     it = overlay()
     joined(it, link=ONE)
     outcome = it.receive_frame(opened(it, TWO), hello(digest=it.database.digest), 0.0)
@@ -228,14 +228,14 @@ def test_a_neighbour_in_place_of_another_link_of_its_is_down_and_up_again():
 # ---------------------------------------------------------------- parting
 
 
-def test_a_goodbye_closes_the_link():
+def test_goodbye_closes_the_link():
     it = overlay()
     link = joined(it)
     outcome = it.receive_frame(link, Goodbye("maintenance"), 0.0)
     assert outcome == [NeighbourDown(PEER, "maintenance"), CloseLink(ONE, "maintenance")]
 
 
-def test_a_closed_connection_loses_the_neighbour_and_all_behind_it():
+def test_closed_connection_loses_the_neighbour_and_all_behind_it():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME, FAR), record(FAR, PEER))
@@ -246,31 +246,31 @@ def test_a_closed_connection_loses_the_neighbour_and_all_behind_it():
     ]
 
 
-def test_an_unknown_connection_can_close():
+def test_unknown_connection_can_close():
     assert overlay().on_link_closed(ONE, "reset", 0.0) == []
 
 
 # ---------------------------------------------------------------- frames of others
 
 
-def test_a_frame_that_is_not_the_overlays_is_passed_on():
+def test_frame_for_other_parts_is_reported():
     it = overlay()
     frame = AnnouncementRequest(PEER, 1, 1, 0)
     assert it.receive_frame(joined(it), frame, 0.0) == [ControlFrameReceived(PEER, frame)]
 
 
-def test_a_neighbour_can_be_told_something():
+def test_frame_is_sent_to_a_neighbour():
     it = overlay()
     joined(it)
     assert it.send_to(PEER, Fetch(()), 0.0) == [Send(ONE, Fetch(()))]
 
 
-def test_who_is_no_neighbour_is_told_nothing():
+def test_nothing_is_sent_to_a_node_that_is_not_a_neighbour():
     assert overlay().send_to(PEER, Fetch(()), 0.0) == []
 
 
 @pytest.mark.parametrize(("metric", "cost"), [(Metric.HOPS, 1), (Metric.RTT, RTT_UNKNOWN)])
-def test_the_cost_of_a_neighbour_is_that_of_its_link(metric, cost):
+def test_cost_of_a_neighbour_is_that_of_its_link(metric, cost):
     it = overlay(replace(SETTINGS, metric=metric))
     peer = msgspec.structs.replace(
         hello(), agreement=replace(SETTINGS, metric=metric).shared_settings_text()
@@ -279,7 +279,7 @@ def test_the_cost_of_a_neighbour_is_that_of_its_link(metric, cost):
     assert (it.link_cost(PEER), it.link_cost(FAR)) == (cost, None)
 
 
-def test_the_capacity_of_a_node_is_what_it_reported():
+def test_capacity_of_a_node_is_what_it_reported():
     it = overlay()
     taken(it, joined(it), record(capacity=2.5))
     assert [it.capacity(node) for node in (ME, PEER, FAR)] == [1.0, 2.5, 0.0]
@@ -288,35 +288,35 @@ def test_the_capacity_of_a_node_is_what_it_reported():
 # ---------------------------------------------------------------- records
 
 
-def test_a_node_that_lists_a_link_to_us_comes_into_reach():
+def test_node_that_reports_a_link_to_us_becomes_reachable():
     it = overlay()
     link = joined(it)
     assert taken(it, link, record(FAR, PEER)) == []
     assert taken(it, link, record(PEER, ME, FAR)) == [NodeReachable(PEER), NodeReachable(FAR)]
 
 
-def test_a_node_goes_out_of_reach_when_its_neighbour_says_so():
+def test_node_becomes_unreachable_when_its_neighbour_reports_it():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME, FAR), record(FAR, PEER))
     assert taken(it, link, record(PEER, ME, version=2)) == [NodeUnreachable(FAR)]
 
 
-def test_an_old_record_changes_nothing():
+def test_old_record_changes_nothing():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME, version=2))
     assert taken(it, link, record(PEER, version=1)) == []
 
 
-def test_a_new_life_is_reported():
+def test_restart_of_a_node_is_reported():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME))
     assert taken(it, link, record(PEER, ME, incarnation=2)) == [NodeRestarted(PEER)]
 
 
-def test_a_new_capacity_is_reported():
+def test_new_capacity_is_reported():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME))
@@ -324,7 +324,7 @@ def test_a_new_capacity_is_reported():
     assert outcome == [CapacityChanged(PEER)]
 
 
-def test_a_changed_set_is_reported():
+def test_changed_set_is_reported():
     it = overlay()
     link = joined(it)
     interest = InterestRecord(PEER, 1, 1, 0, ("a",))
@@ -332,7 +332,7 @@ def test_a_changed_set_is_reported():
     assert taken(it, link, record(PEER, ME), interest) == [NodeReachable(PEER), change]
 
 
-def test_a_change_that_does_not_fit_is_fetched_whole():
+def test_change_that_does_not_fit_is_fetched_whole():
     it = overlay()
     link = joined(it)
     outcome = taken(it, link, record(PEER), InterestRecord(PEER, 1, 3, 2, ("a",)))
@@ -348,7 +348,7 @@ def test_fetched_rows_are_sent_whole():
     assert it.receive_frame(link, Fetch(rows), 0.0) == [Send(ONE, sent)]
 
 
-def test_a_summary_is_answered_with_what_it_lacks():
+def test_summary_is_answered_with_missing_rows():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME))
@@ -357,7 +357,7 @@ def test_a_summary_is_answered_with_what_it_lacks():
     assert outcome == [Send(ONE, Update((own(2, PEER),)))]
 
 
-def test_a_comparison_that_one_side_began_goes_both_ways():
+def test_comparison_started_by_one_side_works_both_ways():
     it = overlay()
     link = joined(it, hello(digest=it.database.digest))
     theirs = Summary(((RecordKind.NODE, ME, 4, 1), (RecordKind.NODE, PEER, 1, 1)))
@@ -365,14 +365,14 @@ def test_a_comparison_that_one_side_began_goes_both_ways():
     assert it.receive_frame(link, theirs, 0.0) == [Send(ONE, ours)]
 
 
-def test_a_comparison_that_both_sides_began_is_not_begun_again():
+def test_comparison_started_by_both_sides_is_not_repeated():
     it = overlay()
     link = joined(it, hello(digest=1))
     theirs = Summary(((RecordKind.NODE, ME, 4, 2), (RecordKind.NODE, PEER, 1, 1)))
     assert it.receive_frame(link, theirs, 0.0) == []
 
 
-def test_every_comparison_goes_both_ways():
+def test_every_comparison_works_both_ways():
     it = overlay()
     link = joined(it, hello(digest=1))
     theirs = Summary(((RecordKind.NODE, ME, 4, 2), (RecordKind.NODE, PEER, 1, 1)))
@@ -380,7 +380,7 @@ def test_every_comparison_goes_both_ways():
     assert answers == [[], [Send(ONE, it.database.summary())], [Send(ONE, it.database.summary())]]
 
 
-def test_a_summary_that_lacks_nothing_is_not_answered():
+def test_summary_that_lacks_nothing_is_not_answered():
     it = overlay()
     assert it.receive_frame(joined(it), it.database.summary(), 0.0) == []
 
@@ -388,7 +388,7 @@ def test_a_summary_that_lacks_nothing_is_not_answered():
 # ---------------------------------------------------------------- bounds
 
 
-def test_a_set_of_an_unknown_node_is_ignored():
+def test_set_of_an_unknown_node_is_ignored():
     it = overlay()
     outcome = taken(it, joined(it), InterestRecord(PEER, 1, 1, 0, ("a",)))
     assert outcome == [Ignored("record of an unknown node")]
@@ -446,7 +446,7 @@ def test_our_own_record_can_wait_to_share_a_frame():
     ]
 
 
-def test_a_link_is_reported_once_the_record_of_this_life_is_here():
+def test_link_is_reported_once_the_present_record_of_the_neighbour_has_arrived():
     it = overlay()
     link = known(it)
     it.on_link_closed(link.id, "reset", 1.0)
@@ -458,7 +458,7 @@ def test_a_link_is_reported_once_the_record_of_this_life_is_here():
     assert it.database.nodes[ME] == own(4, PEER)
 
 
-def test_a_new_life_is_noted_before_links_lead_to_it():
+def test_restart_is_applied_before_links_lead_to_the_node():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME), record(FAR, PEER))
@@ -466,7 +466,7 @@ def test_a_new_life_is_noted_before_links_lead_to_it():
     assert taken(it, link, *news) == [NodeRestarted(FAR), NodeReachable(FAR)]
 
 
-def test_a_change_of_our_interest_is_told_at_once():
+def test_change_of_own_interest_is_sent_at_once():
     it = overlay()
     known(it)
     made = it.change_own_set(RecordKind.INTEREST, ["a"], [], 1.0)
@@ -475,7 +475,7 @@ def test_a_change_of_our_interest_is_told_at_once():
     assert it.flush(1.0) == [Send(ONE, Update(tuple(made)))]
 
 
-def test_a_change_of_our_claims_is_left_to_the_announcement():
+def test_change_of_own_claims_is_left_to_the_announcement():
     it = overlay()
     known(it)
     assert it.change_own_set(RecordKind.CLAIMS, ["g"], [], 1.0) == [
@@ -484,14 +484,14 @@ def test_a_change_of_our_claims_is_left_to_the_announcement():
     assert it.flush(1.0) == []
 
 
-def test_what_a_former_life_claimed_gives_way_to_an_empty_row():
+def test_claims_of_an_earlier_incarnation_are_replaced_by_an_empty_row():
     it = overlay()
     link = known(it)
     assert taken(it, link, ClaimsRecord(ME, 3, 9, 9, ("g",)), now=1.0) == []
     assert it.flush(1.0) == [Send(ONE, Update((ClaimsRecord(ME, 4, 1, 1, ()),)))]
 
 
-def test_what_a_former_life_wanted_stands_until_we_know_better():
+def test_interest_of_an_earlier_incarnation_stays_until_the_present_is_known():
     it = overlay()
     link = known(it)
     taken(it, link, InterestRecord(ME, 3, 9, 9, ("a",)))
@@ -500,7 +500,7 @@ def test_what_a_former_life_wanted_stands_until_we_know_better():
     assert it.flush(2.0) == [Send(ONE, Update((InterestRecord(ME, 4, 1, 1, ()),)))]
 
 
-def test_a_row_of_this_life_is_not_written_again_for_a_former_one():
+def test_row_of_this_incarnation_is_not_replaced_again():
     it = overlay()
     link = joined(it)
     it.mark_interest_known(0.0)
@@ -510,7 +510,7 @@ def test_a_row_of_this_life_is_not_written_again_for_a_former_one():
     assert it.flush(0.0) == []
 
 
-def test_a_copy_of_our_own_row_changes_nothing():
+def test_copy_of_our_own_row_changes_nothing():
     it = overlay()
     link = joined(it)
     (ours,) = it.change_own_set(RecordKind.INTEREST, ["a"], [], 0.0)
@@ -521,7 +521,7 @@ def test_a_copy_of_our_own_row_changes_nothing():
 # ---------------------------------------------------------------- telling others
 
 
-def test_news_of_others_waits_a_moment_and_goes_to_all_but_its_sender():
+def test_changes_of_others_wait_and_go_to_all_but_their_sender():
     it = overlay()
     link = known(it)
     known(it, FAR, TWO)
@@ -534,7 +534,7 @@ def test_news_of_others_waits_a_moment_and_goes_to_all_but_its_sender():
     assert it.flush(1.25) == [Send(TWO, news)]
 
 
-def test_our_own_news_takes_that_of_others_along():
+def test_own_change_flushes_waiting_changes():
     it = overlay()
     link = known(it)
     known(it, FAR, TWO)
@@ -544,7 +544,7 @@ def test_our_own_news_takes_that_of_others_along():
     assert it.flush(1.1) == [Send(ONE, Update((ours,))), Send(TWO, Update((news, ours)))]
 
 
-def test_later_news_does_not_put_off_what_waits():
+def test_later_change_does_not_delay_waiting_ones():
     it = overlay()
     link = known(it)
     known(it, FAR, TWO)
@@ -553,7 +553,7 @@ def test_later_news_does_not_put_off_what_waits():
     assert it.next_deadline() == 0.75
 
 
-def test_a_record_that_its_carrier_spreads_is_not_flooded():
+def test_claims_in_an_announcement_are_not_flooded():
     it = overlay()
     link = joined(it)
     joined(it, hello(FAR), TWO)
@@ -572,7 +572,7 @@ def beat(number: int, digest: int, echo: int = 0) -> Heartbeat:
     return Heartbeat(number, echo, 0, digest)
 
 
-def test_a_measured_link_changes_costs_and_our_record():
+def test_measured_link_changes_costs_and_our_record():
     it = overlay()
     link = known(it)
     digest = it.database.digest
@@ -582,7 +582,7 @@ def test_a_measured_link_changes_costs_and_our_record():
     assert it.flush(0.5) == [Send(ONE, Update((expected,)))]
 
 
-def test_databases_that_stay_different_are_compared_ever_less_often():
+def test_different_databases_are_compared_at_growing_intervals():
     it = overlay()
     link = joined(it)
     summary = Send(ONE, it.database.summary())
@@ -590,7 +590,7 @@ def test_databases_that_stay_different_are_compared_ever_less_often():
     assert [number for number, outcome in beats.items() if summary in outcome] == [4, 8, 16]
 
 
-def test_a_heartbeat_can_measure_and_compare_at_once():
+def test_heartbeat_can_measure_and_compare_at_once():
     it = overlay()
     link = joined(it)
     it.receive_frame(link, beat(3, digest=1), 0.0)
@@ -623,14 +623,14 @@ def test_alone_nothing_is_due():
     )
 
 
-def test_a_heartbeat_is_sent_when_due():
+def test_heartbeat_is_sent_when_due():
     it = overlay()
     joined(it)
     assert it.next_deadline() == 1.0
     assert it.handle_timer(1.0) == [Send(ONE, Heartbeat(2, 0, 0, it.database.digest))]
 
 
-def test_a_silent_neighbour_is_lost():
+def test_silent_neighbour_is_lost():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME))
@@ -646,7 +646,7 @@ def test_a_silent_neighbour_is_lost():
     assert it.database.nodes[ME] == own(3)
 
 
-def test_a_neighbour_that_acknowledges_nothing_is_lost():
+def test_neighbour_that_acknowledges_nothing_is_lost():
     it = overlay(replace(SETTINGS, unacknowledged_max=1))
     link = opened(it, ordered=False)
     outcome = it.receive_frame(link, hello(), 0.0)
@@ -655,7 +655,7 @@ def test_a_neighbour_that_acknowledges_nothing_is_lost():
     assert it.handle_timer(0.1) == [NeighbourDown(PEER, "stuck"), CloseLink(ONE, "stuck")]
 
 
-def test_a_node_out_of_reach_is_forgotten_after_its_lease():
+def test_unreachable_node_expires_after_its_lease():
     it = overlay(replace(SETTINGS, interest_lease=60.0))
     link = joined(it)
     taken(it, link, record(PEER, ME, FAR), record(FAR, PEER), now=0.0)
@@ -669,7 +669,7 @@ def test_a_node_out_of_reach_is_forgotten_after_its_lease():
     assert (list(it.database.nodes), it.next_deadline()) == ([ME], None)
 
 
-def test_a_node_that_was_never_in_reach_has_a_lease_from_its_first_record():
+def test_node_that_was_never_reachable_has_a_lease_from_its_first_record():
     it = overlay(replace(SETTINGS, interest_lease=60.0))
     link = joined(it)
     taken(it, link, record(FAR), now=1.0)
@@ -677,7 +677,7 @@ def test_a_node_that_was_never_in_reach_has_a_lease_from_its_first_record():
     assert (it.leases.pop_expired(60.9), it.leases.pop_expired(61.0)) == ([], [FAR])
 
 
-def test_a_node_that_comes_back_keeps_its_place():
+def test_node_that_returns_keeps_its_rows():
     it = overlay(replace(SETTINGS, interest_lease=60.0))
     link = joined(it)
     taken(it, link, record(FAR, PEER), now=1.0)
@@ -685,7 +685,7 @@ def test_a_node_that_comes_back_keeps_its_place():
     assert it.leases.pop_expired(1_000.0) == []
 
 
-def test_the_first_lease_to_end_is_the_next_deadline():
+def test_first_lease_to_end_is_the_next_deadline():
     it = overlay(replace(SETTINGS, interest_lease=60.0))
     link = joined(it)
     taken(it, link, record(FAR), now=1.0)
@@ -696,7 +696,7 @@ def test_the_first_lease_to_end_is_the_next_deadline():
 
 
 @pytest.mark.parametrize("since", [0.1, 0.7, 1.3, 12.345])
-def test_a_lease_has_ended_at_the_deadline_that_was_named(since):
+def test_lease_has_ended_at_the_deadline_that_was_named(since):
     it = overlay(replace(SETTINGS, interest_lease=86_400.0))
     link = joined(it)
     taken(it, link, record(FAR), now=since)
@@ -804,7 +804,7 @@ def test_two_raises_are_a_pause_apart():
     assert IncarnationRaised(10) in it.handle_timer(PAUSE_S)
 
 
-def test_older_incarnation_of_a_node_in_reach_may_link_and_hears_of_the_newer_one():
+def test_older_incarnation_may_link_and_gets_the_newer_record():
     it = overlay()
     taken(it, joined(it, hello(incarnation=3)), record(PEER, ME, incarnation=3))
     it.on_link_closed(ONE, "cut", 0.0)
@@ -813,7 +813,7 @@ def test_older_incarnation_of_a_node_in_reach_may_link_and_hears_of_the_newer_on
     assert outcome[:2] == [newer, NeighbourUp(PEER, TWO)]
 
 
-def test_older_incarnation_is_told_of_the_newer_one_even_if_that_has_the_link():
+def test_older_incarnation_gets_the_newer_record_even_if_refused():
     it = overlay()
     taken(it, joined(it, hello(incarnation=3)), record(PEER, ME, incarnation=3))
     reason = "another link to this node is in use"
@@ -832,7 +832,7 @@ def derived(number: int) -> tuple[NodeId, bytes]:
     return node_id(key), key
 
 
-def test_node_whose_id_follows_from_its_key_asks_that_of_all_others():
+def test_node_with_a_derived_id_requires_derived_ids():
     me, key = derived(1)
     it = Overlay(Identity(me, key, 4), SETTINGS)
     other, its_key = derived(2)
@@ -871,7 +871,7 @@ def test_incarnation_ahead_of_the_clock_is_refused_in_hellos_and_records():
     assert taken(it, link, record(FAR, incarnation=far)) == []
 
 
-def test_version_that_no_node_can_have_reached_is_refused():
+def test_impossible_version_is_refused():
     it = overlay()
     link = known(it)
     assert taken(it, link, record(version=1 << 60)) == [Ignored("version out of bounds")]
@@ -897,7 +897,7 @@ def test_row_asked_for_many_times_is_sent_once():
     assert it.receive_frame(link, Fetch((row,) * 200), 0.0) == [Send(ONE, Update((record(),)))]
 
 
-def test_answers_are_bounded_in_bytes_and_go_on_later():
+def test_requested_records_are_bounded_in_bytes_and_continue_later():
     it = overlay()
     link = known(it)
     names = [f"{number}/" + "x" * 1_000 for number in range(9_000)]
@@ -947,7 +947,7 @@ def test_filters_of_one_neighbour_and_of_all_are_bounded():
     assert it.quotas.names[RecordKind.INTEREST] == 1
 
 
-def test_parts_that_never_become_a_set_count():
+def test_parts_of_incomplete_sets_count():
     it = overlay(replace(SETTINGS, filters_per_neighbour_max=3))
     known(it, OTHER, TWO)
     link = known(it)
@@ -1083,7 +1083,7 @@ steps = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(steps, max_size=15))
-def test_who_is_in_reach_of_one_another_comes_to_agree(steps):
+def test_reachable_nodes_converge(steps):
     world = World()
     for place in PLACES:
         world.start(place, Identity(NodeId(place + 1), bytes([place]) * 32, 1))

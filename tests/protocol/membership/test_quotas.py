@@ -68,7 +68,7 @@ def test_unbounded_neighbour_may_bring_as_many_filters_as_fit():
     assert quotas.refuses_names(RecordKind.INTEREST, TWO, 10, False) == "filters_max"
 
 
-def test_node_that_is_forgotten_makes_room():
+def test_expired_node_makes_room():
     quotas = Quotas(ProtocolSettings(nodes_per_neighbour_max=1, filters_per_neighbour_max=3))
     quotas.learn(TWO, ONE)
     quotas.resize(RecordKind.INTEREST, TWO, 3)

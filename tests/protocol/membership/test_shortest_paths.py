@@ -52,7 +52,7 @@ maps = st.dictionaries(
 )
 
 
-def test_what_is_below_a_node_is_behind_its_next_one():
+def test_nodes_below_a_node_have_its_next_hop():
     tree = shortest_path_tree(graph_of(dict.fromkeys([(0, 1), (1, 2), (2, 3), (1, 4)], 1)), ROOT)
     assert tree.next_hops_below(NodeId(1)) == {2: 2, 3: 2, 4: 4}
     assert tree.next_hops_below(NodeId(3)) == {}
@@ -60,18 +60,18 @@ def test_what_is_below_a_node_is_behind_its_next_one():
     assert tree.path_to(ROOT) == {}
 
 
-def test_of_ways_as_short_the_smaller_parent_is_taken():
+def test_smaller_parent_breaks_ties_of_paths():
     tree = shortest_path_tree(graph_of(dict.fromkeys([(0, 2), (0, 1), (2, 3), (1, 3)], 1)), ROOT)
     assert tree.parents[NodeId(3)] == 1
 
 
-def test_a_node_without_links_is_its_own_tree():
+def test_node_without_links_is_its_own_tree():
     assert shortest_path_tree(graph_of({}), NodeId(5)) == ShortestPathTree(
         NodeId(5), {}, {NodeId(5): 0}
     )
 
 
-def test_a_first_way_that_blocks_all_others_is_given_up():
+def test_first_path_that_blocks_all_others_is_changed():
     """The shortest way 0-1-2-3 takes a link of both pairs that do without one another."""
     links = {(0, 1): 1, (1, 2): 1, (2, 3): 1, (0, 2): 4, (1, 3): 4}
     graph = graph_of(links)
@@ -81,7 +81,7 @@ def test_a_first_way_that_blocks_all_others_is_given_up():
 
 
 @given(maps)
-def test_the_ways_of_a_tree_are_the_shortest(links):
+def test_paths_of_a_tree_are_the_shortest(links):
     tree = shortest_path_tree(graph_of(links), ROOT)
     assert set(tree.distances) == reach(arcs_of(links), set())
     lengths = links | {(b, a): length for (a, b), length in links.items()}
@@ -93,7 +93,7 @@ def test_the_ways_of_a_tree_are_the_shortest(links):
 
 
 @given(maps, st.integers(1, NODES - 1))
-def test_two_ways_survive_the_loss_of_any_link_that_the_map_survives(links, target):
+def test_two_paths_survive_every_link_loss_that_the_map_survives(links, target):
     graph = graph_of(links)
     tree = shortest_path_tree(graph, ROOT)
     if target not in tree.parents:

@@ -79,7 +79,7 @@ def test_relayed_frame_keeps_what_its_source_avoids():
     assert [made.route(relayed) for _ in range(2)] == [(relayed, 6)] * 2
 
 
-def test_destination_that_was_away_is_tried_on_the_best_path():
+def test_destination_that_was_unreachable_is_tried_on_the_best_path():
     made, notice = routes(), PendingNotice(FOUR, ONE, 1, 1)
     assert avoided(made, notice, notice) == [NO_NODE, 2]
     made.forget(FOUR)

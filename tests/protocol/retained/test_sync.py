@@ -38,7 +38,7 @@ def steps(made: RetainedSync) -> list[list[Unicast]]:
 
 
 @pytest.mark.parametrize(("count", "slices"), [(0, 1), (1, 1), (3, 1), (4, 2), (9, 3)])
-def test_a_digest_is_told_after_the_last_slice(count, slices):
+def test_digest_is_sent_after_the_last_slice(count, slices):
     made = teller(count)
     made.schedule_digest(YOU, 0.0)
     made.schedule_digest(OTHER, 0.0)
@@ -49,7 +49,7 @@ def test_a_digest_is_told_after_the_last_slice(count, slices):
     assert steps(made) == [*[[]] * (slices - 1), told]
 
 
-def test_versions_are_told_slice_by_slice_to_who_wants_them():
+def test_versions_are_sent_slice_by_slice_to_interested_nodes():
     made = RetainedSync(ME, owned(5), lambda topic: () if topic == "t/1" else (YOU,))
     made.schedule_versions(YOU, ALL)
     assert steps(made) == [
@@ -58,7 +58,7 @@ def test_versions_are_told_slice_by_slice_to_who_wants_them():
     ]
 
 
-def test_questions_come_before_offers_and_are_answered_one_after_the_other():
+def test_requests_come_before_digests_and_are_answered_in_order():
     made = teller(4)
     made.schedule_digest(YOU, 0.0)
     made.schedule_versions(OTHER, ALL[:1])
@@ -76,19 +76,19 @@ def test_questions_come_before_offers_and_are_answered_one_after_the_other():
     assert [letter.destination for step in told for letter in step] == [OTHER, OTHER, YOU, YOU, YOU]
 
 
-def test_only_what_belongs_to_the_buckets_is_listed():
+def test_only_topics_of_the_requested_buckets_are_listed():
     made = teller(40)
     made.schedule_versions(YOU, ALL[:8])
     listed = [topic for step in steps(made) for letter in step for topic, _ in letter.entries]  # type: ignore[union-attr]
     assert 0 < len(listed) < 40
 
 
-def test_with_nothing_to_tell_nothing_happens():
+def test_without_values_nothing_is_sent():
     assert steps(teller(2)) == []
     assert teller(2).process_next_slice(0.0) == []
 
 
-def test_an_offer_is_repeated_some_times_and_no_more():
+def test_digest_is_repeated_a_fixed_number_of_times():
     made = teller(1)
     made.schedule_digest(YOU, 100.0)
     steps(made)
@@ -101,7 +101,7 @@ def test_an_offer_is_repeated_some_times_and_no_more():
     assert told == [100.0 + after for after in DIGEST_REPEATS_S]
 
 
-def test_who_was_told_something_new_is_offered_it_once_later():
+def test_node_that_got_a_new_value_gets_a_digest_once_later():
     made = teller(1)
     made.schedule_digest_later(YOU, 100.0)
     made.schedule_digest_later(YOU, 101.0)
@@ -110,7 +110,7 @@ def test_who_was_told_something_new_is_offered_it_once_later():
     assert made.next_due == math.inf
 
 
-def test_a_former_owner_hears_whose_value_is_newer():
+def test_former_owner_is_informed_of_the_newer_value():
     made = teller(0)
     made.schedule_correction(YOU, OTHER, "a", 5)
     made.schedule_correction(YOU, OTHER, "b", 6)

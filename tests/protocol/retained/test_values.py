@@ -68,7 +68,7 @@ def test_of_equal_versions_that_of_the_greater_node_is_newer():
     assert made.receive_unicast(RetainedValuesFrame(ME, OTHER, (encode(sent(5, b"y")),))) == []
 
 
-def test_without_a_clock_versions_only_count():
+def test_versions_only_count_without_a_clock():
     made = RetainedState(
         ME, ProtocolSettings(), lambda topic: True, lambda topic: (), {}, WallClock(0)
     )
@@ -78,7 +78,7 @@ def test_without_a_clock_versions_only_count():
     ]
 
 
-def test_values_that_nobody_here_wants_or_that_cannot_be_read_are_left_alone():
+def test_values_without_interest_and_invalid_values_are_ignored():
     made = retained()
     letter = RetainedValuesFrame(ME, YOU, (encode(sent(5, topic="b")), encode(sent(6)), b"none"))
     assert made.receive_unicast(letter) == [
@@ -87,13 +87,13 @@ def test_values_that_nobody_here_wants_or_that_cannot_be_read_are_left_alone():
     ]
 
 
-def test_a_deletion_of_what_is_not_here_is_noted_and_not_published():
+def test_deletion_of_an_unknown_value_is_stored_and_not_published():
     made = retained()
     assert made.receive_unicast(RetainedValuesFrame(ME, YOU, (encode(sent(5, b"")),))) == []
     assert made.entries == {"a": RetainedEntry(5, YOU)}
 
 
-def test_deletion_of_what_is_known_to_be_deleted_is_neither_published_nor_checked():
+def test_repeated_deletion_is_neither_published_nor_checked():
     made = retained({"a": RetainedEntry(4, YOU)})
     assert made.receive_unicast(RetainedValuesFrame(ME, YOU, (encode(sent(5, b"")),))) == []
     made.begin(1.0)
@@ -110,13 +110,13 @@ def test_unsuccessful_repairs_are_counted_for_a_bounded_number_of_topics():
         made.entries.update({t: value(5, YOU) for t in topics})
 
 
-def test_who_owns_nothing_offers_nothing():
+def test_node_without_values_sends_no_digest():
     made = retained({"a": value(5, YOU)})
     made.schedule_digest(YOU)
     assert made.handle_timer() == []
 
 
-def test_what_differs_is_listed_and_asked_for_in_parts():
+def test_differing_values_are_listed_and_requested_in_parts():
     owner = retained({f"{n}": value(n + 1, ME) for n in range(VERSIONS_PER_FRAME_MAX + 1)})
     listings = owner.receive_unicast(RetainedRequest(ME, YOU, ALL))
     assert [len(each.entries) for each in listings if isinstance(each, RetainedVersions)] == [
@@ -133,7 +133,7 @@ def test_what_differs_is_listed_and_asked_for_in_parts():
     ]
 
 
-def test_an_owner_that_knows_less_than_before_is_asked_and_takes_a_new_version():
+def test_owner_that_lost_a_version_is_asked_and_assigns_a_new_one():
     asking = retained({"a": value(9, YOU)})
     assert asking.receive_unicast(RetainedVersions(ME, YOU, (("a", 1), ("b", 1)))) == [
         RetainedRequest(YOU, ME, (), (("a", 9),))
@@ -148,7 +148,7 @@ def test_an_owner_that_knows_less_than_before_is_asked_and_takes_a_new_version()
     assert owner.entries["a"].version > 9
 
 
-def test_a_deletion_is_answered_at_once():
+def test_deletion_is_answered_at_once():
     owner = retained({"a": RetainedEntry(5, ME)})
     gone = Publication(ME, 0, 0, 0, "a", b"", True, version=5)
     assert owner.receive_unicast(RetainedRequest(ME, YOU, (), (("a", 0),))) == [
@@ -156,7 +156,7 @@ def test_a_deletion_is_answered_at_once():
     ]
 
 
-def test_what_changed_since_it_was_asked_for_is_not_sent():
+def test_value_that_changed_since_the_request_is_not_sent():
     owner = retained({"a": value(5, ME), "b": value(6, ME)})
     read = RetainedRead(
         YOU,
@@ -170,7 +170,7 @@ def test_what_changed_since_it_was_asked_for_is_not_sent():
     assert owner.on_retained_read(read) == [RetainedValuesFrame(YOU, ME, (encode(expected),))]
 
 
-def test_large_values_travel_apart():
+def test_large_values_are_sent_in_separate_frames():
     payload = bytes(600)
     owner = retained({t: value(5, ME, payload) for t in "abc"}, repair_bytes=1_500)
     read = RetainedRead(YOU, tuple(ClientPublished(t, payload, retain=True) for t in "abc"))
@@ -216,7 +216,7 @@ def test_digests_that_agree_need_no_answer():
     ],
     ids=["new", "as it should be", "missing", "deleted"],
 )
-def test_a_survey_settles_what_is_known(known, found, left):
+def test_listing_confirms_known_values(known, found, left):
     made = retained({"a": known} if known else {})
     confirm(made)
     seen = (("a", payload_digest(found)),) if found else ()
@@ -227,14 +227,14 @@ def test_a_survey_settles_what_is_known(known, found, left):
     assert made.entries.get("a") == left
 
 
-def test_a_survey_of_too_many_topics_is_counted():
+def test_listing_of_too_many_topics_is_counted():
     made = retained({"z": value(5, YOU)}, retained_max=1)
     assert made.on_retained_listed(RetainedListed(("a",), (("a", b"y"),))) == [
         Ignored("retained_max")
     ]
 
 
-def test_what_a_client_wrote_unseen_gets_a_new_version_and_is_offered():
+def test_value_written_unseen_gets_a_new_version_and_is_announced():
     made = retained({"a": value(5, YOU)})
     confirm(made)
     assert made.on_retained_listed(RetainedListed(("#",), (("a", payload_digest(b"y")),))) == []
@@ -253,7 +253,7 @@ def test_value_of_another_node_that_was_not_confirmed_since_the_start_is_never_c
     assert made.entries["a"] == RetainedEntry(0, YOU, payload_digest(b"y"))
 
 
-def test_repairs_of_one_survey_are_asked_for_together():
+def test_repairs_of_one_listing_are_requested_together():
     topics = tuple(f"{n}" for n in range(TOPICS_PER_REQUEST_MAX + 1))
     known = {topic: value(5, YOU) for topic in topics} | {"gone": RetainedEntry(5, YOU)}
     made = retained(known, wanted=tuple(known))
@@ -267,7 +267,7 @@ def test_repairs_of_one_survey_are_asked_for_together():
 
 
 @pytest.mark.parametrize(("qos", "is_doubtful"), [((1, 1), False), ((0, 1), True), ((0, 0), False)])
-def test_a_client_that_writes_at_two_qualities_may_have_been_seen_out_of_order(qos, is_doubtful):
+def test_writes_of_a_client_at_two_qos_levels_may_be_captured_out_of_order(qos, is_doubtful):
     made = retained()
     for each in qos:
         made.assign_version(ClientPublished("a", b"%d" % each, each, retain=True))
@@ -275,7 +275,7 @@ def test_a_client_that_writes_at_two_qualities_may_have_been_seen_out_of_order(q
     assert (ListRetained(("a",)) in made.handle_timer()) == is_doubtful
 
 
-def test_what_changed_a_moment_ago_is_looked_at_again():
+def test_recently_changed_topic_is_listed_again():
     made = retained()
     made.resolve_retain_flag(sent(5))
     assert made.on_retained_listed(RetainedListed(("a",), ())) == []
@@ -284,7 +284,7 @@ def test_what_changed_a_moment_ago_is_looked_at_again():
     assert ListRetained(("a",)) in made.handle_timer()
 
 
-def test_what_changed_when_the_broker_may_not_have_had_it_is_looked_at_again():
+def test_topic_changed_before_the_broker_had_it_is_listed_again():
     made = retained()
     made.resolve_retain_flag(sent(5))
     made.begin(4.0)
@@ -295,14 +295,14 @@ def test_what_changed_when_the_broker_may_not_have_had_it_is_looked_at_again():
     assert ListRetained(("a",)) in made.handle_timer()
 
 
-def test_a_survey_that_took_longer_than_changes_are_known_is_made_again():
+def test_listing_that_took_too_long_is_repeated():
     made = retained({"a": value(5, YOU)})
     older = (("a", payload_digest(b"older")),)
     assert made.on_retained_listed(RetainedListed(("a",), older, RECENT)) == [ListRetained(("a",))]
     assert made.entries["a"] == value(5, YOU)
 
 
-def test_what_was_published_at_qos_0_is_listed_once_it_has_settled():
+def test_qos_0_values_are_announced_after_the_settling_time():
     made = retained(wanted=("a", "c"))
     made.assign_version(ClientPublished("a", b"x", retain=True))
     version = made.assign_version(ClientPublished("a", b"y", retain=True))
@@ -318,13 +318,13 @@ def test_what_was_published_at_qos_0_is_listed_once_it_has_settled():
     assert not any(isinstance(each, RetainedVersions) for each in made.handle_timer())
 
 
-def test_a_deletion_that_nobody_wants_here_needs_no_clearing():
+def test_deletion_without_local_interest_needs_no_clearing():
     made = retained({"b": RetainedEntry(5, YOU)})
     assert made.on_retained_listed(RetainedListed(("b",), ())) == []
     assert made.entries == {}
 
 
-def test_only_what_is_not_wanted_ends():
+def test_only_values_without_interest_are_cleared():
     made = retained({"a": value(5, YOU), "b": value(6, ME), "c": value(7, YOU)})
     made.on_local_interest_removed(["#"])
     made.on_remote_interest_removed(["$share/g/+"])
@@ -333,7 +333,7 @@ def test_only_what_is_not_wanted_ends():
     assert list(made.entries) == ["a", "b", "c"]
 
 
-def test_nothing_ends_where_nothing_was_withdrawn():
+def test_nothing_is_cleared_without_a_withdrawal():
     made = retained({"b": value(5, YOU), "a": value(6, ME)}, receivers=())
     made.on_local_interest_removed([])
     made.on_remote_interest_removed([])
@@ -353,7 +353,7 @@ def test_very_many_copies_that_may_be_lost_are_listed_some_at_a_time(monkeypatch
     assert listed == [[2], [2], [1]]
 
 
-def test_an_owner_that_nobody_here_asked_for_is_asked_for_what_is_newer_than_ours():
+def test_newer_values_are_requested_without_local_interest():
     made = retained({"b": value(5, ME)})
     assert made.receive_unicast(RetainedVersions(ME, YOU, (("b", 6), ("c", 6)))) == [
         RetainedRequest(YOU, ME, (), (("b", 5),))
@@ -364,7 +364,7 @@ def test_an_owner_that_nobody_here_asked_for_is_asked_for_what_is_newer_than_our
     ]
 
 
-def test_who_takes_over_a_value_makes_its_former_owner_know():
+def test_new_owner_informs_the_former_owner():
     made = retained({"a": value(5, OTHER)})
     made.resolve_retain_flag(sent(6, b"y"))
     made.resolve_retain_flag(sent(7, b"z"))
@@ -372,13 +372,13 @@ def test_who_takes_over_a_value_makes_its_former_owner_know():
     assert made.handle_timer() == [RetainedVersions(OTHER, YOU, (("a", 6),))]
 
 
-def test_what_is_only_wanted_by_shares_is_not_kept():
+def test_value_with_only_shared_interest_is_not_stored():
     made = retained(wanted=())
     assert made.resolve_retain_flag(sent(5)) == replace(sent(5), retain=False)
     assert made.entries == {}
 
 
-def test_a_version_from_far_ahead_is_not_kept_and_counted():
+def test_version_far_ahead_of_the_clock_is_counted_and_not_stored():
     made = retained()
     ahead = int((1.0 + AHEAD_MAX_S) * 1000) * VERSIONS_PER_MS + 1
     assert made.resolve_retain_flag(sent(ahead)) == replace(sent(ahead), retain=False)
@@ -392,7 +392,7 @@ def test_a_version_from_far_ahead_is_not_kept_and_counted():
     assert owner.entries["a"].version == 1
 
 
-def test_what_a_former_life_did_not_get_to_clear_is_looked_at():
+def test_values_left_by_an_earlier_incarnation_are_listed():
     made = retained({"a": value(5, YOU), "b": value(6, YOU), "c": value(7, ME)})
     made.begin(10.0)
     assert made.handle_timer() == []
@@ -400,7 +400,7 @@ def test_what_a_former_life_did_not_get_to_clear_is_looked_at():
     assert made.handle_timer() == [ListRetained(("b",))]
 
 
-def test_what_others_want_no_more_is_forgotten_only_where_it_is_much():
+def test_versions_without_remote_interest_are_forgotten_only_beyond_the_bound():
     for most, left in ((4, ["a", "b"]), (3, ["a"])):
         made = retained({"a": value(5, YOU), "b": value(6, ME)}, receivers=(), retained_max=most)
         made.on_remote_interest_removed(["#"])

@@ -26,7 +26,7 @@ def test_only_qos_1_after_qos_2_waits(first, second):
     assert not made.wait_or_send("other", "other", 3, 1)
 
 
-def test_followers_wait_until_all_of_qos_2_have_ended():
+def test_later_publications_wait_until_all_of_qos_2_are_complete():
     made, _ = order()
     for index in (1, 2):
         assert not made.wait_or_send(f"{index}", "t", index, 2)

@@ -35,7 +35,7 @@ def test_each_sender_and_all_together_have_a_bound():
     assert early.put(THREE, announce(7))
 
 
-def test_what_a_lost_neighbour_sent_is_dropped():
+def test_announcements_of_a_lost_neighbour_are_dropped():
     early = EarlyAnnouncements(ProtocolSettings())
     early.put(ONE, announce(7))
     early.put(ONE, announce(8))

@@ -14,7 +14,7 @@ OTHER = NodeId(2)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_has_nothing_to_say_and_waits_for_nothing(name):
+def test_strategy_has_no_frames_and_no_timers(name):
     made = make_strategy(surroundings(name))
     assert made.neighbour_up(OTHER, 0.0) == made.neighbour_down(OTHER, 0.0) == []
     assert made.costs_changed(0.0) == made.nodes_changed([], [OTHER], 0.0) == []
@@ -26,7 +26,7 @@ def test_it_has_nothing_to_say_and_waits_for_nothing(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_group_that_nobody_in_reach_wants_any_more_leads_nowhere(name):
+def test_group_without_reachable_interest_has_no_entry(name):
     wire = settled(LINE, (4, "g"), strategy=name)
     assert views(wire)[1].groups["g"].interested_nodes == (4,)
     wire.stop(4)
@@ -37,7 +37,7 @@ def test_a_group_that_nobody_in_reach_wants_any_more_leads_nowhere(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_new_link_with_a_new_number_is_used(name):
+def test_new_link_with_a_new_number_is_used(name):
     wire = settled(SQUARE, (3, "g"), strategy=name)
     for _ in range(2):
         wire.cut("1-2 1-4")
@@ -49,7 +49,7 @@ def test_a_new_link_with_a_new_number_is_used(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_group_is_as_its_node_sees_it(name):
+def test_group_status_without_a_mesh(name):
     wire = settled(LINE, (1, "g"), (4, "g"), strategy=name)
     view = views(wire)[4].groups["g"]
     assert (view.interested_nodes, view.is_member) == ((1, 4), True)

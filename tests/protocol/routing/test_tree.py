@@ -11,7 +11,7 @@ TREES = ["tree-flood", "tree-subscriptions"]
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_new_root_is_news(name):
+def test_new_root_changes_the_tree(name):
     wire = Wire(SQUARE, strategy=name)
     assert wire.effects(3, CoreElected)[-1] == CoreElected(MANAGEMENT_GROUP, NodeId(1))
     assert wire.effects(1, CoreElected) == []  # it was its own root when it was alone
@@ -22,7 +22,7 @@ def test_a_new_root_is_news(name):
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_node_that_comes_back_with_more_capacity_becomes_the_root(name):
+def test_node_that_comes_back_with_more_capacity_becomes_the_root(name):
     wire = Wire(SQUARE, strategy=name)
     wire.stop(3)
     wire.run(1.0)

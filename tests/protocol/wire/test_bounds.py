@@ -77,11 +77,11 @@ def filters_of(count: int, size: int = 6) -> tuple[str, ...]:
 
 
 @given(any_frame)
-def test_what_a_correct_node_sends_is_within_bounds(frame):
+def test_frames_of_a_correct_node_are_within_bounds(frame):
     bounds.check_bounds(frame)
 
 
-def test_no_frame_and_no_record_is_forgotten():
+def test_every_frame_and_record_is_tested():
     only_numbers = {Heartbeat}
     in_bounds = {
         Hello,
@@ -147,7 +147,7 @@ def test_no_frame_and_no_record_is_forgotten():
         FrameAck(0, numbers(bounds.MISSING_MAX)),
     ],
 )
-def test_what_just_keeps_a_bound_passes(frame):
+def test_frames_at_their_bounds_pass(frame):
     bounds.check_bounds(frame)
 
 
@@ -276,7 +276,7 @@ def test_what_just_keeps_a_bound_passes(frame):
         ),
     ],
 )
-def test_a_frame_out_of_bounds_is_refused(frame, message):
+def test_frame_out_of_bounds_is_refused(frame, message):
     with pytest.raises(InvalidFrame) as refused:
         bounds.check_bounds(frame)
     assert str(refused.value) == message
@@ -322,7 +322,7 @@ def test_a_frame_out_of_bounds_is_refused(frame, message):
         (replace(WHOLE, parts=0), "part 0 of 0, counted from 0"),
     ],
 )
-def test_a_record_out_of_bounds_is_refused(record, message):
+def test_record_out_of_bounds_is_refused(record, message):
     word = "node" if isinstance(record, NodeRecord) else "interest"
     with pytest.raises(InvalidFrame) as refused:
         bounds.check_bounds(Update((CLAIMS, record)))
@@ -337,7 +337,7 @@ def test_only_groups_may_be_the_management_group():
         bounds.check_bounds(replace(CHANGE, added=("",)))
 
 
-def test_the_defaults_stay_within_the_bounds():
+def test_defaults_stay_within_the_bounds():
     settings = ProtocolSettings()
     assert settings.nodes_max <= NODES_MAX
     assert settings.filters_per_node_max <= bounds.NAMES_MAX
@@ -348,7 +348,7 @@ def test_the_defaults_stay_within_the_bounds():
     )
 
 
-def test_a_refusal_can_quote_both_hellos():
+def test_refusal_can_quote_both_hellos():
     quoted = repr("\x01" * LABEL_BYTES_MAX)
     assert 2 * len(quoted) + 100 < bounds.REASON_BYTES_MAX
     assert 2 * bounds.AGREEMENT_BYTES_MAX + 100 < bounds.REASON_BYTES_MAX

@@ -83,20 +83,20 @@ FULL_PUBLICATION = Publication(
 @pytest.mark.parametrize("kind", every_frame, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=50)
-def test_a_frame_survives_the_way_through_bytes(kind, data):
+def test_frame_survives_encoding_and_decoding(kind, data):
     frame = data.draw(every_frame[kind])
     encoded = encode(frame)
     assert decode(encoded) == frame
     assert decode(memoryview(encoded)) == frame
 
 
-def test_every_frame_is_tried():
+def test_every_frame_is_tested():
     assert set(every_frame) == {*get_args(frames.AnyFrame), Publication}
 
 
 @given(publications)
 @settings(max_examples=50)
-def test_the_fast_path_is_the_same_path(publication):
+def test_fast_path_equals_the_slow_path(publication):
     assert encode_publication(publication) == encode(publication)
     assert decode_publication(encode(publication)) == publication
 
@@ -150,16 +150,16 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("frame", GOLDEN, ids=lambda frame: type(frame).__name__)
-def test_the_bytes_of_a_frame_never_change(frame):
+def test_bytes_of_a_frame_never_change(frame):
     assert encode(frame).hex() == GOLDEN[frame].replace(" ", "")
     assert decode(bytes.fromhex(GOLDEN[frame])) == frame
 
 
-def test_a_later_version_may_add_fields_at_the_end():
+def test_later_version_may_add_fields_at_the_end():
     assert decode(bytes.fromhex("10 94 02 a3627965 c0 93010203")) == Goodbye("bye")
 
 
-def test_an_earlier_version_may_leave_out_what_has_a_default():
+def test_earlier_version_may_omit_fields_with_defaults():
     assert decode(bytes.fromhex("10 92 02 a3627965")) == Goodbye("bye")
     assert decode(bytes.fromhex("10 94 0d 01 02 02")) == InterestAckRequest(ONE, TWO, 2)
 
@@ -170,14 +170,14 @@ def test_an_earlier_version_may_leave_out_what_has_a_default():
 @given(publications, st.integers(0, HOPS_MAX))
 @example(FULL_PUBLICATION, 0)
 @example(PUBLICATION, HOPS_MAX)
-def test_the_hops_are_one_byte_and_nothing_else(publication, hops):
+def test_hops_are_one_byte_and_nothing_else(publication, hops):
     data = bytearray(encode(publication))
     data[HOPS_AT] = hops
     assert data == encode(replace(publication, hops=hops))
 
 
 @given(publications)
-def test_the_names_and_the_topic_follow_the_length_of_the_topic(publication):
+def test_target_groups_and_topic_follow_the_length_of_the_topic(publication):
     plain = replace(publication, previous=(), properties=b"", version=0)
     topic = plain.topic.encode()
     names = b"".join(group.to_bytes(8, "big") for group in plain.target_groups)
@@ -186,20 +186,20 @@ def test_the_names_and_the_topic_follow_the_length_of_the_topic(publication):
 
 
 @given(publications)
-def test_a_copy_without_names_is_the_same_but_for_them(publication):
+def test_removing_target_groups_changes_nothing_else(publication):
     data = bytearray(encode(publication))
     remove_target_groups(data, len(publication.target_groups))
     assert data == encode(replace(publication, target_groups=()))
 
 
 @given(publications, st.integers(1, 2**64 - 1), st.binary(max_size=8))
-def test_a_mould_makes_the_next_publication(publication, number, payload):
+def test_frame_template_makes_the_next_publication(publication, number, payload):
     before, after = make_frame_template(encode(publication), len(publication.payload))
     made = b"".join((before, number.to_bytes(8, "big"), after, payload))
     assert made == encode(replace(publication, sequence=number, payload=payload))
 
 
-def test_what_fits_a_frame_still_fits_with_more_groups_named():
+def test_frame_fits_also_with_more_target_groups():
     largest = replace(FULL_PUBLICATION, payload=bytes(PACKET_BYTES_MAX - 4))
     arrived = decode(encode(largest))
     assert isinstance(arrived, Publication)
@@ -238,7 +238,7 @@ def test_what_fits_a_frame_still_fits_with_more_groups_named():
         ("11", "publication: 1 bytes, its header needs more"),
     ],
 )
-def test_bytes_that_are_no_frame_are_refused_with_the_reason(data, message):
+def test_invalid_bytes_are_refused_with_the_reason(data, message):
     with pytest.raises(InvalidFrame) as refused:
         decode(bytes.fromhex(data))
     assert str(refused.value).startswith(message)
@@ -276,13 +276,13 @@ def patched(publication: Publication, at: int, new: str) -> bytes:
         (encode(FULL_PUBLICATION)[:69], "69 bytes, its header says 73"),
     ],
 )
-def test_bytes_that_are_no_publication_are_refused_with_the_reason(data, message):
+def test_invalid_publications_are_refused_with_the_reason(data, message):
     with pytest.raises(InvalidFrame) as refused:
         decode_publication(data)
     assert str(refused.value).startswith(f"publication: {message}")
 
 
-def test_a_publication_out_of_bounds_is_refused():
+def test_publication_out_of_bounds_is_refused():
     groups = bytes(8 * (TARGET_GROUPS_MAX + 1))
     head, tail = encode(PUBLICATION)[:31], encode(PUBLICATION)[31:]
     named = head[:3] + (TARGET_GROUPS_MAX + 1).to_bytes(2, "big") + head[5:] + groups + tail
@@ -296,7 +296,7 @@ def test_a_publication_out_of_bounds_is_refused():
         decode(deep)
 
 
-def test_a_control_frame_that_is_too_large_is_refused():
+def test_control_frame_that_is_too_large_is_refused():
     unknown = CONTROL_BYTES_MAX - 10  # bytes of a field that a later version may add
     goodbye = b"\x10\x94\x02\xa0\xc0\xc6" + unknown.to_bytes(4, "big") + bytes(unknown)
     assert decode(goodbye) == Goodbye("")
@@ -304,7 +304,7 @@ def test_a_control_frame_that_is_too_large_is_refused():
         decode(goodbye + b"\0")
 
 
-def test_an_answer_may_be_as_large_as_what_it_holds():
+def test_bulk_response_may_be_as_large_as_its_contents():
     held = encode(replace(PUBLICATION, payload=bytes(CONTROL_BYTES_MAX)))
     answer = RepairResponse(NodeId(1), NodeId(2), 1, 0, 1, 0, (held,))
     data = encode(answer)
@@ -315,14 +315,14 @@ def test_an_answer_may_be_as_large_as_what_it_holds():
 
 
 @given(publications, publications)
-def test_what_must_not_overtake_is_of_one_strand(one, two):
+def test_frames_that_must_not_overtake_have_one_ordering_key(one, two):
     def shared(publication: Publication) -> tuple[object, ...]:
         return publication.origin, publication.qos > 0, "" if publication.qos else publication.topic
 
     assert (ordering_key(encode(one)) == ordering_key(encode(two))) == (shared(one) == shared(two))
 
 
-def test_answers_are_one_strand():
+def test_bulk_responses_have_one_ordering_key():
     answers = (
         RepairResponse(NodeId(1), NodeId(2), 1, 0, 1, 0, ()),
         RetainedValuesFrame(NodeId(3), NodeId(4), ()),
@@ -347,7 +347,7 @@ def survive(data: bytes) -> None:
 @example(b"\x10\xc1")
 @example(b"\x10\x93\x02\xa0" + b"\x91" * 100_000)
 @example(b"\x10\x93\x02\xa0" + b"\x81\x01" * 100_000)
-def test_random_bytes_do_no_harm(data):
+def test_random_bytes_are_refused_or_decoded(data):
     survive(data)
     survive(b"\x10" + data)
     survive(b"\x11" + data)
@@ -366,7 +366,7 @@ def damaged(draw):
 
 @given(damaged())
 @settings(max_examples=150)
-def test_damaged_frames_do_no_harm(data):
+def test_damaged_frames_are_refused_or_decoded(data):
     survive(data)
 
 
@@ -374,7 +374,7 @@ def test_damaged_frames_do_no_harm(data):
 @pytest.mark.timeout(1_800)
 @given(damaged() | st.binary(max_size=2_000))
 @settings(max_examples=20_000)
-def test_damaged_frames_and_noise_at_length(data):
+def test_damaged_frames_and_noise_in_long_runs(data):
     survive(data)
     survive(b"\x10" + data)
     survive(b"\x11" + data)
@@ -476,7 +476,7 @@ def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
         (replace(PUBLICATION, target_groups=(GroupId(1),) * 65_536), "publication: "),
     ],
 )
-def test_a_publication_that_no_peer_takes_is_our_mistake(publication, message):
+def test_invalid_publication_cannot_be_encoded(publication, message):
     with pytest.raises(ValueError) as refused:
         encode(publication)
     assert str(refused.value).startswith(message)
@@ -489,7 +489,7 @@ def test_a_publication_that_no_peer_takes_is_our_mistake(publication, message):
         ("properties", PACKET_BYTES_MAX, PACKET_BYTES_MAX + 5),
     ],
 )
-def test_a_publication_that_is_too_large_is_our_mistake(field, size, total):
+def test_publication_that_is_too_large_cannot_be_encoded(field, size, total):
     problem = f"publication: {total} bytes of topic, properties and payload, the limit is 68157440"
     with pytest.raises(ValueError, match=problem):
         encode(replace(PUBLICATION, **{field: bytes(size)}))
@@ -511,7 +511,7 @@ def test_a_publication_that_is_too_large_is_our_mistake(field, size, total):
         ),
     ],
 )
-def test_a_control_frame_that_no_peer_takes_is_our_mistake(frame, message):
+def test_invalid_control_frame_cannot_be_encoded(frame, message):
     with pytest.raises(ValueError) as refused:
         encode(frame)
     assert str(refused.value).startswith(message)
@@ -547,7 +547,7 @@ def test_whatever_is_encoded_is_decoded(publication):
 # ---------------------------------------------------------------- the largest that must fit
 
 
-def test_the_largest_lists_fit_a_frame():
+def test_largest_lists_fit_a_frame():
     ids = [NodeId(U64_MAX - number) for number in range(NODES_MAX)][::-1]
     summary = Summary(
         tuple((RecordKind.CLAIMS, node, U64_MAX, U64_MAX) for node in ids for _ in RecordKind)

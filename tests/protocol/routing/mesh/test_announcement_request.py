@@ -16,18 +16,18 @@ def solicitation() -> AnnouncementRequests:
 # ---------------------------------------------------------------- own requests
 
 
-def test_nothing_is_asked_for_at_first():
+def test_nothing_is_requested_at_first():
     made = solicitation()
     assert (made.pop_due(100.0), made.next_deadline()) == ([], None)
 
 
-def test_a_lost_way_is_asked_for_at_once():
+def test_lost_route_is_requested_at_once():
     made = solicitation()
     made.request_now(CORE, 10.0)
     assert (made.next_deadline(), made.pop_due(10.0)) == (10.0, [CORE])
 
 
-def test_it_is_asked_for_again_and_again_ever_less_often():
+def test_request_is_repeated_at_growing_intervals():
     made = solicitation()
     made.request_now(CORE, 10.0)
     asked: list[float] = []
@@ -39,34 +39,34 @@ def test_it_is_asked_for_again_and_again_ever_less_often():
     assert asked == [10.0, 10.5, 11.5, 13.5, 17.5, 21.5, 25.5]
 
 
-def test_it_is_not_asked_for_before_its_time():
+def test_request_is_not_sent_early():
     made = solicitation()
     made.request_now(CORE, 10.0)
     made.pop_due(10.0)
     assert made.pop_due(10.25) == []
 
 
-def test_a_way_that_may_still_come_is_awaited():
+def test_expected_route_is_awaited():
     made = solicitation()
     made.request_later(CORE, 10.0)
     assert (made.pop_due(13.75), made.pop_due(14.0), made.next_deadline()) == ([], [CORE], 18.0)
 
 
-def test_the_next_deadline_is_that_of_the_first_to_ask_for():
+def test_next_deadline_is_that_of_the_first_request():
     made = solicitation()
     made.request_later(CORE, 10.0)
     made.request_now(OTHER, 11.0)
     assert made.next_deadline() == 11.0
 
 
-def test_expecting_a_way_does_not_put_off_asking_for_it():
+def test_expecting_a_route_does_not_delay_a_request():
     made = solicitation()
     made.request_now(CORE, 10.0)
     made.request_later(CORE, 10.0)
     assert made.next_deadline() == 10.0
 
 
-def test_a_way_that_was_found_is_not_asked_for_any_more():
+def test_found_route_is_not_requested_again():
     made = solicitation()
     made.request_now(CORE, 10.0)
     made.request_now(OTHER, 11.0)
@@ -78,36 +78,36 @@ def test_a_way_that_was_found_is_not_asked_for_any_more():
 # ---------------------------------------------------------------- requests of others
 
 
-def test_the_first_request_travels_on():
+def test_first_request_is_forwarded():
     assert solicitation().should_forward(CORE, (1, 1), 10.0)
 
 
-def test_the_same_request_of_another_node_does_not():
+def test_same_request_of_another_node_is_not_forwarded():
     made = solicitation()
     made.should_forward(CORE, (1, 7), 10.0)
     assert not made.should_forward(CORE, (1, 7), 10.25)
     assert not made.should_forward(CORE, (1, 6), 10.25)
 
 
-def test_a_request_by_one_who_knows_more_does():
+def test_request_with_a_newer_stamp_is_forwarded():
     made = solicitation()
     made.should_forward(CORE, (1, 7), 10.0)
     assert made.should_forward(CORE, (1, 8), 10.25)
 
 
-def test_after_a_while_it_does_again_for_the_first_may_be_lost():
+def test_same_request_is_forwarded_again_after_a_while():
     made = solicitation()
     made.should_forward(CORE, (1, 7), 10.0)
     assert made.should_forward(CORE, (1, 7), 10.5)
 
 
-def test_requests_for_different_cores_do_not_stop_each_other():
+def test_requests_for_different_cores_are_independent():
     made = solicitation()
     made.should_forward(CORE, (1, 7), 10.0)
     assert made.should_forward(OTHER, (1, 7), 10.0)
 
 
-def test_a_forgotten_core_is_asked_for_anew():
+def test_expired_core_is_requested_again():
     made = solicitation()
     made.should_forward(CORE, (1, 7), 10.0)
     made.expire_node(CORE)

@@ -11,12 +11,12 @@ def pulpit() -> Announcer:
 # ---------------------------------------------------------------- announcing
 
 
-def test_a_silent_core_has_nothing_to_say():
+def test_no_announcement_is_due_at_first():
     made = pulpit()
     assert (made.is_due(100.0), made.next_deadline()) == (False, None)
 
 
-def test_the_first_announcement_is_made_at_once():
+def test_first_announcement_is_made_at_once():
     made = pulpit()
     made.schedule_announcement(10.0)
     assert (made.is_due(10.0), made.next_deadline()) == (True, 10.0)
@@ -27,21 +27,21 @@ def test_announcements_count_from_one():
     assert [made.start_announcement(10.0), made.start_announcement(11.0), made.seq] == [1, 2, 2]
 
 
-def test_having_spoken_there_is_nothing_left_to_say():
+def test_nothing_is_due_after_an_announcement():
     made = pulpit()
     made.schedule_announcement(10.0)
     made.start_announcement(10.0)
     assert (made.is_due(100.0), made.next_deadline()) == (False, None)
 
 
-def test_the_next_announcement_keeps_the_gap():
+def test_next_announcement_keeps_the_interval():
     made = pulpit()
     made.start_announcement(10.0)
     made.schedule_announcement(10.25)
     assert (made.is_due(10.25), made.next_deadline(), made.is_due(10.5)) == (False, 10.5, True)
 
 
-def test_what_comes_up_meanwhile_does_not_put_it_off():
+def test_further_changes_do_not_delay_an_announcement():
     made = pulpit()
     made.start_announcement(10.0)
     made.schedule_announcement(10.25)
@@ -59,7 +59,7 @@ def test_silence_is_counted_from_the_last_announcement():
 # ---------------------------------------------------------------- leading the management group
 
 
-def test_the_best_node_leads_once_news_has_settled():
+def test_best_node_claims_management_after_the_delay():
     made = pulpit()
     made.update_management_core(True, 10.0)
     assert (made.claim_management_if_due(11.75), made.next_deadline(), made.is_management_core) == (
@@ -74,14 +74,14 @@ def test_the_best_node_leads_once_news_has_settled():
     )
 
 
-def test_news_of_nodes_puts_the_lead_off():
+def test_changes_of_nodes_delay_the_management_claim():
     made = pulpit()
     made.update_management_core(True, 10.0)
     made.update_management_core(True, 11.0)
     assert made.next_deadline() == 13.0
 
 
-def test_who_leads_already_does_not_begin_anew():
+def test_management_core_does_not_claim_again():
     made = pulpit()
     made.update_management_core(True, 10.0)
     made.claim_management_if_due(12.0)
@@ -89,7 +89,7 @@ def test_who_leads_already_does_not_begin_anew():
     assert (made.claim_management_if_due(99.0), made.next_deadline()) == (False, None)
 
 
-def test_a_better_node_ends_the_lead():
+def test_better_node_ends_the_management_claim():
     made = pulpit()
     made.update_management_core(True, 10.0)
     made.claim_management_if_due(12.0)
@@ -97,14 +97,14 @@ def test_a_better_node_ends_the_lead():
     assert (made.is_management_core, made.claim_management_if_due(99.0)) == (False, False)
 
 
-def test_a_better_node_ends_the_wait():
+def test_better_node_cancels_the_management_claim():
     made = pulpit()
     made.update_management_core(True, 10.0)
     made.update_management_core(False, 11.0)
     assert (made.claim_management_if_due(99.0), made.next_deadline()) == (False, None)
 
 
-def test_the_earlier_of_announcement_and_lead_is_the_deadline():
+def test_deadline_is_the_earlier_of_announcement_and_management_claim():
     made = pulpit()
     made.update_management_core(True, 10.0)
     made.schedule_announcement(11.0)

@@ -71,13 +71,13 @@ def lost(core: int) -> list[Effect]:
 # ---------------------------------------------------------------- the first core
 
 
-def test_a_group_that_nobody_wants_has_no_core():
+def test_group_without_interest_has_no_core():
     scene = Scene()
     assert scene.evaluate() == []
     assert scene.election.cores == {MANAGEMENT_GROUP: 5}
 
 
-def test_the_first_node_that_wants_a_group_claims_it_at_once():
+def test_first_interested_node_claims_the_group_at_once():
     scene = Scene()
     scene.want(5)
     assert scene.evaluate() == elected(5)
@@ -85,20 +85,20 @@ def test_the_first_node_that_wants_a_group_claims_it_at_once():
     assert scene.election.groups_by_core == {5: {MANAGEMENT_GROUP: None, "g": None}}
 
 
-def test_a_group_wanted_only_elsewhere_is_left_to_those_who_want_it():
+def test_group_without_local_interest_is_not_claimed():
     scene = Scene()
     scene.want(7)
     assert scene.evaluate() == []
     assert (scene.claims, scene.election.next_deadline()) == (False, None)
 
 
-def test_of_several_that_begin_to_want_it_together_the_smallest_claims_it_at_once():
+def test_smallest_of_several_interested_nodes_claims_at_once():
     scene = Scene()
     scene.want(5, 7)
     assert scene.evaluate() == elected(5)
 
 
-def test_of_several_that_begin_to_want_it_together_the_others_are_patient():
+def test_other_interested_nodes_wait_with_their_claim():
     scene = Scene()
     scene.want(3, 5)
     assert scene.evaluate(now=100.0) == []
@@ -109,7 +109,7 @@ def test_of_several_that_begin_to_want_it_together_the_others_are_patient():
     assert scene.election.next_deadline() is None
 
 
-def test_patience_is_counted_from_the_beginning():
+def test_claim_delay_counts_from_the_beginning():
     scene = Scene()
     scene.want(3, 5)
     scene.evaluate(now=100.0)
@@ -117,7 +117,7 @@ def test_patience_is_counted_from_the_beginning():
     assert scene.election.next_deadline() == 110.0
 
 
-def test_the_next_deadline_is_that_of_the_first_group():
+def test_next_deadline_is_that_of_the_first_group():
     scene = Scene()
     for group, since in (("g", 100.0), ("h", 101.0)):
         scene.index.apply_change(NodeId(3), [group], [])
@@ -126,7 +126,7 @@ def test_the_next_deadline_is_that_of_the_first_group():
     assert scene.election.next_deadline() == 110.0
 
 
-def test_who_no_longer_wants_it_no_longer_waits_for_it():
+def test_node_without_interest_does_not_wait_to_claim():
     scene = Scene()
     scene.want(3, 5)
     scene.evaluate()
@@ -138,24 +138,24 @@ def test_who_no_longer_wants_it_no_longer_waits_for_it():
 # ---------------------------------------------------------------- several claimants
 
 
-def test_a_claimant_is_core():
+def test_claimant_is_core():
     assert Scene().claim(7) == elected(7)
 
 
-def test_the_smaller_claimant_is_core():
+def test_smaller_claimant_is_core():
     scene = Scene()
     scene.claim(7)
     assert scene.claim(3) == elected(3)
     assert scene.election.groups_by_core == {5: {MANAGEMENT_GROUP: None}, 3: {"g": None}}
 
 
-def test_a_larger_claimant_changes_nothing():
+def test_larger_claimant_changes_nothing():
     scene = Scene()
     scene.claim(3)
     assert scene.claim(7) == []
 
 
-def test_a_core_gives_way_to_a_smaller_claimant():
+def test_core_withdraws_for_a_smaller_claimant():
     scene = Scene()
     scene.want(5)
     scene.evaluate()
@@ -163,7 +163,7 @@ def test_a_core_gives_way_to_a_smaller_claimant():
     assert not scene.claims
 
 
-def test_a_core_stays_when_a_larger_claimant_appears():
+def test_core_stays_when_a_larger_claimant_appears():
     scene = Scene()
     scene.want(5)
     scene.evaluate()
@@ -171,7 +171,7 @@ def test_a_core_stays_when_a_larger_claimant_appears():
     assert scene.claims
 
 
-def test_who_waits_to_claim_stops_when_somebody_does():
+def test_claim_by_another_node_cancels_a_waiting_claim():
     scene = Scene()
     scene.want(3, 5)
     scene.evaluate()
@@ -179,21 +179,21 @@ def test_who_waits_to_claim_stops_when_somebody_does():
     assert scene.election.next_deadline() is None
 
 
-def test_a_claimant_out_of_reach_does_not_count():
+def test_unreachable_claimant_does_not_count():
     scene = Scene()
     scene.lose(8)
     assert scene.claim(9) == []
     assert scene.claim(7) == elected(7)
 
 
-def test_the_next_claimant_follows_when_the_core_gives_up():
+def test_next_claimant_follows_when_the_core_withdraws():
     scene = Scene()
     scene.claim(3)
     scene.claim(7)
     assert scene.disclaim(3) == elected(7)
 
 
-def test_giving_up_what_was_never_claimed_is_no_news():
+def test_withdrawing_an_unknown_claim_changes_nothing():
     assert Scene().disclaim(3) == []
 
 
@@ -203,7 +203,7 @@ events = st.lists(
 
 
 @given(events, st.booleans())
-def test_whatever_the_order_of_news_the_smallest_claimant_is_core(news, wanted):
+def test_smallest_claimant_is_core_in_any_order_of_changes(news, wanted):
     scene = Scene()
     if wanted:
         scene.want(5)
@@ -230,7 +230,7 @@ def test_whatever_the_order_of_news_the_smallest_claimant_is_core(news, wanted):
 # ---------------------------------------------------------------- a core is lost
 
 
-def test_the_nearest_that_wants_the_group_takes_over_after_the_delay():
+def test_nearest_interested_node_takes_over_after_the_delay():
     scene = Scene()
     scene.want(3, 5)
     scene.claim(7)
@@ -239,14 +239,14 @@ def test_the_nearest_that_wants_the_group_takes_over_after_the_delay():
     assert scene.evaluate(101.0) == elected(5)
 
 
-def test_without_a_delay_it_takes_over_at_once():
+def test_nearest_node_takes_over_at_once_without_a_delay():
     scene = Scene(ProtocolSettings(takeover_delay=0.0))
     scene.want(3, 5)
     scene.claim(7)
     assert scene.lose(7, now=100.0) == elected(5)
 
 
-def test_who_is_farther_leaves_it_to_the_nearest_for_a_while():
+def test_farther_node_waits_for_the_nearest():
     scene = Scene()
     scene.want(3, 5, 6)
     scene.claim(7)
@@ -256,7 +256,7 @@ def test_who_is_farther_leaves_it_to_the_nearest_for_a_while():
 
 
 @pytest.mark.parametrize(("me", "due"), [(3, 101.0), (5, 111.0)])
-def test_of_two_as_near_the_smaller_takes_over(me, due):
+def test_smaller_of_two_equally_near_nodes_takes_over(me, due):
     scene = Scene(me=me)
     scene.link(1, 2, 9)
     scene.link(9, 8, 1)
@@ -266,14 +266,14 @@ def test_of_two_as_near_the_smaller_takes_over(me, due):
     assert scene.election.next_deadline() == due
 
 
-def test_a_lost_core_is_not_replaced_by_one_who_does_not_want_the_group():
+def test_node_without_interest_does_not_take_over():
     scene = Scene()
     scene.claim(7)
     assert scene.lose(7) == lost(7)
     assert scene.election.next_deadline() is None
 
 
-def test_a_core_that_comes_back_in_time_is_core_again():
+def test_core_that_comes_back_in_time_is_core_again():
     scene = Scene()
     scene.want(5)
     scene.claim(7)
@@ -283,7 +283,7 @@ def test_a_core_that_comes_back_in_time_is_core_again():
     assert (scene.election.next_deadline(), scene.claims) == (None, False)
 
 
-def test_who_begins_to_want_a_group_whose_core_was_lost_before_claims_it():
+def test_newly_interested_node_claims_a_group_whose_core_was_lost():
     scene = Scene()
     scene.claim(7)
     scene.lose(7)
@@ -294,7 +294,7 @@ def test_who_begins_to_want_a_group_whose_core_was_lost_before_claims_it():
 # ---------------------------------------------------------------- a core without a reason
 
 
-def test_a_core_keeps_a_group_that_nobody_wants_for_the_linger():
+def test_core_keeps_a_group_without_interest_for_the_linger():
     scene = Scene()
     scene.want(5)
     scene.evaluate()
@@ -307,7 +307,7 @@ def test_a_core_keeps_a_group_that_nobody_wants_for_the_linger():
     assert (scene.claims, scene.election.next_deadline()) == (False, None)
 
 
-def test_a_core_stays_while_somebody_else_wants_its_group():
+def test_core_stays_while_another_node_is_interested():
     scene = Scene()
     scene.want(5, 9)
     scene.evaluate()
@@ -316,7 +316,7 @@ def test_a_core_stays_while_somebody_else_wants_its_group():
     assert (scene.claims, scene.election.next_deadline()) == (True, None)
 
 
-def test_a_core_stays_when_its_group_is_wanted_again_within_the_linger():
+def test_core_stays_if_interest_returns_within_the_linger():
     scene = Scene()
     scene.want(5)
     scene.evaluate()
@@ -327,7 +327,7 @@ def test_a_core_stays_when_its_group_is_wanted_again_within_the_linger():
     assert (scene.claims, scene.election.next_deadline()) == (True, None)
 
 
-def test_a_core_that_gives_way_has_no_linger_to_wait_for():
+def test_core_that_withdraws_does_not_linger():
     scene = Scene()
     scene.want(5)
     scene.evaluate()
@@ -340,11 +340,11 @@ def test_a_core_that_gives_way_has_no_linger_to_wait_for():
 # ---------------------------------------------------------------- the management group
 
 
-def test_alone_a_node_leads_the_management_group():
+def test_node_alone_is_management_core():
     assert Scene().election.cores == {MANAGEMENT_GROUP: 5}
 
 
-def test_the_smallest_node_in_reach_leads_the_management_group():
+def test_smallest_reachable_node_is_management_core():
     scene = Scene()
     joined = [NodeId(8), NodeId(1), NodeId(0)]  # one of them has left again
     assert scene.election.evaluate_management(joined) == [CoreElected(MANAGEMENT_GROUP, NodeId(1))]
@@ -352,14 +352,14 @@ def test_the_smallest_node_in_reach_leads_the_management_group():
     assert scene.election.groups_by_core == {1: {MANAGEMENT_GROUP: None}}
 
 
-def test_the_largest_node_in_reach_leads_the_management_group_if_that_is_the_rule():
+def test_node_with_the_highest_capacity_is_management_core_if_configured():
     scene = Scene(ProtocolSettings(management_by=ManagementBy.CAPACITY))
     scene.capacities = {8: 4.0, 6: 4.0, 2: 2.0}
     assert scene.election.evaluate_management([]) == [CoreElected(MANAGEMENT_GROUP, NodeId(6))]
 
 
 @pytest.mark.parametrize(("cut", "leader"), [(2, 3), (4, 5), (6, 1)])
-def test_each_side_of_a_partition_has_a_leader(cut, leader):
+def test_each_side_of_a_partition_has_a_management_core(cut, leader):
     scene = Scene()
     scene.election.evaluate_management(scene.graph.reachable)
     scene.lose(cut)

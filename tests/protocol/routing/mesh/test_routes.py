@@ -34,13 +34,13 @@ def summary(made: CoreRoutes) -> tuple[int, int, tuple[NodeId, ...]]:
 # ---------------------------------------------------------------- hearing
 
 
-def test_the_first_announcement_makes_a_parent_and_is_passed_on():
+def test_first_announcement_makes_a_parent_and_is_forwarded():
     made = routes()
     assert made.receive_announcement(A, announce(3))
     assert made.routes == {CORE: CoreRoute((1, 1), 4, 4, (A,), {A: ((1, 1), 3)})}
 
 
-def test_an_announcement_as_near_adds_a_parent_and_is_not_passed_on():
+def test_equally_near_announcement_adds_a_parent_and_is_not_forwarded():
     made = routes((A, announce(3)))
     assert not made.receive_announcement(B, announce(3))
     assert summary(made) == (4, 4, (A, B))
@@ -50,43 +50,43 @@ def test_there_are_no_more_parents_than_the_redundancy():
     assert summary(routes((C, announce(3)), (B, announce(3)), (A, announce(3)))) == (4, 4, (C, B))
 
 
-def test_a_nearer_announcement_replaces_the_parents_and_is_passed_on():
+def test_nearer_announcement_replaces_the_parents_and_is_forwarded():
     made = routes((A, announce(3)))
     assert made.receive_announcement(B, announce(1))
     assert summary(made) == (2, 2, (B,))
 
 
-def test_a_farther_announcement_changes_nothing():
+def test_farther_announcement_changes_nothing():
     made = routes((A, announce(3)))
     assert not made.receive_announcement(B, announce(4))
     assert summary(made) == (4, 4, (A,))
 
 
-def test_a_newer_announcement_counts_even_if_it_is_farther():
+def test_newer_announcement_counts_even_if_it_is_farther():
     made = routes((A, announce(3)))
     assert made.receive_announcement(B, announce(7, seq=2))
     assert summary(made) == (8, 8, (B,))
 
 
-def test_a_core_that_started_anew_counts_from_its_first_announcement():
+def test_restarted_core_counts_from_its_first_announcement():
     made = routes((A, announce(3, seq=99)))
     assert made.receive_announcement(B, announce(7, seq=1, incarnation=2))
     assert made.routes[CORE].stamp == (2, 1)
 
 
-def test_an_older_announcement_changes_nothing():
+def test_older_announcement_changes_nothing():
     made = routes((A, announce(3, seq=2)))
     assert not made.receive_announcement(B, announce(0, seq=1))
     assert summary(made) == (4, 4, (A,))
 
 
-def test_a_lost_way_to_an_unknown_core_is_no_news():
+def test_lost_route_to_an_unknown_core_is_no_change():
     made = routes()
     assert not made.receive_announcement(A, announce(UNREACHABLE))
     assert made.routes == {}
 
 
-def test_a_distance_beyond_all_bounds_is_no_way():
+def test_unreachable_distance_is_not_a_route():
     made = routes((A, announce(UNREACHABLE - 1)))
     assert summary(made) == (UNREACHABLE, UNREACHABLE, ())
 
@@ -94,31 +94,31 @@ def test_a_distance_beyond_all_bounds_is_no_way():
 # ---------------------------------------------------------------- losing
 
 
-def test_a_parent_that_lost_its_way_is_no_parent():
+def test_parent_that_lost_its_route_is_removed():
     made = routes((A, announce(3)), (B, announce(3)))
     assert not made.receive_announcement(A, announce(UNREACHABLE))
     assert summary(made) == (4, 4, (B,))
 
 
-def test_the_surviving_parent_carries_on_without_a_word():
+def test_remaining_parent_continues_without_an_announcement():
     made = routes((A, announce(3)), (B, announce(3)))
     assert made.remove_neighbour(A) == []
     assert summary(made) == (4, 4, (B,))
 
 
-def test_with_the_last_parent_the_way_is_lost_and_that_is_news():
+def test_loss_of_the_last_parent_is_announced():
     made = routes((A, announce(3)))
     assert made.remove_neighbour(A) == [CORE]
     assert summary(made) == (UNREACHABLE, 4, ())
 
 
-def test_a_neighbour_farther_than_ever_claimed_here_might_come_through_us_and_is_no_way():
+def test_infeasible_neighbour_is_not_a_parent():
     made = routes((A, announce(3)), (B, announce(4)))
     made.remove_neighbour(A)
     assert summary(made) == (UNREACHABLE, 4, ())
 
 
-def test_a_feasible_neighbour_takes_over_at_once_although_it_is_farther():
+def test_farther_feasible_neighbour_takes_over_at_once():
     costs = {A: 1, B: 10}
     made = CoreRoutes(1, costs.__getitem__)
     made.receive_announcement(A, announce(5))
@@ -127,7 +127,7 @@ def test_a_feasible_neighbour_takes_over_at_once_although_it_is_farther():
     assert summary(made) == (12, 6, (B,))
 
 
-def test_a_neighbour_that_is_lost_in_the_same_moment_is_no_way():
+def test_neighbour_lost_at_the_same_time_is_not_a_parent():
     costs: dict[NodeId, int] = {A: 1, B: 1}
     made = CoreRoutes(2, costs.get)
     made.receive_announcement(A, announce(3))
@@ -137,11 +137,11 @@ def test_a_neighbour_that_is_lost_in_the_same_moment_is_no_way():
     assert summary(made) == (UNREACHABLE, 4, ())
 
 
-def test_losing_a_neighbour_that_never_announced_is_no_news():
+def test_loss_of_a_neighbour_without_announcement_is_no_change():
     assert routes((A, announce(3))).remove_neighbour(B) == []
 
 
-def test_a_lost_way_comes_back_with_a_newer_announcement():
+def test_lost_route_returns_with_a_newer_announcement():
     made = routes((A, announce(3)))
     made.remove_neighbour(A)
     assert made.receive_announcement(B, announce(9, seq=2))
@@ -151,7 +151,7 @@ def test_a_lost_way_comes_back_with_a_newer_announcement():
 # ---------------------------------------------------------------- lengths
 
 
-def test_a_shorter_link_makes_a_better_parent():
+def test_shorter_link_makes_a_better_parent():
     costs = {A: 10, B: 10}
     made = CoreRoutes(1, costs.__getitem__)
     made.receive_announcement(A, announce(5))
@@ -161,7 +161,7 @@ def test_a_shorter_link_makes_a_better_parent():
     assert summary(made) == (6, 6, (B,))
 
 
-def test_the_nearest_parent_comes_first():
+def test_nearest_parent_comes_first():
     costs = {A: 10, B: 3, C: 5}
     made = CoreRoutes(2, costs.__getitem__)
     for neighbour in (A, B, C):
@@ -169,7 +169,7 @@ def test_the_nearest_parent_comes_first():
     assert summary(made) == (8, 8, (B, C))
 
 
-def test_a_longer_link_is_news_but_no_reason_to_forget_how_near_we_were():
+def test_longer_link_is_announced_and_keeps_the_feasible_distance():
     costs = {A: 1}
     made = CoreRoutes(1, costs.__getitem__)
     made.receive_announcement(A, announce(5))
@@ -178,7 +178,7 @@ def test_a_longer_link_is_news_but_no_reason_to_forget_how_near_we_were():
     assert summary(made) == (9, 6, (A,))
 
 
-def test_unchanged_lengths_are_no_news():
+def test_unchanged_link_costs_are_no_change():
     made = routes((A, announce(3)))
     made.set_own_route(B, (1, 1))
     assert made.update_link_costs() == []
@@ -187,7 +187,7 @@ def test_unchanged_lengths_are_no_news():
 # ---------------------------------------------------------------- being core, asking, forgetting
 
 
-def test_a_core_is_at_distance_zero_and_has_no_parents():
+def test_core_is_at_distance_zero_and_has_no_parents():
     made = routes()
     made.set_own_route(CORE, (1, 7))
     assert made.routes == {CORE: CoreRoute((1, 7), distance=0, feasible_distance=0)}
@@ -195,25 +195,25 @@ def test_a_core_is_at_distance_zero_and_has_no_parents():
     assert made.parents(CORE) == ()
 
 
-def test_a_core_keeps_its_place_when_a_neighbour_is_lost():
+def test_core_keeps_its_distance_when_a_neighbour_is_lost():
     made = routes()
     made.set_own_route(CORE, (1, 7))
     assert made.remove_neighbour(A) == []
     assert made.has_route(CORE)
 
 
-def test_there_is_a_way_while_there_is_a_parent():
+def test_route_exists_while_there_is_a_parent():
     made = routes((A, announce(3)))
     assert (made.has_route(CORE), made.parents(CORE)) == (True, (A,))
     made.remove_neighbour(A)
     assert (made.has_route(CORE), made.parents(CORE)) == (False, ())
 
 
-def test_there_is_no_way_to_an_unknown_core():
+def test_unknown_core_has_no_route():
     assert (routes().has_route(CORE), routes().parents(CORE)) == (False, ())
 
 
-def test_what_is_forgotten_can_be_learned_again():
+def test_expired_route_can_be_learned_again():
     made = routes((A, announce(3)))
     made.expire_node(CORE)
     made.expire_node(CORE)
@@ -326,7 +326,7 @@ def test_following_parents_leads_nearer_to_the_core_at_every_step(count, steps):
 
 @given(st.integers(2, 6), choices, st.integers(1, 3))
 @settings(max_examples=200)
-def test_a_fresh_announcement_gives_every_node_in_reach_the_shortest_way(count, steps, redundancy):
+def test_new_announcement_gives_every_reachable_node_the_shortest_route(count, steps, redundancy):
     world = World(count, redundancy=redundancy)
     for choice in steps:
         world.step(choice, in_order=True)

@@ -155,7 +155,7 @@ def leading(*groups: str) -> Place:
 # ---------------------------------------------------------------- being core
 
 
-def test_the_first_that_wants_a_group_claims_it_and_tells_all_neighbours_at_once():
+def test_first_interested_node_claims_and_announces_the_group_at_once():
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
     assert Place().want(ME, "g") == [
         CoreElected("g", ME),
@@ -189,7 +189,7 @@ def test_flags_are_kept_only_where_there_is_a_route():
     assert (9, 2) not in place.mesh.flags
 
 
-def test_an_announcement_flags_a_bounded_number_of_memberships():
+def test_announcement_flags_a_bounded_number_of_memberships():
     groups = [f"g{number}" for number in range(FLAGS_MAX + 1)]
     place = leading(*groups)
     assert place.mesh.neighbour_up(NodeId(2), 100.0)[-1] == SendToNeighbour(
@@ -197,7 +197,7 @@ def test_an_announcement_flags_a_bounded_number_of_memberships():
     )
 
 
-def test_a_core_gives_way_to_a_smaller_one_and_withdraws_its_claim():
+def test_core_withdraws_its_claim_for_a_smaller_one():
     place = leading("g")
     record = ClaimsRecord(ME, 7, 2, 1, (), ("g",))
     assert place.claim(3, "g") == [
@@ -206,13 +206,13 @@ def test_a_core_gives_way_to_a_smaller_one_and_withdraws_its_claim():
     ]
 
 
-def test_a_core_does_not_follow_itself():
+def test_core_ignores_its_own_announcement():
     place = leading("g")
     assert place.hear(2, CoreAnnouncement(ME, 7, 1, 3)) == []
     assert place.mesh.core_statuses()[ME] == CoreStatus(7, 1, 0, 0, ())
 
 
-def test_a_claim_of_the_management_group_means_nothing():
+def test_claim_of_the_management_group_means_nothing():
     place = Place()
     assert place.claim(9, MANAGEMENT_GROUP) == []
     assert place.mesh.claims_changed(NodeId(9), (), (MANAGEMENT_GROUP,), 100.0) == []
@@ -222,7 +222,7 @@ def test_a_claim_of_the_management_group_means_nothing():
 # ---------------------------------------------------------------- the management group
 
 
-def test_the_best_node_in_reach_announces_itself_once_news_has_settled():
+def test_best_reachable_node_announces_itself_after_the_delay():
     place = Place()
     assert place.lose(2)[-1] == CoreElected(MANAGEMENT_GROUP, NodeId(4))
     assert place.lose(4, now=101.0) == [CoreElected(MANAGEMENT_GROUP, ME)]
@@ -245,7 +245,7 @@ def test_every_node_joins_the_management_mesh():
 # ---------------------------------------------------------------- announcements of others
 
 
-def test_an_announcement_is_passed_on_to_all_but_its_sender_with_the_claims_it_carries():
+def test_announcement_is_forwarded_with_its_claims_to_all_but_its_sender():
     record = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
     assert Place().hear(6, announce(9, 1, claims=record)) == [
         ParentsChanged(NodeId(9), 1, 1, 2, (NodeId(6),)),
@@ -253,19 +253,19 @@ def test_an_announcement_is_passed_on_to_all_but_its_sender_with_the_claims_it_c
     ]
 
 
-def test_a_second_parent_is_news_but_nothing_to_pass_on():
+def test_second_parent_is_reported_and_not_announced():
     place = following("g", core=9, parents=(6,))
     assert place.hear(4, announce(9, 1)) == [
         ParentsChanged(NodeId(9), 1, 1, 2, (NodeId(6), NodeId(4)))
     ]
 
 
-def test_an_announcement_that_changes_nothing_has_no_echo():
+def test_announcement_without_a_change_is_not_forwarded():
     place = following("g", core=9, parents=(6,))
     assert place.hear(2, announce(9, 4)) == []
 
 
-def test_an_older_announcement_does_not_carry_its_claims_further():
+def test_older_announcement_does_not_forward_its_claims():
     place = following("g", core=9, parents=(6,))
     record = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
     assert place.hear(6, announce(9, 1, seq=0, claims=record))[1:] == tell(
@@ -273,14 +273,14 @@ def test_an_older_announcement_does_not_carry_its_claims_further():
     )
 
 
-def test_frames_of_others_are_not_the_meshs_business():
+def test_frames_of_other_strategies_are_ignored():
     assert Place().hear(2, Fetch(())) == []
 
 
 # ---------------------------------------------------------------- links
 
 
-def test_a_new_neighbour_is_told_every_way():
+def test_new_neighbour_gets_every_route():
     place = following("g", core=9, parents=(6,))
     place.want(ME, "h")
     assert place.mesh.neighbour_up(NodeId(4), 100.0) == [
@@ -292,7 +292,7 @@ def test_a_new_neighbour_is_told_every_way():
     ]
 
 
-def test_a_new_neighbour_is_not_told_of_a_lost_way():
+def test_new_neighbour_does_not_get_lost_routes():
     place = following("g", parents=(4,))
     place.lose(4)
     told = place.mesh.neighbour_up(NodeId(6), 100.0)
@@ -304,13 +304,13 @@ def test_a_new_neighbour_is_not_told_of_a_lost_way():
     ] == [1]
 
 
-def test_the_surviving_parent_carries_on_without_a_word():
+def test_remaining_parent_continues_without_an_announcement():
     place = following("g", parents=(2, 4))
     assert place.lose(4) == [ParentsChanged(NodeId(3), 1, 1, 2, (NodeId(2),))]
     assert place.mesh.next_deadline() is None
 
 
-def test_without_a_parent_left_all_neighbours_hear_so_and_the_core_is_asked_at_once():
+def test_loss_of_the_last_parent_is_announced_and_the_core_is_asked_at_once():
     place = following("g", parents=(4,))
     assert place.lose(4) == [
         ParentsChanged(NodeId(3), 1, 1, UNREACHABLE, ()),
@@ -320,14 +320,14 @@ def test_without_a_parent_left_all_neighbours_hear_so_and_the_core_is_asked_at_o
     assert place.mesh.handle_timer(100.0) == tell((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
 
 
-def test_a_way_to_one_who_leads_nothing_is_not_asked_for():
+def test_route_to_a_node_without_groups_is_not_requested():
     place = Place()
     place.hear(4, announce(9, 1))
     place.lose(4)
     assert place.mesh.next_deadline() is None
 
 
-def test_a_parent_that_lost_its_way_is_answered_by_asking_the_core():
+def test_lost_route_of_the_parent_causes_a_request():
     place = following("g")
     assert place.hear(2, announce(3, UNREACHABLE)) == [
         ParentsChanged(NodeId(3), 1, 1, UNREACHABLE, ()),
@@ -336,7 +336,7 @@ def test_a_parent_that_lost_its_way_is_answered_by_asking_the_core():
     assert place.mesh.handle_timer(100.0) == tell((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
 
 
-def test_a_longer_link_makes_another_parent():
+def test_longer_link_changes_the_parent():
     place = following("g", core=9, parents=(6, 4))
     place.costs = {6: 9, 4: 5}
     assert place.mesh.costs_changed(100.0) == [
@@ -348,7 +348,7 @@ def test_a_longer_link_makes_another_parent():
 # ---------------------------------------------------------------- nodes
 
 
-def test_when_a_core_is_lost_the_nearest_that_wants_its_group_takes_over():
+def test_nearest_interested_node_takes_over_a_lost_core():
     place = following("g", core=9, parents=(6,))
     place.want(ME, "g")
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
@@ -358,7 +358,7 @@ def test_when_a_core_is_lost_the_nearest_that_wants_its_group_takes_over():
     ]
 
 
-def test_when_nobody_else_takes_over_this_node_does():
+def test_node_takes_over_when_no_other_does():
     place = following("g", core=9, parents=(6,))
     place.want(2, "g")
     place.want(ME, "g")
@@ -368,7 +368,7 @@ def test_when_nobody_else_takes_over_this_node_does():
     assert place.mesh.handle_timer(120.0)[0] == CoreElected("g", ME)
 
 
-def test_a_node_that_comes_into_reach_brings_its_claims():
+def test_claims_of_a_newly_reachable_node_count():
     place = following("g", core=9, parents=(6,))
     place.lose(6)
     place.links[NodeId(6)] = NeighbourLink(LinkId(61), True, None, 0.0)
@@ -376,7 +376,7 @@ def test_a_node_that_comes_into_reach_brings_its_claims():
     assert place.mesh.nodes_changed(joined, (), 101.0) == [CoreElected("g", NodeId(9))]
 
 
-def test_a_forgotten_node_leaves_no_trace():
+def test_expired_node_leaves_no_state():
     place = following("g", core=9, parents=(6,))
     place.mesh.expire_node(NodeId(9))
     assert list(place.mesh.core_statuses()) == [1]
@@ -387,21 +387,21 @@ def test_a_forgotten_node_leaves_no_trace():
 # ---------------------------------------------------------------- asking for announcements
 
 
-def test_a_core_whose_announcement_does_not_come_is_asked_for():
+def test_missing_announcement_is_requested():
     place = Place()
     place.claim(9, "g", now=100.0)
     assert place.mesh.next_deadline() == 108.0
     assert place.mesh.handle_timer(108.0) == tell((6,), AnnouncementRequest(NodeId(9), 0, 0, 0))
 
 
-def test_a_new_leader_of_the_management_group_that_says_nothing_is_asked():
+def test_silent_management_core_is_asked():
     place = Place()
     place.lose(2)
     assert place.mesh.next_deadline() == 108.0
     assert place.mesh.handle_timer(108.0) == tell((4,), AnnouncementRequest(NodeId(4), 0, 0, 0))
 
 
-def test_while_a_way_is_lost_an_announcement_that_does_not_help_is_a_reason_to_ask_at_once():
+def test_infeasible_announcement_without_a_route_causes_a_request_at_once():
     place = following("g", parents=(4,))
     place.lose(4)
     place.mesh.handle_timer(100.0)
@@ -410,20 +410,20 @@ def test_while_a_way_is_lost_an_announcement_that_does_not_help_is_a_reason_to_a
     assert place.mesh.next_deadline() == 100.5
 
 
-def test_it_is_not_asked_for_once_it_came():
+def test_nothing_is_requested_once_the_announcement_arrived():
     place = Place()
     place.claim(9, "g", now=100.0)
     place.hear(6, announce(9, 1), now=101.0)
     assert place.mesh.next_deadline() is None
 
 
-def test_a_request_travels_on_towards_its_core():
+def test_request_is_forwarded_towards_its_core():
     assert Place().hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0)) == tell(
         (6,), AnnouncementRequest(NodeId(9), 1, 4, 1)
     )
 
 
-def test_one_of_many_requests_is_enough():
+def test_only_one_of_many_requests_is_forwarded():
     place = Place()
     place.hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0))
     assert place.hear(4, AnnouncementRequest(NodeId(9), 1, 4, 0)) == []
@@ -438,25 +438,25 @@ def test_one_of_many_requests_is_enough():
     ],
     ids=["back where it came from", "to a node out of reach", "beyond the hop limit"],
 )
-def test_a_request_does_not_travel(sender, frame):
+def test_request_is_not_forwarded(sender, frame):
     assert Place().hear(sender, frame) == [Ignored("announcement request without a route")]
 
 
-def test_a_core_that_is_asked_announces_itself_anew():
+def test_requested_core_announces_itself_again():
     place = leading("g")
     assert place.hear(2, AnnouncementRequest(ME, 7, 1, 3)) == tell(
         NEIGHBOURS, CoreAnnouncement(ME, 7, 2, 0, (), None, (group_id("g"),))
     )
 
 
-def test_a_core_leaves_it_at_an_announcement_that_is_newer_and_still_on_its_way():
+def test_core_does_not_announce_again_while_a_newer_announcement_is_in_flight():
     place = leading("g")
     place.hear(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
     assert place.hear(4, AnnouncementRequest(ME, 7, 1, 3), now=107.0) == []
     assert place.hear(4, AnnouncementRequest(ME, 7, 1, 3), now=108.0) != []
 
 
-def test_a_core_announces_again_for_one_whom_even_the_newest_announcement_did_not_help():
+def test_core_announces_again_if_the_newest_announcement_did_not_help():
     place = leading("g")
     place.hear(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
     assert place.hear(4, AnnouncementRequest(ME, 7, 2, 3), now=102.0) == tell(
@@ -464,11 +464,11 @@ def test_a_core_announces_again_for_one_whom_even_the_newest_announcement_did_no
     )
 
 
-def test_who_leads_nothing_does_not_answer():
+def test_node_without_groups_does_not_answer_requests():
     assert Place().hear(2, AnnouncementRequest(ME, 7, 1, 3)) == []
 
 
-def test_who_will_lead_the_management_group_answers_before_its_time():
+def test_future_management_core_answers_requests_early():
     place = Place()
     place.lose(2)
     place.lose(4)
@@ -480,7 +480,7 @@ def test_who_will_lead_the_management_group_answers_before_its_time():
 # ---------------------------------------------------------------- members
 
 
-def test_who_wants_a_group_tells_its_parents():
+def test_interested_node_notifies_its_parents():
     place = following("g", parents=(2, 4))
     assert place.want(ME, "g") == [
         MeshJoined("g"),
@@ -488,12 +488,12 @@ def test_who_wants_a_group_tells_its_parents():
     ]
 
 
-def test_who_wants_many_groups_of_one_core_tells_it_in_one_frame():
+def test_memberships_of_one_core_share_a_frame():
     place = following("g", "h")
     assert place.want(ME, "g", "h")[2:] == tell((2,), MeshMembership(NodeId(3), 1, ("g", "h")))
 
 
-def test_a_frame_names_a_bounded_number_of_groups():
+def test_frame_names_a_bounded_number_of_groups():
     groups = [f"g{number}" for number in range(GROUPS_PER_FRAME_MAX + 1)]
     frames = [
         t.frame for t in following(*groups).want(ME, *groups) if isinstance(t, SendToNeighbour)
@@ -504,7 +504,7 @@ def test_a_frame_names_a_bounded_number_of_groups():
     ]
 
 
-def test_a_child_makes_its_parent_a_member_who_tells_its_own_parents():
+def test_child_makes_its_parent_a_member_that_notifies_its_own_parents():
     place = following("g")
     assert place.hear(6, MeshMembership(NodeId(3), 1, ("g",))) == [
         MeshJoined("g"),
@@ -512,13 +512,13 @@ def test_a_child_makes_its_parent_a_member_who_tells_its_own_parents():
     ]
 
 
-def test_the_second_child_is_no_news():
+def test_second_child_is_no_change():
     place = following("g")
     place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.hear(4, MeshMembership(NodeId(3), 1, ("g",))) == []
 
 
-def test_a_member_that_leaves_tells_its_parents_after_the_linger():
+def test_leaving_member_notifies_its_parents_after_the_linger():
     place = following("g")
     place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.hear(6, MeshMembership(NodeId(3), 1, (), ("g",))) == [MeshLeft("g")]
@@ -526,13 +526,13 @@ def test_a_member_that_leaves_tells_its_parents_after_the_linger():
     assert place.mesh.handle_timer(102.0) == tell((2,), MeshMembership(NodeId(3), 1, (), ("g",)))
 
 
-def test_a_lost_child_is_no_reason_to_stay():
+def test_lost_child_ends_the_membership():
     place = following("g")
     place.hear(4, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.lose(4) == [MeshLeft("g")]
 
 
-def test_a_member_follows_a_new_core_to_new_parents():
+def test_member_moves_to_the_parents_of_a_new_core():
     place = following("g", core=9, parents=(6,))
     place.want(ME, "g")
     place.hear(2, announce(3, 1))
@@ -543,7 +543,7 @@ def test_a_member_follows_a_new_core_to_new_parents():
     assert place.mesh.handle_timer(102.0) == tell((6,), MeshMembership(NodeId(3), 1, (), ("g",)))
 
 
-def test_who_leaves_a_group_that_has_no_core_any_more_says_so_in_its_own_name():
+def test_leaving_a_group_without_a_core_names_this_node_as_core():
     place = following("g")
     place.want(ME, "g")
     place.unwant(3, "g")
@@ -555,13 +555,13 @@ def test_who_leaves_a_group_that_has_no_core_any_more_says_so_in_its_own_name():
 # ---------------------------------------------------------------- entries
 
 
-def test_a_member_spreads_to_parents_and_children():
+def test_member_sends_to_parents_and_children():
     place = following("g")
     place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.entries() == [("g", True, (20, 60), ())]
 
 
-def test_entries_are_given_out_once():
+def test_entries_are_drained_once():
     place = following("g")
     place.want(ME, "g")
     place.entries()
@@ -574,13 +574,13 @@ def test_outside_the_mesh_publications_go_to_the_parents():
     assert place.entries() == [("g", False, (), (40, 20))]
 
 
-def test_a_parent_that_wants_the_group_comes_first():
+def test_interested_parent_comes_first():
     place = following("g", parents=(4, 2))
     place.want(2, "g")
     assert place.entries() == [("g", False, (), (20, 40))]
 
 
-def test_a_parent_that_said_it_is_a_member_comes_first():
+def test_parent_flagged_as_member_comes_first():
     place = Place()
     place.want(3, "g")
     place.claim(3, "g")
@@ -589,7 +589,7 @@ def test_a_parent_that_said_it_is_a_member_comes_first():
     assert place.entries()[-1] == ("g", False, (), (20, 40))
 
 
-def test_what_a_parent_said_counts_while_others_come_and_go():
+def test_member_flag_of_a_parent_survives_changes_of_others():
     place = following("g", core=9, parents=(6,))
     place.hear(4, announce(9, 1, members=(group_id("g"),)))
     place.lose(2)
@@ -598,19 +598,19 @@ def test_what_a_parent_said_counts_while_others_come_and_go():
     assert place.entries()[-1] == ("g", False, (), (40, 60))
 
 
-def test_a_group_without_a_core_leads_nowhere():
+def test_group_without_a_core_has_no_links():
     place = Place()
     place.want(9, "g")
     assert place.entries() == [("g", False, (), ())]
 
 
-def test_a_group_that_nobody_in_reach_wants_is_forgotten():
+def test_group_without_reachable_interest_is_forgotten():
     place = following("g", core=9, parents=(6,))
     place.lose(6)
     assert place.entries() == [("g",)]
 
 
-def test_a_former_parent_that_is_lost_is_no_mesh_neighbour_any_more():
+def test_lost_former_parent_is_not_a_mesh_neighbour():
     place = following("g", core=9, parents=(6, 4))
     place.want(ME, "g")
     place.hear(4, announce(9, UNREACHABLE))
@@ -619,7 +619,7 @@ def test_a_former_parent_that_is_lost_is_no_mesh_neighbour_any_more():
     assert place.entries() == [("g", True, (60,), ())]
 
 
-def test_a_mesh_neighbour_without_a_link_is_left_out():
+def test_mesh_neighbour_without_a_link_is_left_out():
     place = following("g", core=9, parents=(6, 4))
     del place.links[NodeId(4)]
     place.want(ME, "g")
@@ -629,7 +629,7 @@ def test_a_mesh_neighbour_without_a_link_is_left_out():
 # ---------------------------------------------------------------- views
 
 
-def test_a_group_is_seen_with_its_core_its_wanters_and_its_mesh():
+def test_group_status_shows_core_interest_and_mesh():
     place = following("g", parents=(4, 2))
     place.want(ME, "g")
     place.want(77, "g")
@@ -643,7 +643,7 @@ def test_a_group_is_seen_with_its_core_its_wanters_and_its_mesh():
     )
 
 
-def test_the_management_group_is_wanted_by_all_in_reach():
+def test_all_reachable_nodes_are_interested_in_the_management_group():
     assert Place().mesh.group_status(MANAGEMENT_GROUP) == GroupStatus(
         core=NodeId(1),
         interested_nodes=tuple(map(NodeId, (1, 2, 3, 4, 5, 6, 9))),
@@ -653,11 +653,11 @@ def test_the_management_group_is_wanted_by_all_in_reach():
     )
 
 
-def test_an_unknown_group_is_nobodys():
+def test_unknown_group_has_no_core_and_no_members():
     assert Place().mesh.group_status("g") == GroupStatus(None, (), False, (), ())
 
 
-def test_all_groups_that_are_wanted_or_have_a_core_are_known():
+def test_groups_with_interest_or_a_core_are_listed():
     place = Place()
     place.want(9, "g")
     place.claim(9, "h")
