@@ -24,7 +24,7 @@ def content(path, base):
     return (path / log_name(base)).read_bytes()
 
 
-def test_what_is_written_is_marked_and_indexed(tmp_path, segment):
+def test_append_updates_mark_and_index(tmp_path, segment):
     segment.start_segment(FIRST, b"a", [])
     assert durable_mark.read_durable_mark(tmp_path) == HEADER_BYTES + 1
     segment.append(HEADER_BYTES + 1, b"bc", [(1, HEADER_BYTES + 1)])
@@ -33,7 +33,7 @@ def test_what_is_written_is_marked_and_indexed(tmp_path, segment):
     assert index.read_index(tmp_path, 0) == [(1, HEADER_BYTES + 1)]
 
 
-def test_a_segment_that_ends_gives_back_what_was_reserved(tmp_path, segment):
+def test_finished_segment_releases_reserved_space(tmp_path, segment):
     segment.start_segment(FIRST, b"", [])
     segment.append(HEADER_BYTES, b"abc", [])
     assert len(content(tmp_path, 0)) in (HEADER_BYTES + 3, HEADER_BYTES + 3 + RESERVE_BYTES)
@@ -44,7 +44,7 @@ def test_a_segment_that_ends_gives_back_what_was_reserved(tmp_path, segment):
     assert durable_mark.read_durable_mark(tmp_path) == SECOND.base + HEADER_BYTES + 1
 
 
-def test_every_step_can_be_done_again(tmp_path, segment):
+def test_every_step_can_be_repeated(tmp_path, segment):
     for _ in range(2):
         segment.start_segment(FIRST, b"", [])
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_every_step_can_be_done_again(tmp_path, segment):
     assert content(tmp_path, SECOND.base) == SECOND.pack() + b"d"
 
 
-def test_who_resumes_cuts_what_follows_and_makes_the_index_anew(tmp_path, segment):
+def test_continue_truncates_tail_and_rebuilds_index(tmp_path, segment):
     (tmp_path / log_name(0)).write_bytes(FIRST.pack() + b"abctorn")
     (tmp_path / index_name(0)).write_bytes(b"old" * 100)
     segment.continue_segment(0, 0, HEADER_BYTES + 3, [(1, HEADER_BYTES)])
@@ -67,9 +67,7 @@ def test_who_resumes_cuts_what_follows_and_makes_the_index_anew(tmp_path, segmen
 
 
 @pytest.mark.parametrize("durable", [0, HEADER_BYTES + 1, HEADER_BYTES + 7])
-def test_who_resumes_writes_anew_what_is_not_known_to_be_durable(
-    tmp_path, segment, monkeypatch, durable
-):
+def test_continue_rewrites_records_above_durable_mark(tmp_path, segment, monkeypatch, durable):
     """After a sync that failed the system may give back what never got to the disk."""
     whole = FIRST.pack() + b"abcdefg"
     (tmp_path / log_name(0)).write_bytes(whole + b"torn")

@@ -63,14 +63,14 @@ OPENING = (JournalCrashPoint.TAIL_CUT, JournalCrashPoint.RECOVERED)
     ],
     ids=lambda value: value.name.lower() if isinstance(value, JournalCrashPoint) else str(value),
 )
-def test_what_was_promised_is_there_after_a_crash(tmp_path, point, times):
+def test_committed_records_survive_crash(tmp_path, point, times):
     torn_journal(tmp_path)
     ended, promised = live(tmp_path, f"{point}:{times}")
     assert ended == EXIT_CODE
     assert numbers_after(tmp_path)[-1] >= max(promised, FIRST_LIFE)
 
 
-def test_crash_after_crash_and_all_goes_on(tmp_path):
+def test_journal_survives_repeated_crashes(tmp_path):
     """Each life crashes at another point of what the one before has left."""
     promised = 0
     for point in JournalCrashPoint:
@@ -82,16 +82,16 @@ def test_crash_after_crash_and_all_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("text, armed", [("", (0, 0)), ("3", (3, 1)), ("12:5", (12, 5))])
-def test_a_crash_point_is_a_number_and_perhaps_a_count(text, armed):
+def test_parse_crash_point(text, armed):
     assert parse_crash_point(text) == armed
 
 
 @pytest.mark.parametrize("text", ["x", "3:x", ":3", "-1"])
-def test_what_is_no_crash_point_is_refused(text):
+def test_invalid_crash_point_is_refused(text):
     with pytest.raises(UsageError, match=f"HANSA_CRASH_POINT is '{text}'; it takes the number"):
         parse_crash_point(text)
 
 
-def test_without_a_crash_point_nothing_ends(tmp_path):
+def test_no_crash_without_crash_point(tmp_path):
     assert live(tmp_path) == (0, 36)
     assert numbers_after(tmp_path)[-1] == 36

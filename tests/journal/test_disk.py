@@ -14,14 +14,14 @@ def file(tmp_path):
     os.close(descriptor)
 
 
-def test_a_system_that_writes_little_at_once_is_asked_again(file, monkeypatch):
+def test_short_writes_are_continued(file, monkeypatch):
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda d, data, at: real(d, bytes(data)[:3], at))
     disk.write_at(file, b"0123456789", 5)
     assert os.pread(file, 100, 0) == bytes(5) + b"0123456789"
 
 
-def test_a_sync_that_fails_is_not_a_write_that_fails(tmp_path, monkeypatch):
+def test_failed_sync_raises_sync_failed(tmp_path, monkeypatch):
     def fail(_):
         raise OSError(28, "No space left on device")
 
@@ -42,7 +42,7 @@ def test_reserved_space_reads_as_zeros(file):
     assert os.fstat(file).st_size == max(end, 3)
 
 
-def test_where_no_space_can_be_reserved_there_is_none(file, monkeypatch):
+def test_reserve_returns_position_if_unsupported(file, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 

@@ -7,7 +7,7 @@ from hansa.journal import durable_mark
 from hansa.journal.segment import log_name
 
 
-def test_the_last_word_counts(tmp_path):
+def test_last_write_counts(tmp_path):
     written = durable_mark.DurableMark(tmp_path)
     for offset in (52, 2**64 - 1, 1_000):
         written.write(offset)
@@ -16,7 +16,7 @@ def test_the_last_word_counts(tmp_path):
     assert durable_mark.read_durable_mark(tmp_path) == 1_000
 
 
-def test_it_stays_when_it_is_opened_again(tmp_path):
+def test_mark_is_kept_when_reopened(tmp_path):
     for offset in (52, None):
         written = durable_mark.DurableMark(tmp_path)
         if offset:
@@ -26,7 +26,7 @@ def test_it_stays_when_it_is_opened_again(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 12])
-def test_what_says_nothing_promises_nothing(tmp_path, content):
+def test_empty_mark_is_zero(tmp_path, content):
     if content is not None:
         (tmp_path / durable_mark.MARK_FILE).write_bytes(content)
         (tmp_path / log_name(0)).touch()
@@ -34,7 +34,7 @@ def test_what_says_nothing_promises_nothing(tmp_path, content):
 
 
 @pytest.mark.parametrize("content", [None, b"\0" * 8 + b"\1" * 4, b"x" * 13])
-def test_one_that_is_not_what_was_written_is_damaged(tmp_path, content):
+def test_corrupt_mark_is_damaged(tmp_path, content):
     (tmp_path / log_name(0)).touch()
     if content is not None:
         (tmp_path / durable_mark.MARK_FILE).write_bytes(content)
@@ -42,7 +42,7 @@ def test_one_that_is_not_what_was_written_is_damaged(tmp_path, content):
         durable_mark.read_durable_mark(tmp_path)
 
 
-def test_a_reader_that_meets_a_half_written_one_reads_again(tmp_path, monkeypatch):
+def test_half_written_mark_is_read_again(tmp_path, monkeypatch):
     written = durable_mark.DurableMark(tmp_path)
     written.write(77)
     written.close()

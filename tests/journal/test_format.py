@@ -19,18 +19,18 @@ def documented() -> bytes:
     return bytes.fromhex("".join(re.split(r"  +", line)[0] for line in BYTES.splitlines()))
 
 
-def test_the_bytes_on_the_page_are_those_that_are_written(tmp_path):
+def test_documented_bytes_are_written(tmp_path):
     write(tmp_path, *WRITTEN)
     assert (tmp_path / log_name(0)).read_bytes() == documented()
 
 
-def test_the_bytes_on_the_page_are_read_as_the_page_says(tmp_path):
+def test_documented_bytes_are_read(tmp_path):
     (tmp_path / log_name(0)).write_bytes(documented())
     write(tmp_path)
     assert read(tmp_path) == WRITTEN
 
 
-def test_the_example_on_the_page_runs(tmp_path):
+def test_documented_example_runs(tmp_path):
     names: dict[str, object] = {}
     exec(compile(EXAMPLE, "docs/journal.md", "exec"), names)  # noqa: S102
     use = names["use"]
@@ -38,7 +38,7 @@ def test_the_example_on_the_page_runs(tmp_path):
     assert use(tmp_path) == ["a/b", "a/c"]
 
 
-def test_every_kind_is_on_the_page_with_its_fields():
+def test_every_record_kind_is_documented():
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE)
     assert rows == [
         (str(number), kind.__name__, ", ".join(kind.__struct_fields__))
@@ -46,7 +46,7 @@ def test_every_kind_is_on_the_page_with_its_fields():
     ]
 
 
-def test_every_crash_point_is_on_the_page():
+def test_every_crash_point_is_documented():
     _, _, table = PAGE.partition("| point | last step before the crash |")
     assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == [
         str(int(each)) for each in JournalCrashPoint

@@ -18,14 +18,14 @@ def test_entries_are_far_enough_apart():
     assert entries == [(1 + 64 * n, 1_000 + n * INDEX_SPACING_BYTES) for n in (1, 2, 3)]
 
 
-def test_entries_come_back(tmp_path):
+def test_entries_round_trip(tmp_path):
     entries = [(5, 100), (9, 2**63)]
     (tmp_path / index_name(40)).write_bytes(index.pack_entries(entries))
     assert index.read_index(tmp_path, 40) == entries
     assert index.read_index(tmp_path, 41) == []
 
 
-def test_what_cannot_be_true_is_left_out(tmp_path):
+def test_implausible_entries_are_ignored(tmp_path):
     good = [(5, 100), (9, 200)]
     data = (
         index.pack_entries([(0, 0), (4, 40), good[0], (6, 90), (5, 150), good[1], (0, 0)]) + b"half"
@@ -35,7 +35,7 @@ def test_what_cannot_be_true_is_left_out(tmp_path):
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_an_index_that_grows(tmp_path_factory, data):
+def test_any_bytes_give_ascending_entries(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp()
     (path / index_name(0)).write_bytes(data)
     entries = index.read_index(path, 0)

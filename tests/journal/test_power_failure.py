@@ -61,7 +61,7 @@ def rebuilt(shadow: Shadow, to: Path, lucky: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("lucky", [False, True], ids=["unlucky", "lucky"])
-def test_what_was_promised_is_there_after_a_power_failure(tmp_path, monkeypatch, lucky):
+def test_committed_records_survive_power_failure(tmp_path, monkeypatch, lucky):
     shadow = Shadow(tmp_path / "journal")
     failures: list[JournalCrashPoint] = []
     promised = 0

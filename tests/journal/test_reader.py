@@ -44,7 +44,7 @@ def found(pairs):
 # ---------------------------------------------------------------- ranges
 
 
-def test_where_there_is_no_journal_there_is_nothing_to_read(tmp_path):
+def test_missing_journal_is_empty(tmp_path):
     assert JournalReader(tmp_path).bounds == OffsetBounds(0, 0)
     assert (
         list(JournalReader(tmp_path).read())
@@ -57,13 +57,13 @@ def test_where_there_is_no_journal_there_is_nothing_to_read(tmp_path):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, COUNT - 1), st.integers(0, COUNT - 1))
-def test_any_range_of_offsets_has_the_records_that_begin_in_it(long, first, last):
+def test_range_of_offsets_returns_records_that_begin_in_it(long, first, last):
     path, offsets = long
     expected = [(offsets[at], at + 1) for at in range(first, last)]
     assert found(JournalReader(path).read(offsets[first], offsets[last])) == expected
 
 
-def test_ranges_that_touch_have_every_record_once(long):
+def test_adjacent_ranges_return_every_record_once(long):
     path, offsets = long
     bounds = JournalReader(path).bounds
     places = [bounds.start, *offsets[100::777], bounds.end]
@@ -78,13 +78,13 @@ def test_ranges_that_touch_have_every_record_once(long):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.integers(1, COUNT), st.integers(0, COUNT + 5))
-def test_any_range_of_numbers(long, first, last):
+def test_range_of_sequence_numbers(long, first, last):
     path, offsets = long
     expected = [(offsets[number - 1], number) for number in range(first, min(last, COUNT) + 1)]
     assert found(JournalReader(path).captured_records(first, last)) == expected
 
 
-def test_a_number_is_found_without_reading_the_segment(long, monkeypatch):
+def test_sequence_number_is_found_by_index(long, monkeypatch):
     path, offsets = long
     read_bytes = []
     real = os.pread
@@ -104,7 +104,7 @@ def test_a_number_is_found_without_reading_the_segment(long, monkeypatch):
         assert sum(read_bytes) <= index.INDEX_SPACING_BYTES + 4 * 4096
 
 
-def test_an_index_that_lies_or_lacks_costs_time_and_nothing_else(tmp_path):
+def test_wrong_or_missing_index_only_costs_time(tmp_path):
     write(tmp_path, *(captured(number, b"x" * 500) for number in range(1, 1_001)))
     file = tmp_path / index_name(0)
     good = file.read_bytes()
@@ -164,7 +164,7 @@ def test_another_process_follows_a_journal_while_it_is_written(tmp_path):
             assert follower.communicate(timeout=100)[0] == "2000\n"
 
 
-def test_what_is_not_yet_durable_is_not_returned_even_if_it_is_there(tmp_path):
+def test_records_that_are_not_durable_are_not_returned(tmp_path):
     with open_writer(tmp_path) as writer:
         writer.append(captured(1))
         end = writer.commit()
@@ -175,7 +175,7 @@ def test_what_is_not_yet_durable_is_not_returned_even_if_it_is_there(tmp_path):
         assert JournalReader(tmp_path).bounds == OffsetBounds(0, end)
 
 
-def test_without_a_mark_only_ended_segments_are_known_to_be_durable(tmp_path):
+def test_without_mark_all_but_last_segment_are_durable(tmp_path):
     """As after a power failure: the mark is not synced."""
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     (tmp_path / "durable").write_bytes(b"")
@@ -187,7 +187,7 @@ def test_without_a_mark_only_ended_segments_are_known_to_be_durable(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"short", b"x" * 12])
-def test_a_damaged_mark_is_said_and_the_next_writer_makes_it_anew(tmp_path, content):
+def test_damaged_mark_is_reported_and_rewritten_by_next_writer(tmp_path, content):
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     if content is None:
         (tmp_path / "durable").unlink()
@@ -203,7 +203,7 @@ def test_a_damaged_mark_is_said_and_the_next_writer_makes_it_anew(tmp_path, cont
 # ---------------------------------------------------------------- what cannot be read
 
 
-def test_kinds_of_a_later_version_are_skipped_but_can_be_asked_for(tmp_path):
+def test_unknown_kinds_are_skipped_except_in_raw_records(tmp_path):
     write(tmp_path, captured(1))
     with (tmp_path / log_name(0)).open("ab") as file:
         file.write(
@@ -238,7 +238,7 @@ def salvaged(path):
             return numbers_read, damages
 
 
-def test_damage_in_the_middle_is_said_and_one_can_read_on_behind_it(tmp_path):
+def test_damage_is_reported_and_reading_can_continue(tmp_path):
     count = 2_000
     with open_writer(tmp_path, segment_bytes=500_000) as writer:
         offsets = [writer.append(captured(n, b"x" * 300)) for n in range(1, count + 1)]
@@ -253,9 +253,7 @@ def test_damage_in_the_middle_is_said_and_one_can_read_on_behind_it(tmp_path):
     assert len(lost) <= index.INDEX_SPACING_BYTES // 300
 
 
-def test_a_sector_that_cannot_be_read_is_damage_and_costs_no_more_than_other_damage(
-    tmp_path, monkeypatch
-):
+def test_unreadable_sector_is_damage(tmp_path, monkeypatch):
     count = 2_000
     with open_writer(tmp_path, segment_bytes=500_000) as writer:
         offsets = [writer.append(captured(n, b"x" * 300)) for n in range(1, count + 1)]
@@ -267,7 +265,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_costs_no_more_than_other_dam
     assert len(lost) <= index.INDEX_SPACING_BYTES // 300
 
 
-def test_a_sector_that_cannot_be_read_is_asked_for_a_few_times_only(tmp_path, monkeypatch):
+def test_unreadable_sector_is_tried_a_few_times_only(tmp_path, monkeypatch):
     with open_writer(tmp_path) as writer:
         offsets = [writer.append(captured(n, b"x" * 50)) for n in range(1, 4_001)]
     failures = spoil(monkeypatch, logs(tmp_path)[0], offsets[3_000], offsets[3_000] + 511)
@@ -275,14 +273,14 @@ def test_a_sector_that_cannot_be_read_is_asked_for_a_few_times_only(tmp_path, mo
     assert 0 < len(failures) < 100
 
 
-def test_a_header_that_cannot_be_read_is_damage(tmp_path, monkeypatch):
+def test_unreadable_header_is_damage(tmp_path, monkeypatch):
     write(tmp_path, *(captured(n) for n in range(1, 21)), segment_bytes=400)
     spoil(monkeypatch, logs(tmp_path)[0], 0, 20)
     with pytest.raises(JournalDamaged, match="the header is damaged"):
         JournalReader(tmp_path).headers()
 
 
-def test_trouble_that_passes_is_no_damage(tmp_path, monkeypatch):
+def test_transient_error_is_no_damage(tmp_path, monkeypatch):
     def pread(*_):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
@@ -292,7 +290,7 @@ def test_trouble_that_passes_is_no_damage(tmp_path, monkeypatch):
         read(tmp_path)
 
 
-def test_a_segment_that_was_deleted_is_said(tmp_path):
+def test_deleted_segment_is_reported(tmp_path):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
     second, third = JournalReader(tmp_path).headers()[1:3]
     logs(tmp_path)[1].unlink()
@@ -301,7 +299,7 @@ def test_a_segment_that_was_deleted_is_said(tmp_path):
     assert good == [n for n in range(1, 41) if not second.next_sequence <= n < third.next_sequence]
 
 
-def test_a_body_that_means_nothing_is_said(tmp_path):
+def test_invalid_body_is_reported(tmp_path):
     write(tmp_path)
     with (tmp_path / log_name(0)).open("ab") as file:
         file.write(
@@ -317,7 +315,7 @@ def test_a_body_that_means_nothing_is_said(tmp_path):
     assert [record for _, record in behind] == [CaptureCompletedRecord(1)]
 
 
-def test_what_retention_dropped_is_said(tmp_path):
+def test_trimmed_records_are_reported(tmp_path):
     with open_writer(tmp_path, segment_bytes=400, retention_bytes=1_000) as writer:
         for number in range(1, 101):
             writer.append(captured(number))
@@ -331,7 +329,7 @@ def test_what_retention_dropped_is_said(tmp_path):
     assert (offsets.value.first, trimmed.value.first) == (start, first)
 
 
-def test_a_segment_that_is_dropped_while_it_is_read_is_read_to_its_end_and_the_next_is_missed(
+def test_segment_trimmed_while_read_is_read_to_its_end(
     tmp_path,
 ):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
@@ -349,9 +347,7 @@ def test_a_segment_that_is_dropped_while_it_is_read_is_read_to_its_end_and_the_n
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before it is read", "while it is read"])
-def test_what_is_dropped_since_a_number_was_looked_up_is_said_by_number(
-    tmp_path, monkeypatch, begun
-):
+def test_trim_during_search_is_reported_by_sequence_number(tmp_path, monkeypatch, begun):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
     headers = JournalReader(tmp_path).headers()
     seen = []
@@ -384,7 +380,7 @@ def reopened(path):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(st.binary(max_size=300), st.integers(0, 900), st.binary(max_size=40))
 @pytest.mark.usefixtures("without_syncs")
-def test_bad_bytes_anywhere_raise_nothing_but_journal_errors(tmp_path, garbage, at, marks):
+def test_any_corruption_raises_journal_errors_only(tmp_path, garbage, at, marks):
     for file in tmp_path.iterdir():
         file.unlink()
     write(tmp_path, *(captured(n) for n in range(1, 16)), segment_bytes=400)

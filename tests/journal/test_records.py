@@ -9,11 +9,11 @@ from hansa.journal import records
 
 
 @given(any_record)
-def test_a_record_comes_back_as_it_was(record):
+def test_records_round_trip(record):
     assert records.decode_record(record.KIND, records.encode_record(record)) == record
 
 
-def test_every_kind_has_its_own_number_and_none_changes():
+def test_kind_numbers_are_stable():
     assert {number: kind.__name__ for number, kind in records.RECORD_TYPES.items()} == {
         1: "CapturedRecord",
         2: "CaptureCompletedRecord",
@@ -33,18 +33,18 @@ def test_every_kind_has_its_own_number_and_none_changes():
     }
 
 
-def test_a_kind_of_a_later_version_is_nothing():
+def test_unknown_kind_is_none():
     assert records.decode_record(200, b"whatever") is None
 
 
-def test_fields_of_a_later_version_are_skipped():
+def test_additional_fields_are_ignored():
     body = msgspec.msgpack.encode([9, "new"])
     assert records.decode_record(
         records.CaptureCompletedRecord.KIND, body
     ) == records.CaptureCompletedRecord(9)
 
 
-def test_fields_that_an_earlier_version_did_not_have_take_their_default():
+def test_missing_fields_get_their_default():
     body = msgspec.msgpack.encode([1, 2, 3, 4])
     assert records.decode_record(
         records.OriginProgressRecord.KIND, body
@@ -52,12 +52,12 @@ def test_fields_that_an_earlier_version_did_not_have_take_their_default():
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode(["x"])])
-def test_a_body_that_is_none_is_an_error(body):
+def test_invalid_body_is_an_error(body):
     with pytest.raises(ValueError):
         records.decode_record(records.CaptureCompletedRecord.KIND, body)
 
 
-def test_the_largest_packet_fits_and_no_reader_has_to_take_more():
+def test_largest_packet_fits_and_larger_bodies_are_refused():
     assert records.encode_record(
         captured(1, bytes(65 << 20), previous=((2**64 - 1, 2**64 - 1),) * 1024)
     )
@@ -65,6 +65,6 @@ def test_the_largest_packet_fits_and_no_reader_has_to_take_more():
         records.encode_record(captured(1, bytes(records.BODY_BYTES_MAX)))
 
 
-def test_an_integer_of_more_than_64_bits_is_our_own_mistake():
+def test_integer_above_64_bits_is_refused():
     with pytest.raises(ValueError, match="CaptureCompletedRecord"):
         records.encode_record(records.CaptureCompletedRecord(1 << 64))

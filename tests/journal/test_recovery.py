@@ -40,7 +40,7 @@ def fresh(tmp_path):
 
 @shared
 @given(journals, st.data())
-def test_any_prefix_of_a_journal_is_a_prefix_of_its_records(tmp_path, written, data):
+def test_prefix_of_journal_is_prefix_of_records(tmp_path, written, data):
     """As after a power failure that the mark did not survive."""
     path = fresh(tmp_path)
     write(path, *written)
@@ -62,9 +62,7 @@ def test_any_prefix_of_a_journal_is_a_prefix_of_its_records(tmp_path, written, d
 
 @shared
 @given(journals, journals, st.binary(max_size=80), st.data())
-def test_whatever_follows_what_is_durable_all_that_is_durable_is_kept(
-    tmp_path, durable, torn, garbage, data
-):
+def test_any_bytes_after_durable_records_keep_them(tmp_path, durable, torn, garbage, data):
     path = fresh(tmp_path)
     write(path, *durable)
     file = path / log_name(0)
@@ -80,7 +78,7 @@ def test_whatever_follows_what_is_durable_all_that_is_durable_is_kept(
     assert read(path) == kept
 
 
-def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
+def test_torn_tail_is_truncated_and_counted_without_reserved_zeros(tmp_path):
     write(tmp_path, captured(1))
     file = tmp_path / log_name(0)
     whole = file.read_bytes()
@@ -94,7 +92,7 @@ def test_a_torn_tail_is_cut_and_counted_and_reserved_zeros_are_not(tmp_path):
     assert file.read_bytes() == whole
 
 
-def test_a_whole_record_behind_a_torn_one_is_told(tmp_path):
+def test_whole_record_after_torn_one_is_reported(tmp_path):
     """The mark is older than both, as after a power failure: who knows which were durable."""
     with open_writer(tmp_path) as writer:
         offsets = [writer.append(captured(n)) for n in range(1, 4)]
@@ -111,7 +109,7 @@ def test_a_whole_record_behind_a_torn_one_is_told(tmp_path):
     assert numbers(tmp_path) == [1]
 
 
-def test_what_was_behind_a_torn_record_does_not_come_back(tmp_path):
+def test_records_after_torn_one_do_not_reappear(tmp_path):
     """Not even when something of the same length is written in its place and a crash follows."""
     path = tmp_path / "journal"
     with open_writer(path) as writer:
@@ -129,7 +127,7 @@ def test_what_was_behind_a_torn_record_does_not_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["flip", "cut"])
-def test_durable_bytes_that_are_lost_are_said_and_nothing_is_cut(tmp_path, change):
+def test_lost_durable_bytes_are_reported_and_nothing_is_truncated(tmp_path, change):
     with open_writer(tmp_path) as writer:
         offsets = [writer.append(captured(n)) for n in range(1, 11)]
     file = tmp_path / log_name(0)
@@ -146,9 +144,7 @@ def test_durable_bytes_that_are_lost_are_said_and_nothing_is_cut(tmp_path, chang
 
 
 @pytest.mark.parametrize("where", ["durable", "reserved"])
-def test_a_sector_that_cannot_be_read_is_damage_only_where_something_durable_was(
-    tmp_path, monkeypatch, where
-):
+def test_unreadable_sector_is_damage_only_in_durable_data(tmp_path, monkeypatch, where):
     with open_writer(tmp_path) as writer:
         offsets = [writer.append(captured(n)) for n in range(1, 11)]
     file = tmp_path / log_name(0)
@@ -164,7 +160,7 @@ def test_a_sector_that_cannot_be_read_is_damage_only_where_something_durable_was
         assert file.stat().st_size == end
 
 
-def test_a_journal_whose_segments_are_gone_is_not_a_new_one(tmp_path):
+def test_journal_without_segments_is_damaged(tmp_path):
     write(tmp_path, captured(1))
     end = JournalReader(tmp_path).bounds.end
     (tmp_path / log_name(0)).unlink()
@@ -173,7 +169,7 @@ def test_a_journal_whose_segments_are_gone_is_not_a_new_one(tmp_path):
             attempt()
 
 
-def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):
+def test_damage_in_earlier_segment_does_not_stop_writer(tmp_path):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
     with logs(tmp_path)[0].open("r+b") as file:
         file.seek(HEADER_BYTES + 12)
@@ -186,7 +182,7 @@ def test_damage_in_an_ended_segment_does_not_stop_the_writer(tmp_path):
 
 @pytest.mark.parametrize("lost", [0, 2], ids=["the first", "a later one"])
 @pytest.mark.parametrize("more", [0, 20], ids=["header", "header and record"])
-def test_a_damaged_header_in_an_ended_segment_does_not_stop_the_writer(tmp_path, lost, more):
+def test_damaged_header_of_earlier_segment_does_not_stop_writer(tmp_path, lost, more):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
     headers = JournalReader(tmp_path).headers()
     file, following = logs(tmp_path)[lost], headers[lost + 1]
@@ -201,7 +197,7 @@ def test_a_damaged_header_in_an_ended_segment_does_not_stop_the_writer(tmp_path,
         assert list(writer.replay_last_segment())
 
 
-def test_a_damaged_header_of_the_last_segment_is_refused(tmp_path):
+def test_damaged_header_of_last_segment_is_refused(tmp_path):
     write(tmp_path, *(captured(n) for n in range(1, 41)), segment_bytes=400)
     with logs(tmp_path)[-1].open("r+b") as opened:
         opened.seek(20)
@@ -210,7 +206,7 @@ def test_a_damaged_header_of_the_last_segment_is_refused(tmp_path):
         open_writer(tmp_path)
 
 
-def test_what_a_crash_left_behind_is_removed(tmp_path):
+def test_leftovers_of_crash_are_deleted(tmp_path):
     write(tmp_path, captured(1))
     remains = [tmp_path / "00000000000000009999.new", tmp_path / index_name(77)]
     for file in remains:
@@ -220,7 +216,7 @@ def test_what_a_crash_left_behind_is_removed(tmp_path):
     assert numbers(tmp_path) == [1]
 
 
-def test_the_index_of_the_last_segment_is_made_anew(tmp_path):
+def test_index_of_last_segment_is_rebuilt(tmp_path):
     write(tmp_path, *(captured(n, b"x" * 1_000) for n in range(1, 301)))
     file = tmp_path / index_name(0)
     good = file.read_bytes()

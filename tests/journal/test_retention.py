@@ -17,20 +17,20 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("count, end, gone", [(3, 300, 0), (4, 301, 1), (5, 500, 2), (5, 9_999, 4)])
-def test_too_many_bytes_let_the_oldest_go_but_never_the_last(count, end, gone):
+def test_size_limit_expires_oldest_but_never_last(count, end, gone):
     assert retention.count_expired(HEADERS[:count], end, SETTINGS, 0) == gone
 
 
 @pytest.mark.parametrize("now, gone", [(70, 0), (71, 1), (80, 1), (81, 2), (10_000, 2)])
-def test_a_segment_goes_when_its_end_is_too_long_ago(now, gone):
+def test_age_limit_counts_from_end_of_segment(now, gone):
     assert retention.count_expired(HEADERS[:3], 250, SETTINGS, now * SECOND) == gone
 
 
-def test_nothing_goes_where_nothing_is():
+def test_empty_journal_has_nothing_expired():
     assert retention.count_expired([], 0, SETTINGS, 0) == 0
 
 
-def test_what_goes_is_said_segment_by_segment(tmp_path):
+def test_each_deleted_segment_gets_a_record(tmp_path):
     for header in HEADERS:
         (tmp_path / log_name(header.base)).touch()
         (tmp_path / index_name(header.base)).touch()

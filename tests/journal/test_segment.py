@@ -43,14 +43,14 @@ def file(tmp_path_factory):
     return tmp_path_factory.mktemp("segment") / "file"
 
 
-def test_a_header_comes_back(tmp_path):
+def test_header_round_trip(tmp_path):
     (tmp_path / log_name(4096)).write_bytes(HEADER.pack() + b"more")
     assert len(HEADER.pack()) == HEADER_BYTES
     assert read_header(tmp_path, 4096) == HEADER
 
 
 @pytest.mark.parametrize("at", range(HEADER_BYTES))
-def test_a_header_with_a_wrong_byte_is_damaged(tmp_path, at):
+def test_corrupt_header_is_damaged(tmp_path, at):
     data = bytearray(HEADER.pack())
     data[at] ^= 1
     (tmp_path / log_name(4096)).write_bytes(data)
@@ -58,19 +58,19 @@ def test_a_header_with_a_wrong_byte_is_damaged(tmp_path, at):
         read_header(tmp_path, 4096)
 
 
-def test_a_short_header_is_damaged(tmp_path):
+def test_short_header_is_damaged(tmp_path):
     (tmp_path / log_name(4096)).write_bytes(HEADER.pack()[:-1])
     with pytest.raises(JournalDamaged, match="the header is damaged"):
         read_header(tmp_path, 4096)
 
 
-def test_a_segment_under_another_name_is_damaged(tmp_path):
+def test_renamed_segment_is_damaged(tmp_path):
     (tmp_path / log_name(1)).write_bytes(replace(HEADER, base=2).pack())
     with pytest.raises(JournalDamaged, match="not a segment of format 1, or renamed"):
         read_header(tmp_path, 1)
 
 
-def test_segments_are_listed_in_order_and_nothing_else_is(tmp_path):
+def test_only_segments_are_listed_in_order(tmp_path):
     for name in (log_name(10**19), log_name(9), "lock", "00000000000000000009.idx", "notes.log"):
         (tmp_path / name).touch()
     assert segment_bases(tmp_path) == [9, 10**19]
@@ -80,7 +80,7 @@ def test_segments_are_listed_in_order_and_nothing_else_is(tmp_path):
     written=st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=60)), max_size=6),
     torn=st.binary(max_size=8),
 )
-def test_a_scan_yields_what_was_framed_and_finds_what_is_torn(file, written, torn):
+def test_scan_yields_framed_records_and_detects_torn_ones(file, written, torn):
     data = b"".join(frame_record(kind, body) for kind, body in written)
     found, position = scanned(file, data + torn)
     assert [(kind, body) for _, kind, body in found] == written
@@ -88,7 +88,7 @@ def test_a_scan_yields_what_was_framed_and_finds_what_is_torn(file, written, tor
 
 
 @given(st.binary(max_size=60), st.data())
-def test_any_flipped_bit_is_found(file, body, data):
+def test_any_flipped_bit_is_detected(file, body, data):
     good = frame_record(1, body)
     at = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
@@ -99,7 +99,7 @@ def test_any_flipped_bit_is_found(file, body, data):
     )
 
 
-def test_zeros_are_no_record(file):
+def test_zeros_are_not_a_record(file):
     assert scanned(file, frame_record(1, b"x") + bytes(100)) == (
         [(0, 1, b"x")],
         RECORD_HEADER_BYTES + 1,
@@ -109,14 +109,14 @@ def test_zeros_are_no_record(file):
 @pytest.mark.parametrize(
     "size", [CHUNK_BYTES - RECORD_HEADER_BYTES, CHUNK_BYTES, 3 * CHUNK_BYTES + 1]
 )
-def test_records_across_the_borders_of_chunks_are_whole(file, size):
+def test_records_across_chunk_boundaries_are_whole(file, size):
     bodies = [b"a" * 5, b"b" * size, b"c" * 5, b"d" * size]
     found, position = scanned(file, b"".join(frame_record(1, body) for body in bodies))
     assert [body for _, _, body in found] == bodies
     assert position is None
 
 
-def test_a_scan_stops_where_it_is_told(file):
+def test_scan_stops_at_end(file):
     data = frame_record(1, b"x") + frame_record(2, b"y")
     file.write_bytes(data)
     descriptor = os.open(file, os.O_RDONLY)

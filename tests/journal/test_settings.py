@@ -16,6 +16,6 @@ from hansa.journal.settings import JournalSettings
         ("retention_bytes", 1, "retention_bytes is 1, it must not be below segment_bytes"),
     ],
 )
-def test_what_cannot_work_is_refused(setting, value, problem):
+def test_invalid_settings_are_refused(setting, value, problem):
     with pytest.raises(UsageError, match=problem):
         JournalSettings(**{setting: value})

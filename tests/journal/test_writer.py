@@ -44,14 +44,14 @@ def path(tmp_path):
     return tmp_path / "deep" / "journal"
 
 
-def test_a_new_journal_is_empty_and_has_the_epoch_it_was_given(path):
+def test_new_journal_is_empty_and_has_given_epoch(path):
     with open_writer(path) as writer:
         assert (writer.epoch, writer.next_sequence, writer.first_sequence) == (EPOCH, 1, 1)
         assert writer.durable == writer.end == HEADER_BYTES
         assert list(writer.replay_last_segment()) == []
 
 
-def test_an_offset_is_where_the_record_is(path):
+def test_append_returns_offset_of_record(path):
     with open_writer(path) as writer:
         first, second = writer.append(InjectionAcceptedRecord(1)), writer.append(captured(1))
         assert (first, second) == (HEADER_BYTES, HEADER_BYTES + RECORD_HEADER_BYTES + 2)
@@ -62,7 +62,7 @@ def test_an_offset_is_where_the_record_is(path):
     ]
 
 
-def test_what_is_not_committed_is_on_no_disk(path):
+def test_uncommitted_records_are_not_written(path):
     with open_writer(path) as writer:
         before = writer.durable
         writer.append(captured(1))
@@ -72,7 +72,7 @@ def test_what_is_not_committed_is_on_no_disk(path):
         assert numbers(path) == [1]
 
 
-def test_the_next_life_goes_on_and_keeps_the_epoch(path):
+def test_reopened_journal_keeps_epoch_and_sequence(path):
     write(path, captured(1), captured(2))
     with JournalWriter(path, NODE, EPOCH + 1) as writer:
         assert (writer.epoch, writer.next_sequence, writer.truncated_bytes) == (EPOCH, 3, 0)
@@ -82,7 +82,7 @@ def test_the_next_life_goes_on_and_keeps_the_epoch(path):
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_captured_publications_are_numbered_without_holes(path, number):
+def test_sequence_numbers_must_be_consecutive(path, number):
     with open_writer(path) as writer:
         writer.append(captured(1))
         with pytest.raises(ValueError, match=f"sequence number {number}, expected 2"):
@@ -100,7 +100,7 @@ def test_everything_is_for_the_owner_only(path):
 # ---------------------------------------------------------------- segments
 
 
-def test_a_full_segment_is_followed_by_another_and_all_is_read_as_one(path):
+def test_segments_are_read_as_one_journal(path):
     write(path, *(captured(number) for number in range(1, 41)), **SMALL)
     assert len(logs(path)) > 3
     assert numbers(path) == list(range(1, 41))
@@ -110,7 +110,7 @@ def test_a_full_segment_is_followed_by_another_and_all_is_read_as_one(path):
         assert following.base == header.base + logs(path)[headers.index(header)].stat().st_size
 
 
-def test_an_old_segment_ends_with_the_next_append(path):
+def test_next_append_ends_old_segment(path):
     now = [TIME]
     with open_writer(path, lambda: now[0], segment_seconds=10) as writer:
         writer.append(captured(1))
@@ -122,7 +122,7 @@ def test_an_old_segment_ends_with_the_next_append(path):
     assert [header.next_sequence for header in JournalReader(path).headers()] == [1, 3]
 
 
-def test_an_empty_segment_does_not_end(path):
+def test_empty_segment_does_not_end(path):
     now = [TIME]
     with open_writer(path, lambda: now[0], segment_seconds=10) as writer:
         now[0] += 100 * SECOND
@@ -130,7 +130,7 @@ def test_an_empty_segment_does_not_end(path):
     assert len(logs(path)) == 1
 
 
-def test_a_segment_begins_with_the_state_that_is_carried(path):
+def test_segment_starts_with_carried_state(path):
     state = OriginProgressRecord(1, 2, 3, 0)
     with open_writer(path, **SMALL) as writer:
         writer.carried_state = lambda: [state]
@@ -144,7 +144,7 @@ def test_a_segment_begins_with_the_state_that_is_carried(path):
         assert next(writer.replay_last_segment()) == firsts[-1]
 
 
-def test_a_state_larger_than_a_segment_does_not_make_every_record_a_segment(path):
+def test_large_carried_state_does_not_start_segment_per_record(path):
     with open_writer(path, **SMALL) as writer:
         writer.carried_state = lambda: [
             OriginProgressRecord(1, 2, 3, number) for number in range(100)
@@ -154,7 +154,7 @@ def test_a_state_larger_than_a_segment_does_not_make_every_record_a_segment(path
     assert len(logs(path)) < 10
 
 
-def test_nor_does_it_make_every_life_a_segment(path):
+def test_large_carried_state_does_not_start_segment_per_restart(path):
     state = [OriginProgressRecord(1, 2, 3, number) for number in range(100)]
     with open_writer(path, **SMALL) as writer:
         writer.carried_state = lambda: state
@@ -170,7 +170,7 @@ def test_nor_does_it_make_every_life_a_segment(path):
     assert 3 < lives < 20, "it ends when as much is new as in one life"
 
 
-def test_what_retention_drops_is_said_in_the_journal(path):
+def test_retention_writes_trimmed_records(path):
     with open_writer(path, segment_bytes=400, retention_bytes=1500) as writer:
         for number in range(1, 101):
             writer.append(captured(number))
@@ -188,7 +188,7 @@ def test_what_retention_drops_is_said_in_the_journal(path):
 # ---------------------------------------------------------------- what nobody waits for
 
 
-def test_what_nobody_waits_for_is_refused_and_counted_when_too_much_waits(path):
+def test_append_if_room_refuses_and_counts_above_limit(path):
     record = RecordedPublication(1, 1, "a", b"x" * 100, False, b"", TIME)
     with open_writer(path, unsynced_bytes_max=300) as writer:
         assert [writer.append_if_room(record) for _ in range(5)] == [True, True, True, False, False]
@@ -198,7 +198,7 @@ def test_what_nobody_waits_for_is_refused_and_counted_when_too_much_waits(path):
     assert read(path) == [record] * 4
 
 
-def test_appends_go_on_while_a_commit_waits_for_the_disk(path, monkeypatch):
+def test_appends_continue_during_commit(path, monkeypatch):
     syncing, synced = threading.Event(), threading.Event()
 
     def slow(descriptor):
@@ -255,20 +255,20 @@ def test_two_writers_cannot_share_a_journal(path):
     open_writer(path).close()
 
 
-def test_another_nodes_journal_is_refused(path):
+def test_journal_of_other_node_is_refused(path):
     write(path, captured(1))
     with pytest.raises(JournalUnusable, match="belongs to node 0123456789abcdef, not to 0000"):
         JournalWriter(path, 1, 1)
     write(path, captured(2))
 
 
-def test_a_directory_that_cannot_be_one_is_named(tmp_path):
+def test_path_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(JournalUnusable, match=r"cannot write the journal .*file: "):
         open_writer(tmp_path / "file")
 
 
-def test_rights_that_lack_are_named(path, monkeypatch):
+def test_missing_permission_is_reported(path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
@@ -278,7 +278,7 @@ def test_rights_that_lack_are_named(path, monkeypatch):
         open_writer(path)
 
 
-def test_a_full_disk_loses_nothing_and_the_next_commit_tries_again(path, monkeypatch):
+def test_full_disk_loses_nothing_and_is_retried(path, monkeypatch):
     real = os.pwrite
 
     def full(descriptor, data, position):
@@ -302,7 +302,7 @@ def test_a_full_disk_loses_nothing_and_the_next_commit_tries_again(path, monkeyp
         assert numbers(path) == list(range(1, 61))
 
 
-def test_a_disk_that_stays_full_costs_no_more_with_every_attempt(path, monkeypatch):
+def test_repeated_commits_on_full_disk_do_not_grow(path, monkeypatch):
     def full(descriptor, data, position):
         raise OSError(28, "No space left on device")
 
@@ -316,7 +316,7 @@ def test_a_disk_that_stays_full_costs_no_more_with_every_attempt(path, monkeypat
         broken.undo()
 
 
-def test_a_disk_that_is_really_full(small_disk):
+def test_real_full_disk(small_disk):
     path = small_disk / "journal"
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(128 << 10))
@@ -335,7 +335,7 @@ def test_a_disk_that_is_really_full(small_disk):
         assert numbers(path) == list(range(1, number))
 
 
-def test_a_disk_that_is_read_only(small_disk):
+def test_read_only_disk(small_disk):
     path = small_disk / "journal"
     write(path, captured(1))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -346,7 +346,7 @@ def test_a_disk_that_is_read_only(small_disk):
     assert numbers(path) == [1]
 
 
-def test_opening_that_fails_leaves_no_file_open(path, monkeypatch):
+def test_failed_opening_closes_files(path, monkeypatch):
     def fail(_):
         raise OSError(5, "Input/output error")
 
@@ -359,7 +359,7 @@ def test_opening_that_fails_leaves_no_file_open(path, monkeypatch):
     assert os.listdir("/dev/fd") == before
 
 
-def test_after_a_failed_sync_nothing_more_is_promised(path, monkeypatch):
+def test_writer_refuses_everything_after_failed_sync(path, monkeypatch):
     def fail(_):
         raise OSError(5, "Input/output error")
 
@@ -379,7 +379,7 @@ def test_after_a_failed_sync_nothing_more_is_promised(path, monkeypatch):
     open_writer(path).close()
 
 
-def test_what_an_injection_writes_is_read_in_its_order(path):
+def test_injection_records_are_read_in_order(path):
     written: list[JournalRecord] = [
         InboxRecord(1, 9, 8, 7, 2),
         InjectionAcceptedRecord(1),

@@ -33,7 +33,7 @@ def overlapping(line: Live) -> tuple[SureClient, SureClient]:
     return everything, some
 
 
-def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_back(line):
+def test_overlapping_filters_deliver_once_after_broker_restart(line):
     """Mosquitto then has one copy only, and not that of the agent's older subscription."""
     subscribers = overlapping(line)
     broker, agent = line.nodes[0].broker, line.nodes[0].agent
@@ -55,7 +55,7 @@ def test_what_two_filters_match_arrives_once_if_it_came_before_the_agent_was_bac
         assert_in_order(subscriber, names)
 
 
-def test_so_does_what_the_broker_had_sent_to_an_agent_that_died_over_it(line):
+def test_overlapping_filters_deliver_once_after_broker_restart_and_agent_crash(line):
     """Its one copy is marked then as sent again."""
     subscribers = overlapping(line)
     broker, agent = line.nodes[0].broker, line.nodes[0].agent
@@ -79,7 +79,7 @@ def test_so_does_what_the_broker_had_sent_to_an_agent_that_died_over_it(line):
         assert_in_order(subscriber, names)
 
 
-def test_a_broker_that_was_killed_and_goes_on_from_an_earlier_state_is_told(line):
+def test_broker_that_restores_older_state_raises_alarm(line):
     """Its session is there, so it does not count as lost; but its packet ids go back."""
     subscriber = line.client_of(SureClient, 1).subscribe_surely("plant/#")
     line.wait_installed(1, "plant/#")

@@ -125,7 +125,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(work())
 
 
-def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
+def test_durable_publications_are_acknowledged_in_order(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1), publish(2, qos=2), publish(3, topic="no"), publish(4))
@@ -142,7 +142,7 @@ def test_what_is_durable_is_acknowledged_in_order_and_then_may_leave(tmp_path):
     run(work)
 
 
-def test_who_was_heard_is_told_when_it_is_durable(tmp_path):
+def test_heard_receiver_is_reported_when_durable(tmp_path):
     """A life knows from which position on the former ones sent somebody nothing."""
 
     async def work() -> None:
@@ -181,7 +181,7 @@ def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True
     return replace(publish(packet_id, payload, qos, dup=dup), subscription_ids=(by,))
 
 
-def test_a_rest_is_known_in_the_next_life(tmp_path):
+def test_overlap_copy_is_recognised_after_restart(tmp_path):
     """Two subscriptions bring everything; the copies of the second come when the agent is back."""
 
     async def work() -> None:
@@ -219,7 +219,7 @@ def test_a_rest_is_known_in_the_next_life(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [LARGE, ONE_EACH])
-def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings):
+def test_overlap_copy_of_completed_publication_is_recognised_after_restart(tmp_path, settings):
     """Also if others that were captured before or after it may come again, at QoS 1."""
 
     async def work() -> None:
@@ -249,7 +249,7 @@ def test_a_rest_of_what_is_settled_is_known_in_the_next_life(tmp_path, settings)
     run(work)
 
 
-def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
+def test_overlap_copy_of_completed_publication_is_recognised_after_rollover(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.newest_subscription = 2
@@ -268,7 +268,7 @@ def test_a_rest_of_what_is_settled_is_known_after_a_new_epoch(tmp_path):
     run(work)
 
 
-def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_path):
+def test_overlap_copy_belongs_to_last_publication_before_reconnect(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.newest_subscription = 3
@@ -295,7 +295,7 @@ def test_a_rest_in_the_same_life_is_one_of_the_last_before_the_connection(tmp_pa
     run(work)
 
 
-def test_what_nobody_is_owed_waits_for_nothing(tmp_path):
+def test_publication_without_receivers_is_acknowledged_at_once(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.capture.receive_publications(
@@ -307,7 +307,7 @@ def test_what_nobody_is_owed_waits_for_nothing(tmp_path):
     run(work)
 
 
-def test_what_comes_again_after_a_crash_is_acknowledged_and_not_kept(tmp_path):
+def test_redelivery_after_crash_is_acknowledged_and_not_captured(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1), publish(2, qos=2), publish(3))
@@ -324,7 +324,7 @@ def test_what_comes_again_after_a_crash_is_acknowledged_and_not_kept(tmp_path):
     run(work)
 
 
-def test_what_was_not_durable_is_kept_when_it_comes_again(tmp_path):
+def test_redelivery_of_publication_that_was_not_durable_is_captured(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.keeping.append_publication(
@@ -340,7 +340,7 @@ def test_what_was_not_durable_is_kept_when_it_comes_again(tmp_path):
     run(work)
 
 
-def test_on_one_connection_the_same_packet_id_is_another_publication(tmp_path):
+def test_same_packet_id_on_one_connection_is_another_publication(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))
@@ -353,7 +353,7 @@ def test_on_one_connection_the_same_packet_id_is_another_publication(tmp_path):
     run(work)
 
 
-def test_on_the_next_connection_it_is_the_same_publication(tmp_path):
+def test_same_packet_id_on_next_connection_is_redelivery(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))
@@ -367,7 +367,7 @@ def test_on_the_next_connection_it_is_the_same_publication(tmp_path):
     run(work)
 
 
-def test_a_packet_id_that_is_used_again_is_another_publication(tmp_path):
+def test_reused_packet_id_is_another_publication(tmp_path):
     """At QoS 1 a broker uses ids again without a word; only what it says to repeat is a repeat."""
 
     async def work() -> None:
@@ -386,7 +386,7 @@ def test_a_packet_id_that_is_used_again_is_another_publication(tmp_path):
     run(work)
 
 
-def test_what_a_lost_session_settled_is_settled_for_a_later_life(tmp_path):
+def test_session_loss_is_remembered_after_restart(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1, qos=2))
@@ -405,7 +405,7 @@ def test_what_a_lost_session_settled_is_settled_for_a_later_life(tmp_path):
     run(work)
 
 
-def test_a_broker_that_forgot_the_session_sends_nothing_again(tmp_path):
+def test_lost_session_has_no_redeliveries(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1), publish(2, qos=2))
@@ -424,7 +424,7 @@ def test_a_broker_that_forgot_the_session_sends_nothing_again(tmp_path):
     run(work)
 
 
-def test_after_pubrel_a_packet_id_is_free_and_pubcomp_says_so_when_that_is_durable(tmp_path):
+def test_pubcomp_waits_until_completion_is_durable(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1, qos=2))
@@ -442,7 +442,7 @@ def test_after_pubrel_a_packet_id_is_free_and_pubcomp_says_so_when_that_is_durab
     run(work)
 
 
-def test_a_repeated_pubrel_waits_for_the_disk_like_the_first(tmp_path):
+def test_repeated_pubrel_waits_for_the_disk(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1, qos=2))
@@ -458,7 +458,7 @@ def test_a_repeated_pubrel_waits_for_the_disk_like_the_first(tmp_path):
     run(work)
 
 
-def test_pubrel_for_what_is_unknown_is_answered(tmp_path):
+def test_pubrel_for_unknown_packet_id_gets_pubcomp(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.capture.receive_pubrel([9])
@@ -468,7 +468,7 @@ def test_pubrel_for_what_is_unknown_is_answered(tmp_path):
     run(work)
 
 
-def test_half_of_all_packet_ids_later_nothing_of_before_comes_again_at_qos_1(tmp_path):
+def test_qos_1_candidates_expire_after_half_of_all_packet_ids(tmp_path):
     """However many connections that took, and whoever captured it."""
 
     async def work() -> None:
@@ -490,7 +490,7 @@ def test_half_of_all_packet_ids_later_nothing_of_before_comes_again_at_qos_1(tmp
     run(work)
 
 
-def test_a_broker_that_uses_free_packet_ids_again_repeats_nothing_at_qos_1(tmp_path):
+def test_qos_1_is_captured_again_at_broker_that_reuses_packet_ids(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         for _ in range(4):
@@ -511,7 +511,7 @@ def test_a_broker_that_uses_free_packet_ids_again_repeats_nothing_at_qos_1(tmp_p
     run(work)
 
 
-def test_another_session_numbers_packets_anew(tmp_path):
+def test_new_session_resets_packet_id_order(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
@@ -529,7 +529,7 @@ def test_another_session_numbers_packets_anew(tmp_path):
     run(work)
 
 
-def test_a_broker_that_goes_back_is_distrusted(tmp_path):
+def test_packet_id_order_that_steps_back_raises_alarm(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
@@ -549,7 +549,7 @@ def test_a_broker_that_goes_back_is_distrusted(tmp_path):
     run(work)
 
 
-def test_a_disk_that_fails_holds_back_the_answers_and_is_told(tmp_path, monkeypatch):
+def test_failing_disk_delays_acknowledgements_and_raises_alarm(tmp_path, monkeypatch):
     async def work() -> None:
         life = Life(tmp_path)
 
@@ -569,9 +569,7 @@ def test_a_disk_that_fails_holds_back_the_answers_and_is_told(tmp_path, monkeypa
     run(work)
 
 
-def test_a_journal_that_cannot_be_written_leaves_publications_with_the_broker(
-    tmp_path, monkeypatch
-):
+def test_unusable_journal_leaves_publications_at_broker(tmp_path, monkeypatch):
     async def work() -> None:
         life = Life(tmp_path)
 
@@ -587,7 +585,7 @@ def test_a_journal_that_cannot_be_written_leaves_publications_with_the_broker(
     run(work)
 
 
-def test_a_new_epoch_holds_what_nobody_has_acknowledged(tmp_path):
+def test_rollover_keeps_unacknowledged_publications(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1, b"acknowledged"), publish(2, b"former"))
@@ -625,7 +623,7 @@ def test_a_new_epoch_holds_what_nobody_has_acknowledged(tmp_path):
     run(work)
 
 
-def test_after_a_new_epoch_and_a_crash_nothing_is_captured_twice(tmp_path):
+def test_nothing_is_captured_twice_after_rollover_and_crash(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
@@ -654,7 +652,7 @@ def test_after_a_new_epoch_and_a_crash_nothing_is_captured_twice(tmp_path):
     run(work)
 
 
-def test_a_session_that_is_lost_while_a_new_epoch_begins_is_forgotten_in_it(tmp_path):
+def test_session_lost_during_rollover_is_recorded_in_new_epoch(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1, b"same", qos=2))
@@ -672,9 +670,7 @@ def test_a_session_that_is_lost_while_a_new_epoch_begins_is_forgotten_in_it(tmp_
     run(work)
 
 
-def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
-    tmp_path, monkeypatch
-):
+def test_broker_packets_wait_for_rollover_on_failing_disk(tmp_path, monkeypatch):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))
@@ -702,7 +698,7 @@ def test_a_new_epoch_waits_for_the_disk_and_what_the_broker_sends_waits_for_it(
     run(work)
 
 
-def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_path, monkeypatch):
+def test_node_expired_during_rollover_is_no_receiver_in_new_epoch(tmp_path, monkeypatch):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))
@@ -729,7 +725,7 @@ def test_who_is_forgotten_while_a_new_epoch_begins_is_owed_nothing_in_it(tmp_pat
     run(work)
 
 
-def test_an_agent_that_stops_before_its_new_epoch_begins_keeps_the_old_one(tmp_path):
+def test_stop_during_rollover_keeps_old_epoch(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.receive(publish(1))

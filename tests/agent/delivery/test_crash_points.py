@@ -168,13 +168,13 @@ def check(scene: Scene, directory: Path, crash: Crash, exactly: bool) -> None:
 
 
 @pytest.mark.parametrize("crash", SLICE, ids=str)
-def test_a_crash_loses_nothing_and_doubles_nothing_at_qos_2(scene, tmp_path, crash):
+def test_selected_crashes_lose_nothing_and_duplicate_nothing_at_qos_2(scene, tmp_path, crash):
     check(scene, tmp_path, crash, exactly=crash.qos == 2)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("crash", ALL, ids=str)
-def test_every_crash_loses_nothing_and_doubles_nothing_at_qos_2(scene, tmp_path, crash):
+def test_every_crash_loses_nothing_and_duplicates_nothing_at_qos_2(scene, tmp_path, crash):
     check(scene, tmp_path, crash, exactly=crash.qos == 2)
 
 

@@ -64,7 +64,7 @@ def crash(trouble: Trouble) -> None:
     trouble.start(ORIGIN)
 
 
-def test_a_copy_that_is_put_back_begins_a_new_epoch(trouble, tmp_path):
+def test_restored_copy_starts_new_epoch(trouble, tmp_path):
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
     trouble.publish(5)
@@ -119,24 +119,24 @@ def check_copied(trouble: Trouble, directory: Path, point: DeliveryCrashPoint) -
     assert trouble.arrived(KNOWN + SINCE) == list(range(KNOWN + SINCE))
 
 
-def test_a_crash_before_a_new_epoch_is_in_place_loses_nothing(trouble, tmp_path):
+def test_crash_before_rollover_rename_loses_nothing(trouble, tmp_path):
     check_rolled_back(trouble, tmp_path, DeliveryCrashPoint.ROLLOVER_DURABLE)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
-def test_no_crash_while_a_new_epoch_begins_loses_anything(trouble, tmp_path, point):
+def test_crash_during_rollover_loses_nothing(trouble, tmp_path, point):
     check_rolled_back(trouble, tmp_path, point)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", FEW, ids=lambda point: point.name)
-def test_no_crash_of_an_agent_that_begins_a_new_epoch_loses_anything(trouble, tmp_path, point):
+def test_crash_after_rollover_loses_nothing(trouble, tmp_path, point):
     check_copied(trouble, tmp_path, point)
 
 
 @pytest.mark.long
-def test_a_full_disk_only_delays_a_new_epoch(small_disk, trouble, tmp_path):
+def test_full_disk_delays_rollover(small_disk, trouble, tmp_path):
     trouble.states[ORIGIN] = small_disk / "state"
     trouble.live(RECEIVER)
     trouble.live(ORIGIN, delivery_retention_bytes=120_000)

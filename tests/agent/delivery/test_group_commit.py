@@ -30,7 +30,7 @@ class Scene:
         await until(lambda: self.ends and self.ends[-1] == self.writer.end, "all durable")
 
 
-def test_all_that_is_appended_while_one_commit_runs_shares_the_next(tmp_path, monkeypatch):
+def test_records_appended_during_commit_share_the_next(tmp_path, monkeypatch):
     syncs: list[int] = []
 
     def counted(descriptor: int) -> None:
@@ -52,7 +52,7 @@ def test_all_that_is_appended_while_one_commit_runs_shares_the_next(tmp_path, mo
     asyncio.run(work())
 
 
-def test_a_disk_that_is_full_is_tried_again_and_both_is_told(tmp_path, monkeypatch):
+def test_full_disk_is_retried_and_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(retry, "RETRY_S", 0.01)
 
     def full(*_: Any) -> int:
@@ -74,7 +74,7 @@ def test_a_disk_that_is_full_is_tried_again_and_both_is_told(tmp_path, monkeypat
     asyncio.run(work())
 
 
-def test_the_loop_does_not_wait_for_a_journal_that_is_closed(tmp_path, monkeypatch):
+def test_event_loop_runs_while_journal_closes(tmp_path, monkeypatch):
     """As when a new epoch begins, and what was appended to the old journal last is written."""
     goes_on = threading.Event()
     close = JournalWriter.close

@@ -40,7 +40,7 @@ def cut_off(path: Path, backlog: InboxJournal) -> Iterator[list[list[int]]]:
         yield found
 
 
-def test_a_lost_session_leaves_all_once_and_in_order(tmp_path):
+def test_rewrite_after_session_loss_keeps_entries_once_and_in_order(tmp_path):
     async def work() -> None:
         life = Life(tmp_path / "inbox")
         life.connect(receive_maximum=3)
@@ -56,7 +56,7 @@ def test_a_lost_session_leaves_all_once_and_in_order(tmp_path):
     run(work)
 
 
-def test_an_inbox_whose_segments_are_gone_is_set_aside_and_no_packet_id_is_used_again(tmp_path):
+def test_inbox_without_segments_is_moved_and_packet_ids_differ(tmp_path):
     path = tmp_path / "inbox"
     backlog = InboxJournal(path, ME, 6, JournalSettings())
     backlog.add(Publication(YOU, 8, 1, 2, "a", b"1"))
@@ -70,7 +70,7 @@ def test_an_inbox_whose_segments_are_gone_is_set_aside_and_no_packet_id_is_used_
     backlog.writer.close()
 
 
-def test_an_inbox_with_a_record_that_means_nothing_is_set_aside(tmp_path):
+def test_inbox_with_invalid_record_is_moved(tmp_path):
     path = tmp_path / "inbox"
     backlog = InboxJournal(path, ME, 6, JournalSettings())
     backlog.add(Publication(YOU, 8, 1, 2, "a", b"1", previous=((ME, 0),)))
@@ -86,7 +86,7 @@ def test_an_inbox_with_a_record_that_means_nothing_is_set_aside(tmp_path):
     backlog.writer.close()
 
 
-def test_what_opening_an_inbox_found_damaged_is_told(tmp_path):
+def test_damage_found_at_opening_is_reported(tmp_path):
     InboxJournal(tmp_path, ME, 6, JournalSettings()).writer.close()
     (tmp_path / "durable").write_bytes(b"nonsense")
     backlog = InboxJournal(tmp_path, ME, 9, JournalSettings())
@@ -94,7 +94,7 @@ def test_what_opening_an_inbox_found_damaged_is_told(tmp_path):
     backlog.writer.close()
 
 
-def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
+def test_cleared_value_is_not_stored_again(tmp_path):
     async def work() -> None:
         life = Life(tmp_path / "inbox")
         life.connect()
@@ -110,7 +110,7 @@ def test_so_does_a_value_that_is_not_to_be_stored_any_more(tmp_path):
     run(work)
 
 
-def test_who_waits_for_long_shares_its_packet_id_with_nobody(tmp_path, monkeypatch):
+def test_packet_id_of_waiting_entry_is_not_reused(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.inbox_journal.PUBLISH_PACKET_IDS", 3)
     backlog = InboxJournal(tmp_path, ME, 5, JournalSettings())
     waits = backlog.add(Publication(YOU, 1, 1, 2, "a", b""))

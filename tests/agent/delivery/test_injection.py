@@ -28,7 +28,7 @@ from hansa.protocol.events import InboxCommitted
 from hansa.protocol.model import Publication
 
 
-def test_qos_2_goes_through_all_steps(tmp_path):
+def test_qos_2_handshake(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -46,7 +46,7 @@ def test_qos_2_goes_through_all_steps(tmp_path):
     run(work)
 
 
-def test_qos_1_is_complete_with_its_acknowledgement(tmp_path):
+def test_qos_1_handshake(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -59,7 +59,7 @@ def test_qos_1_is_complete_with_its_acknowledgement(tmp_path):
     run(work)
 
 
-def test_without_a_broker_publications_are_stored_and_wait(tmp_path):
+def test_publications_wait_in_inbox_without_broker(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.deliver(1, 2)
@@ -95,7 +95,7 @@ def test_time_in_the_inbox_counts_towards_the_expiry(tmp_path, monkeypatch):
     run(work)
 
 
-def test_a_new_life_takes_every_handshake_up_where_it_was(tmp_path):
+def test_restart_resumes_every_handshake(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -120,7 +120,7 @@ def test_a_new_life_takes_every_handshake_up_where_it_was(tmp_path):
     run(work)
 
 
-def test_what_was_not_durably_accepted_is_published_again(tmp_path):
+def test_publication_not_durably_accepted_is_sent_again(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -136,7 +136,7 @@ def test_what_was_not_durably_accepted_is_published_again(tmp_path):
     run(work)
 
 
-def test_a_connection_lost_between_acceptance_and_release_resumes_with_the_release(tmp_path):
+def test_reconnect_after_pubrec_sends_pubrel(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -152,7 +152,7 @@ def test_a_connection_lost_between_acceptance_and_release_resumes_with_the_relea
     run(work)
 
 
-def test_the_window_is_the_smaller_of_ours_and_the_broker_s(tmp_path):
+def test_in_flight_limit_is_smaller_of_setting_and_receive_maximum(tmp_path):
     async def work() -> None:
         life = Life(tmp_path, in_flight_max=3)
         life.connect(receive_maximum=2)
@@ -169,7 +169,7 @@ def test_the_window_is_the_smaller_of_ours_and_the_broker_s(tmp_path):
     run(work)
 
 
-def test_packet_ids_come_around(tmp_path):
+def test_packet_ids_wrap_around(tmp_path):
     async def work() -> None:
         with JournalWriter(tmp_path, ME, 5) as writer:
             writer.append(InjectionCompletedRecord(PUBLISH_PACKET_IDS - 2))
@@ -186,7 +186,7 @@ def test_packet_ids_come_around(tmp_path):
     run(work)
 
 
-def test_beyond_its_bound_the_inbox_gives_no_receipts(tmp_path):
+def test_full_inbox_acknowledges_nothing(tmp_path):
     async def work() -> None:
         life = Life(tmp_path, inbox_bytes=300)
         life.deliver(1, 2, 3, qos=1)
@@ -202,7 +202,7 @@ def test_beyond_its_bound_the_inbox_gives_no_receipts(tmp_path):
     run(work)
 
 
-def test_what_will_never_come_is_noted_after_what_waits_before_it(tmp_path):
+def test_gap_is_recorded_after_publications_before_it(tmp_path):
     """Or the next life would not ask for that either."""
 
     async def work() -> None:
@@ -228,7 +228,7 @@ def test_what_will_never_come_is_noted_after_what_waits_before_it(tmp_path):
     run(work)
 
 
-def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tmp_path):
+def test_session_loss_sends_in_flight_publications_again(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -252,7 +252,7 @@ def test_a_lost_session_makes_what_was_under_way_uncertain_and_sends_it_again(tm
     run(work)
 
 
-def test_a_lost_session_leaves_the_order_of_what_was_not_durable_yet(tmp_path):
+def test_session_loss_keeps_order_of_publications_not_durable(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -275,7 +275,7 @@ def test_a_lost_session_leaves_the_order_of_what_was_not_durable_yet(tmp_path):
     run(work)
 
 
-def test_what_is_sent_again_twice_is_marked_once_and_a_stored_value_not_at_all(tmp_path):
+def test_redelivered_property_is_added_once_and_not_to_retained_values(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -295,7 +295,7 @@ def test_what_is_sent_again_twice_is_marked_once_and_a_stored_value_not_at_all(t
     run(work)
 
 
-def test_of_a_former_life_no_more_is_uncertain_than_the_broker_lets_be_under_way(tmp_path):
+def test_at_most_receive_maximum_of_recovered_entries_is_uncertain(tmp_path):
     async def work() -> None:
         life = Life(tmp_path, session_loss_policy="no-dup")
         life.deliver(1, 2, 3, 4, 5, 6)
@@ -312,7 +312,7 @@ def test_of_a_former_life_no_more_is_uncertain_than_the_broker_lets_be_under_way
     run(work)
 
 
-def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
+def test_no_dup_policy_drops_uncertain_publications(tmp_path):
     async def work() -> None:
         life = Life(tmp_path, session_loss_policy="no-dup")
         life.connect()
@@ -329,7 +329,7 @@ def test_who_prefers_no_duplicates_loses_what_is_uncertain(tmp_path):
     run(work)
 
 
-def test_what_the_broker_refuses_is_counted_and_done_with(tmp_path):
+def test_refused_publication_is_counted_and_completed(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -349,7 +349,7 @@ def test_what_the_broker_refuses_is_counted_and_done_with(tmp_path):
     run(work)
 
 
-def test_a_packet_id_in_use_is_that_of_an_earlier_connection_or_a_refusal(tmp_path):
+def test_packet_identifier_in_use_is_accepted_for_redelivery_only(tmp_path):
     """EMQX says so of what it had before, and takes the id for free only after PUBREL."""
 
     async def work() -> None:
@@ -374,7 +374,7 @@ def test_a_packet_id_in_use_is_that_of_an_earlier_connection_or_a_refusal(tmp_pa
     run(work)
 
 
-def test_all_that_was_under_way_is_uncertain_whatever_the_broker_takes_now(tmp_path):
+def test_lower_receive_maximum_does_not_reduce_uncertain_publications(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -389,7 +389,7 @@ def test_all_that_was_under_way_is_uncertain_whatever_the_broker_takes_now(tmp_p
     run(work)
 
 
-def test_a_broker_that_knows_only_qos_0_or_1_gets_that(tmp_path):
+def test_qos_is_lowered_to_maximum_of_broker(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect(qos_max=1)
@@ -404,7 +404,7 @@ def test_a_broker_that_knows_only_qos_0_or_1_gets_that(tmp_path):
     run(work)
 
 
-def test_what_stays_at_its_broker_is_taken_and_not_published(tmp_path):
+def test_local_topic_is_accepted_and_not_published(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -421,7 +421,7 @@ def test_what_stays_at_its_broker_is_taken_and_not_published(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 40])
-def test_every_segment_tells_all(tmp_path, count):
+def test_every_segment_restores_complete_state(tmp_path, count):
     async def work() -> None:
         small = JournalSettings(segment_bytes=300, retention_bytes=300)
         life = Life(tmp_path, small)
@@ -447,7 +447,7 @@ def test_every_segment_tells_all(tmp_path, count):
     run(work)
 
 
-def test_a_journal_that_cannot_be_written_stops_the_handshakes(tmp_path, monkeypatch):
+def test_unusable_journal_stops_handshakes(tmp_path, monkeypatch):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -466,7 +466,7 @@ def test_a_journal_that_cannot_be_written_stops_the_handshakes(tmp_path, monkeyp
     run(work)
 
 
-def test_a_damaged_inbox_is_set_aside(tmp_path):
+def test_damaged_inbox_is_moved(tmp_path):
     path = tmp_path / "inbox"
     life = Life(path)
     life.backlog.add(Publication(YOU, 8, 1, 1, "a", b"x"))
@@ -479,7 +479,7 @@ def test_a_damaged_inbox_is_set_aside(tmp_path):
     again.writer.close()
 
 
-def test_after_a_fault_of_the_journal_nothing_is_published_again(tmp_path, monkeypatch):
+def test_nothing_is_published_after_journal_failure(tmp_path, monkeypatch):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()

@@ -95,7 +95,9 @@ def from_the_wire(number: int, topic: str, properties: bytes = b"") -> Publicati
     return sent
 
 
-def test_nothing_that_a_neighbour_sends_ends_the_connection_or_commands_the_broker(scene, tmp_path):
+def test_invalid_publications_of_neighbours_do_not_close_connection_or_control_broker(
+    scene, tmp_path
+):
     broker = scene.broker()
     subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("#")
     user = ((Property.USER_PROPERTY, ("key", "one\ntwo")),)
@@ -129,9 +131,7 @@ def test_nothing_that_a_neighbour_sends_ends_the_connection_or_commands_the_brok
     assert subscriber.read_until(2) == [b"1", b"%d" % len(batch)]
 
 
-def test_a_publication_at_which_the_broker_ends_the_connection_does_not_hold_up_others(
-    scene, tmp_path, monkeypatch
-):
+def test_publication_that_closes_connection_does_not_block_others(scene, tmp_path, monkeypatch):
     """MQTT 3.1.1 has no other way to refuse a publication, nor a way to say how large it may be."""
     monkeypatch.setattr(poison_quarantine, "DISCONNECTS_MAX", 3)
     broker = scene.broker("max_packet_size 500")
@@ -155,7 +155,7 @@ def test_a_publication_at_which_the_broker_ends_the_connection_does_not_hold_up_
     assert subscriber.read_until(2) == [b"2", b"3"]
 
 
-def test_a_disk_that_is_slower_than_the_broker_comes_back_leaves_the_order(scene, tmp_path):
+def test_order_is_kept_if_disk_is_slower_than_reconnect(scene, tmp_path):
     """The broker then still holds as many as it allows, and refuses whatever is one too many."""
     broker = scene.broker(f"max_inflight_messages {AT_ONCE}")
     subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")

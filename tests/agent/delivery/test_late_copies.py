@@ -30,7 +30,7 @@ def slow(mosquitto):
 
 
 @pytest.mark.long
-def test_what_was_queued_for_filters_that_end_comes_once_and_in_order(slow):
+def test_publications_queued_for_removed_filters_arrive_once_in_order(slow):
     subscriber = slow.client_of(SureClient, RECEIVER).subscribe_surely("late/+", "+/copies")
     slow.wait_installed(RECEIVER, "late/+", "+/copies")
     publisher = slow.client_of(SureClient, ORIGIN)

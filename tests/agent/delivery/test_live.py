@@ -54,7 +54,7 @@ def kill(live: Live, number: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_each_publication_comes_once_in_order_and_with_its_quality(live, qos):
+def test_each_publication_arrives_once_in_order_with_its_qos(live, qos):
     topic = f"plain/{qos}"
     publisher, subscriber = clients(live, topic)
     publisher.publish_surely(qos, topic, *numbers(0, COUNT))
@@ -71,7 +71,7 @@ def test_each_publication_comes_once_in_order_and_with_its_quality(live, qos):
     ],
     ids=["more than the agent reads", "a little more than it carries", "too deep"],
 )
-def test_what_an_agent_does_not_carry_is_told_as_an_alarm(live, rest, size, reason):
+def test_publication_that_agent_does_not_carry_raises_alarm(live, rest, size, reason):
     publisher, subscriber = clients(live, "much/#")
     before = live.counter(ORIGIN, f"dropped: {reason}")
     publisher.publish_surely(1, f"much/{rest}", bytes(size))
@@ -82,7 +82,7 @@ def test_what_an_agent_does_not_carry_is_told_as_an_alarm(live, rest, size, reas
     assert reason in alarms["dropped"]
 
 
-def test_a_subscriber_at_every_broker_gets_all_of_two_origins(live):
+def test_subscribers_at_all_brokers_get_publications_of_two_origins(live):
     subscribers = [live.client_of(SureClient, n).subscribe_surely("all/+") for n in range(3)]
     for number in range(3):
         live.wait_installed(number, "all/+")
@@ -99,7 +99,7 @@ def test_a_subscriber_at_every_broker_gets_all_of_two_origins(live):
 
 @pytest.mark.parametrize("victim", [ORIGIN, RECEIVER], ids=["origin", "receiver"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_an_agent_killed_in_the_midst_loses_and_inverts_nothing(live, victim, qos):
+def test_killed_agent_loses_and_reorders_nothing(live, victim, qos):
     topic = f"killed/{victim}/{qos}"
     publisher, subscriber = clients(live, topic)
     publisher.publish_surely(qos, topic, *numbers(0, COUNT))
@@ -115,7 +115,7 @@ def test_an_agent_killed_in_the_midst_loses_and_inverts_nothing(live, victim, qo
     assert came == numbers(0, 3 * COUNT)
 
 
-def test_a_partition_is_only_a_long_delay(live):
+def test_partition_delays_and_loses_nothing(live):
     publisher, subscriber = clients(live, "parted")
     for other in (ORIGIN, OTHER):
         live.federation.cut_link(RECEIVER, other)
@@ -134,7 +134,7 @@ def test_a_partition_is_only_a_long_delay(live):
     assert live.counter(RECEIVER, "repaired") >= COUNT
 
 
-def test_what_a_broker_cannot_take_now_waits_in_the_inbox(live):
+def test_publications_wait_in_inbox_while_broker_is_down(live):
     publisher, subscriber = clients(live, "slow")
     broker = live.nodes[RECEIVER].broker.process
     assert broker is not None
@@ -154,7 +154,7 @@ def _inbox(live: Live) -> object:
     return delivery["inbox"]
 
 
-def test_a_broker_that_forgets_the_session_is_an_alarm_and_traffic_goes_on(live):
+def test_lost_session_raises_alarm_and_delivery_continues(live):
     live.client_of(SureClient, ORIGIN).subscribe_surely("kept")
     live.wait_installed(ORIGIN, "kept")  # so the receiver's agent is subscribed at its broker
     broker = live.nodes[RECEIVER].broker

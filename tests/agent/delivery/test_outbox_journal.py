@@ -57,7 +57,7 @@ def recall(
 
 
 @pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
-def test_it_goes_on_where_it_ended(tmp_path, settings):
+def test_reopened_journal_continues_positions(tmp_path, settings):
     filled(tmp_path, 20, settings).writer.close()
     again = opened(tmp_path, settings)
     assert (again.writer.epoch, again.writer.next_sequence) == (7, 21)
@@ -65,7 +65,7 @@ def test_it_goes_on_where_it_ended(tmp_path, settings):
     again.writer.close()
 
 
-def test_what_the_broker_may_send_again_is_found_with_its_content(tmp_path):
+def test_redelivery_candidates_are_restored_with_content_digest(tmp_path):
     made = opened(tmp_path)
     for number, qos in ((1, 1), (2, 2), (3, 2)):
         made.append_publication(publication(number, before=number - 1, qos=qos), 100 + number)
@@ -83,7 +83,7 @@ def test_what_the_broker_may_send_again_is_found_with_its_content(tmp_path):
     again.writer.close()
 
 
-def test_what_waited_at_the_broker_is_known_although_its_expiry_has_shrunk():
+def test_content_digest_ignores_remaining_expiry():
     first, again, other = (
         PublishPacket(
             "a",
@@ -100,7 +100,7 @@ def test_what_waited_at_the_broker_is_known_although_its_expiry_has_shrunk():
     assert content_digest(first) == content_digest(again) != content_digest(other)
 
 
-def test_time_in_the_journal_counts_towards_the_expiry(tmp_path, monkeypatch):
+def test_time_in_journal_reduces_expiry(tmp_path, monkeypatch):
     made, now = opened(tmp_path), time.time_ns()
     raw = encode_properties(((Property.MESSAGE_EXPIRY_INTERVAL, 60),))
     made.append_publication(msgspec.structs.replace(publication(1), properties=raw), 1)
@@ -111,7 +111,7 @@ def test_time_in_the_journal_counts_towards_the_expiry(tmp_path, monkeypatch):
     made.writer.close()
 
 
-def test_what_the_broker_may_send_again_is_carried_into_every_segment(tmp_path):
+def test_redelivery_candidates_are_carried_into_every_segment(tmp_path):
     made = opened(tmp_path, SMALL)
     made.append_publication(publication(1, qos=2), 101)
     made.writer.close()
@@ -126,7 +126,7 @@ def test_what_the_broker_may_send_again_is_carried_into_every_segment(tmp_path):
     last.writer.close()
 
 
-def test_a_node_is_recalled_what_names_it(tmp_path):
+def test_read_journal_returns_publications_of_receiver(tmp_path):
     made = filled(tmp_path, 10)
     assert recall(made, 0, 10) == ([2, 4, 6, 8, 10], 10)
     assert recall(made, 4, 7) == ([6], 6)
@@ -134,7 +134,7 @@ def test_a_node_is_recalled_what_names_it(tmp_path):
     made.writer.close()
 
 
-def test_a_recalled_publication_is_as_it_was(tmp_path):
+def test_read_publication_equals_captured_one(tmp_path):
     made = opened(tmp_path)
     whole = Publication(
         ME, 7, 1, 2, "a/b", b"x", True, previous=((YOU, 0),), properties=b"\x01\x01"
@@ -145,7 +145,7 @@ def test_a_recalled_publication_is_as_it_was(tmp_path):
     made.writer.close()
 
 
-def test_what_retention_dropped_is_not_recalled(tmp_path):
+def test_trimmed_publications_are_not_read(tmp_path):
     made = filled(tmp_path, 60, SMALL)
     first = made.writer.first_sequence
     assert first > 10
@@ -155,7 +155,7 @@ def test_what_retention_dropped_is_not_recalled(tmp_path):
     made.writer.close()
 
 
-def test_damage_ends_an_answer_and_begins_the_next(tmp_path):
+def test_damage_splits_read_result(tmp_path):
     made = filled(tmp_path, 40, JournalSettings(segment_bytes=300))
     files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
     damaged = bytearray(files[2].read_bytes())
@@ -170,9 +170,7 @@ def test_damage_ends_an_answer_and_begins_the_next(tmp_path):
     made.writer.close()
 
 
-def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_newest_segment(
-    tmp_path, monkeypatch
-):
+def test_unreadable_sector_ends_epoch_only_in_newest_segment(tmp_path, monkeypatch):
     settings = JournalSettings(segment_bytes=300)
     made = filled(tmp_path, 40, settings)
     files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
@@ -195,7 +193,7 @@ def test_a_sector_that_cannot_be_read_is_passed_and_ends_no_epoch_but_in_the_new
     made.writer.close()
 
 
-def test_of_a_journal_with_a_record_that_means_nothing_nothing_is_taken_for_known(tmp_path):
+def test_invalid_record_discards_all_recovered_state(tmp_path):
     made = opened(tmp_path)
     made.append_publication(publication(1, qos=2), 101)
     made.writer.close()
@@ -215,7 +213,7 @@ def test_of_a_journal_with_a_record_that_means_nothing_nothing_is_taken_for_know
     again.writer.close()
 
 
-def test_what_is_not_there_ends_an_answer_and_is_lost_by_the_next(tmp_path):
+def test_missing_publications_end_result_and_are_lost_in_the_next(tmp_path):
     made = filled(tmp_path, 10)
     assert recall(made, 0, 12) == ([2, 4, 6, 8, 10], 10)
     assert recall(made, 10, 12) == ([], 12)
@@ -223,7 +221,7 @@ def test_what_is_not_there_ends_an_answer_and_is_lost_by_the_next(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["deleted", "damaged"])
-def test_an_agent_needs_no_mark_to_know_what_is_durable(tmp_path, change):
+def test_read_journal_works_without_durable_mark(tmp_path, change):
     made = filled(tmp_path, 10)
     mark = tmp_path / f"{7:020d}" / "durable"
     if change == "deleted":
@@ -235,7 +233,7 @@ def test_an_agent_needs_no_mark_to_know_what_is_durable(tmp_path, change):
     made.writer.close()
 
 
-def test_a_journal_that_cannot_be_read_gives_nothing_away_as_lost(tmp_path, monkeypatch):
+def test_unreadable_journal_reports_nothing_as_lost(tmp_path, monkeypatch):
     def refuse(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -257,7 +255,7 @@ def renewed(made: OutboxJournal, epoch: int = 9) -> OutboxJournal:
 
 
 @pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["one segment", "many"])
-def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_path, settings):
+def test_rollover_copies_unacknowledged_and_deletes_old_epoch(tmp_path, settings):
     made = filled(tmp_path, 8, settings)
     made.append_acknowledged({YOU: 4, OTHER: 7})
     renewed(made)
@@ -283,16 +281,14 @@ def test_a_new_epoch_owes_what_was_not_acknowledged_and_the_old_one_goes(tmp_pat
     again.writer.close()
 
 
-def test_a_new_epoch_owes_nothing_to_who_was_forgotten(tmp_path):
+def test_rollover_excludes_expired_nodes(tmp_path):
     made = filled(tmp_path, 4)
     made.expire_node(YOU)
     assert renewed(made).receivers.last_assigned == {OTHER: 2}
     made.writer.close()
 
 
-def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
-    tmp_path, monkeypatch
-):
+def test_rollover_copies_in_steps_and_carries_redelivery_candidates(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.epoch_rollover.COPY_COMMIT_BYTES", 100)
     settings = JournalSettings(segment_bytes=300)
     made = filled(tmp_path, 40, settings)
@@ -308,7 +304,7 @@ def test_a_new_epoch_is_copied_in_pieces_and_carries_what_the_broker_may_send(
     again.writer.close()
 
 
-def test_what_a_crash_left_of_a_new_epoch_is_no_journal(tmp_path):
+def test_unfinished_rollover_is_deleted(tmp_path):
     filled(tmp_path, 4).writer.close()
     opened(tmp_path / "other").writer.close()
     (tmp_path / "other" / f"{7:020d}").rename(tmp_path / f"{9:020d}.new")
@@ -319,7 +315,7 @@ def test_what_a_crash_left_of_a_new_epoch_is_no_journal(tmp_path):
     again.writer.close()
 
 
-def test_a_copy_is_known_from_the_original_and_what_was_moved_is_no_copy(tmp_path):
+def test_copy_is_detected_and_moved_journal_is_not(tmp_path):
     filled(tmp_path / "first", 4).writer.close()
     moved = (tmp_path / "first").rename(tmp_path / "moved")
     shutil.copytree(moved, tmp_path / "copy")
@@ -332,7 +328,7 @@ def test_a_copy_is_known_from_the_original_and_what_was_moved_is_no_copy(tmp_pat
     again.writer.close()
 
 
-def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
+def test_acknowledgements_are_restored(tmp_path):
     made = filled(tmp_path, 20, SMALL)
     assert made.append_acknowledged({YOU: 4, OTHER: 3})
     assert not made.append_acknowledged({YOU: 4})
@@ -346,7 +342,7 @@ def test_what_is_acknowledged_is_known_in_the_next_life(tmp_path):
     again.writer.close()
 
 
-def test_who_was_forgotten_is_owed_nothing_in_later_lives(tmp_path):
+def test_expired_node_stays_removed_after_restart(tmp_path):
     made = filled(tmp_path, 4)
     owed = dict(made.receivers.last_assigned)
     made.append_acknowledged({OTHER: 3})
@@ -363,7 +359,7 @@ def test_who_was_forgotten_is_owed_nothing_in_later_lives(tmp_path):
         again.writer.close()
 
 
-def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
+def test_damaged_journal_is_replaced_by_new_epoch(tmp_path):
     made = filled(tmp_path, 4)
     made.writer.close()
     (file,) = (tmp_path / f"{7:020d}").glob("*.log")
@@ -378,7 +374,7 @@ def test_a_damaged_journal_is_given_up_for_a_new_epoch(tmp_path):
     again.writer.close()
 
 
-def test_a_journal_whose_segments_are_gone_is_given_up_for_a_new_epoch(tmp_path):
+def test_journal_without_segments_is_replaced_by_new_epoch(tmp_path):
     filled(tmp_path, 4).writer.close()
     (file,) = (tmp_path / f"{7:020d}").glob("*.log")
     file.unlink()
@@ -388,7 +384,7 @@ def test_a_journal_whose_segments_are_gone_is_given_up_for_a_new_epoch(tmp_path)
     again.writer.close()
 
 
-def test_a_damaged_header_costs_no_publication(tmp_path):
+def test_damaged_header_loses_no_publication(tmp_path):
     made = filled(tmp_path, 40, JournalSettings(segment_bytes=300))
     files = sorted((tmp_path / f"{7:020d}").glob("*.log"))
     damaged = bytearray(files[2].read_bytes())
@@ -404,7 +400,7 @@ def test_a_damaged_header_costs_no_publication(tmp_path):
     made.writer.close()
 
 
-def test_a_journal_that_is_opened_late_carries_what_may_come_again(tmp_path):
+def test_new_segment_at_start_carries_redelivery_candidates(tmp_path):
     """The note with which a life begins may need a new segment."""
     settings = JournalSettings(segment_seconds=1e-9)
     made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
@@ -416,7 +412,7 @@ def test_a_journal_that_is_opened_late_carries_what_may_come_again(tmp_path):
         made.writer.close()
 
 
-def test_the_last_that_was_captured_is_known_in_a_new_segment_though_it_is_settled(tmp_path):
+def test_last_completed_publication_is_carried_into_new_segment(tmp_path):
     made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
     made.append_publication(publication(1, qos=2), 5, (1, 2))
     made.append_completed(1)
@@ -433,7 +429,7 @@ def test_the_last_that_was_captured_is_known_in_a_new_segment_though_it_is_settl
         made.writer.close()
 
 
-def test_what_a_new_epoch_holds_of_former_sessions_does_not_come_again(tmp_path):
+def test_copied_publications_of_former_sessions_are_no_candidates(tmp_path):
     made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
     made.append_publication(publication(1, qos=2), 5)
     made.append_session_started()
@@ -447,7 +443,7 @@ def test_what_a_new_epoch_holds_of_former_sessions_does_not_come_again(tmp_path)
     assert OutboxJournal(tmp_path, ME, 9, JournalSettings()).dedup.redelivery.candidates() == []
 
 
-def test_an_empty_journal_gives_way_to_a_new_epoch(tmp_path):
+def test_empty_journal_is_replaced_by_new_epoch(tmp_path):
     """It may be an old copy of one that is not empty: nothing in it would show that. Lives that
     capture nothing leave nothing behind, also if readers may take their time."""
     for incarnation in (7, 8, 9):
@@ -465,7 +461,7 @@ def test_an_empty_journal_gives_way_to_a_new_epoch(tmp_path):
     made.writer.close()
 
 
-def test_journal_with_only_recorded_qos_0_publications_is_kept_for_its_readers(tmp_path):
+def test_journal_with_recorded_qos_0_publications_is_kept(tmp_path):
     for incarnation in (7, 8, 9):
         made = OutboxJournal(tmp_path, ME, incarnation, JournalSettings(), RecordedTopics(("#",)))
         if incarnation < 9:
@@ -476,7 +472,7 @@ def test_journal_with_only_recorded_qos_0_publications_is_kept_for_its_readers(t
     assert [path.name for path in tmp_path.iterdir()] == [f"{10:020d}"]
 
 
-def test_what_may_come_again_outlives_the_epochs_in_which_nothing_was_captured(tmp_path):
+def test_redelivery_candidates_survive_empty_epochs(tmp_path):
     made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
     made.append_publication(publication(1, qos=2), 5)
     made.append_acknowledged({YOU: 1})
@@ -494,7 +490,7 @@ def test_what_may_come_again_outlives_the_epochs_in_which_nothing_was_captured(t
         made.writer.close()
 
 
-def test_an_empty_journal_that_is_a_copy_stays_until_its_original_is_gone(tmp_path):
+def test_empty_copied_journal_is_not_replaced_at_start(tmp_path):
     opened(tmp_path / "one").writer.close()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     made = OutboxJournal(tmp_path / "two", ME, 9, JournalSettings())

@@ -457,27 +457,27 @@ def first_id(seed: int) -> int:
 
 @SEGMENTS
 @seeds(173, 191, 398)
-def test_whatever_happens_it_is_captured_once(seed, segment_bytes):
+def test_any_schedule_captures_once(seed, segment_bytes):
     steps = schedule(seed, 0.0, TROUBLE + CHANGE)
     play(steps, Broker(3, first_id(seed)), FILTERS[:1], segment_bytes)
 
 
 @seeds(35, 119)
-def test_whatever_ends_what_all_filters_bring_is_captured_once(seed):
+def test_any_crash_or_reconnect_captures_once(seed):
     """A life, a connection, a segment: the last segment tells what is settled, and what is last."""
     steps = schedule(seed, 0.0, TROUBLE)
     play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS, SHORT)
 
 
 @seeds(254, 383)
-def test_twins_are_told_apart_over_connections(seed):
+def test_identical_publications_are_distinguished_over_connections(seed):
     steps = schedule(seed, 0.5, ("part", "settle", "restart"))
     play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS[: 1 + seed % 3])
 
 
 @SEGMENTS
 @seeds(128)
-def test_twins_are_told_apart_over_lives(seed, segment_bytes):
+def test_identical_publications_are_distinguished_over_restarts(seed, segment_bytes):
     steps = schedule(seed, 0.5, ("settle",))
     steps.insert(seed * 7 % STEPS, ("crash",))
     filters = FILTERS[: 1 + seed % 3]
@@ -485,6 +485,6 @@ def test_twins_are_told_apart_over_lives(seed, segment_bytes):
 
 
 @seeds()
-def test_twins_are_told_apart_while_filters_change(seed):
+def test_identical_publications_are_distinguished_while_filters_change(seed):
     """As long as nothing waits at the broker: what it queues comes after its answers."""
     play(schedule(seed, 0.5, CHANGE), Broker(STEPS, first_id(seed)), FILTERS[:1])

@@ -28,7 +28,7 @@ async def two_at_a_broker_that_ends_at_the_first(life: Life) -> None:
         life.injection.on_disconnected()
 
 
-def test_it_is_set_aside_and_gets_another_chance(tmp_path, monkeypatch):
+def test_poison_message_is_quarantined_and_retried(tmp_path, monkeypatch):
     monkeypatch.setattr(poison_quarantine, "QUARANTINE_S", 0.01)
 
     async def work() -> None:
@@ -49,7 +49,7 @@ def test_it_is_set_aside_and_gets_another_chance(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("prefer", ["no-loss", "no-dup"])
-def test_it_stays_aside_when_the_session_is_lost(tmp_path, prefer):
+def test_quarantine_survives_session_loss(tmp_path, prefer):
     async def work() -> None:
         life = Life(tmp_path, session_loss_policy=prefer)
         await two_at_a_broker_that_ends_at_the_first(life)
@@ -66,7 +66,7 @@ def test_it_stays_aside_when_the_session_is_lost(tmp_path, prefer):
     run(work)
 
 
-def test_one_that_was_answered_is_no_longer_suspected(tmp_path):
+def test_acknowledged_publication_is_no_suspect(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -93,7 +93,7 @@ async def a_value_is_set_aside(life: Life) -> None:
         life.injection.on_disconnected()
 
 
-def test_a_value_that_was_set_aside_is_not_stored_when_it_comes_after_a_newer_one(tmp_path):
+def test_quarantined_value_does_not_replace_newer_one(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         await a_value_is_set_aside(life)
@@ -109,7 +109,7 @@ def test_a_value_that_was_set_aside_is_not_stored_when_it_comes_after_a_newer_on
     run(work)
 
 
-def test_one_that_was_set_aside_waits_until_it_is_written(tmp_path, monkeypatch):
+def test_retry_waits_until_rewritten_entry_is_durable(tmp_path, monkeypatch):
     monkeypatch.setattr(poison_quarantine, "QUARANTINE_S", 0.0)
 
     async def work() -> None:

@@ -12,7 +12,7 @@ from hansa.mqtt.packets import PubAckPacket, PublishPacket, PubRecPacket, PubRel
 from hansa.protocol.model import Publication
 
 
-def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_path, monkeypatch):
+def test_publication_refused_for_quota_is_retried(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.05)
 
     async def work() -> None:
@@ -47,7 +47,7 @@ def test_what_the_broker_has_no_room_for_is_published_again_after_a_while(tmp_pa
     run(work)
 
 
-def test_what_was_put_off_keeps_its_order(tmp_path, monkeypatch):
+def test_retried_publications_keep_order(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
     async def work() -> None:
@@ -69,9 +69,7 @@ def test_what_was_put_off_keeps_its_order(tmp_path, monkeypatch):
     run(work)
 
 
-def test_what_a_broker_may_have_had_before_it_had_no_room_is_still_sent_as_such(
-    tmp_path, monkeypatch
-):
+def test_retry_keeps_dup_flag(tmp_path, monkeypatch):
     """EMQX refuses all if it holds too many, also those that it holds."""
     monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
@@ -92,7 +90,7 @@ def test_what_a_broker_may_have_had_before_it_had_no_room_is_still_sent_as_such(
     run(work)
 
 
-def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
+def test_in_flight_limit_is_removed_when_quota_is_available(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
     async def work() -> None:
@@ -120,9 +118,7 @@ def test_a_broker_that_has_room_again_gets_all_at_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_sent_before", [False, True])
-def test_a_value_that_had_to_wait_does_not_replace_a_newer_one(
-    tmp_path, monkeypatch, is_sent_before
-):
+def test_retried_value_does_not_replace_newer_one(tmp_path, monkeypatch, is_sent_before):
     """Also not if the agent dies over it."""
     monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.2)
     values = [Publication(YOU, 8, n, 1, "a", b"%d" % n, retain=True) for n in (1, 2)]
@@ -155,7 +151,7 @@ def test_a_value_that_had_to_wait_does_not_replace_a_newer_one(
     run(work)
 
 
-def test_a_value_that_was_written_anew_waits_for_the_disk(tmp_path):
+def test_rewritten_value_waits_until_durable(tmp_path):
     """Also if the broker goes and comes back meanwhile."""
 
     async def work() -> None:

@@ -97,7 +97,7 @@ def test_followers_keep_their_order(tmp_path):
 
 @pytest.mark.parametrize("is_accepted", [False, True])
 @pytest.mark.parametrize("is_killed", [False, True], ids=["connection lost", "killed"])
-def test_order_holds_over_a_new_connection(tmp_path, is_accepted, is_killed):
+def test_order_holds_over_reconnect(tmp_path, is_accepted, is_killed):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect()
@@ -128,9 +128,7 @@ def test_order_holds_over_a_new_connection(tmp_path, is_accepted, is_killed):
     run(work)
 
 
-def test_value_of_qos_2_that_is_refused_for_quota_does_not_follow_the_newer_one(
-    tmp_path, monkeypatch
-):
+def test_qos_2_value_refused_for_quota_does_not_follow_newer_one(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.quota_backoff.BACKOFF_MIN_S", 0.01)
 
     async def work() -> None:
@@ -163,7 +161,7 @@ def test_follower_is_sent_when_the_broker_cannot_have_the_first(tmp_path):
     run(work)
 
 
-def test_broker_without_qos_2_needs_no_pause(tmp_path):
+def test_broker_without_qos_2_needs_no_wait(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.connect(qos_max=1)
@@ -201,7 +199,7 @@ def test_qos_0_waits_until_earlier_ones_are_completed(tmp_path, qos):
     run(work)
 
 
-def test_qos_0_waits_for_what_an_earlier_incarnation_left(tmp_path):
+def test_qos_0_waits_for_entries_of_previous_incarnation(tmp_path):
     async def work() -> None:
         life = Life(tmp_path)
         life.injection.add_publications([value(b"set", 2)])
@@ -248,7 +246,7 @@ def test_only_the_newest_value_is_stored(tmp_path, monkeypatch):
     run(work)
 
 
-def test_topics_that_stay_at_their_broker_hold_nothing_back(tmp_path: Path) -> None:
+def test_local_topics_hold_nothing_back(tmp_path: Path) -> None:
     async def work() -> None:
         life = Life(tmp_path)
         life.injection.add_publications([value(b"x", 1, "stays")])

@@ -84,7 +84,7 @@ class Scene:
         self.state.close()
 
 
-def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatch):
+def test_copied_journal_delivers_only_after_rollover(tmp_path, monkeypatch):
     monkeypatch.setattr("hansa.agent.delivery.service.CLONE_CHECK_S", 0.0)
     other = NodeId(9)
     publication = Publication(other, 7, 1, 1, "a", b"x")
@@ -105,7 +105,7 @@ def test_a_copy_takes_nothing_until_its_new_epoch_has_begun(tmp_path, monkeypatc
     asyncio.run(work())
 
 
-def test_a_mark_is_passed_when_all_before_it_has_reached_the_broker_whatever_comes_after(tmp_path):
+def test_mark_is_passed_when_everything_before_it_reached_the_broker(tmp_path):
     async def work() -> None:
         scene = Scene(tmp_path)
         made, backlog = scene.made, scene.made.injection.inbox
@@ -127,7 +127,7 @@ def test_a_mark_is_passed_when_all_before_it_has_reached_the_broker_whatever_com
     asyncio.run(work())
 
 
-def test_a_value_supersedes_those_that_wait_for_the_broker_from_when_it_comes(tmp_path):
+def test_delivered_value_discards_delayed_values(tmp_path):
     async def work() -> None:
         scene = Scene(tmp_path)
         value = Publication(NodeId(9), 7, 1, 1, "value", b"x", retain=True)
@@ -156,9 +156,7 @@ def test_retained_value_of_qos_0_waits_and_uncertain_topics_are_reported(tmp_pat
     asyncio.run(work())
 
 
-def test_sessions_that_are_lost_while_the_disk_is_full_are_noted_when_there_is_room(
-    tmp_path, monkeypatch
-):
+def test_session_losses_on_full_disk_are_recorded_later(tmp_path, monkeypatch):
     limits = BrokerLimits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=0)
 
     async def work() -> None:
@@ -183,7 +181,7 @@ def full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
+def test_truncated_records_are_logged_and_counted(tmp_path, caplog):
     async def work() -> None:
         former = Scene(tmp_path)
         me, epoch = former.identity.node, former.identity.incarnation
@@ -205,7 +203,7 @@ def test_an_unfinished_write_is_told_and_counted(tmp_path, caplog):
     asyncio.run(work())
 
 
-def test_a_fault_in_reading_the_journal_is_answered_so_that_the_node_reads_again(
+def test_exception_while_reading_journal_returns_empty_result(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     async def work() -> None:

@@ -33,7 +33,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 @SIDES
-def test_a_full_disk_only_delays(small_disk, trouble, victim, journal):
+def test_full_disk_delays_delivery(small_disk, trouble, victim, journal):
     trouble.states[victim] = small_disk / "state"
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
@@ -45,7 +45,7 @@ def test_a_full_disk_only_delays(small_disk, trouble, victim, journal):
     trouble.wait_without_alarm(victim, journal)
 
 
-def test_a_state_directory_that_is_read_only_is_named(small_disk, scene):
+def test_read_only_state_directory_is_reported_at_start(small_disk, scene):
     (small_disk / "state").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     agent = scene.agent(broker_port=1, state=small_disk / "state")
@@ -58,9 +58,7 @@ def test_a_state_directory_that_is_read_only_is_named(small_disk, scene):
 
 
 @pytest.mark.long
-def test_a_state_directory_that_becomes_read_only_holds_everything_until_the_next_start(
-    small_disk, trouble
-):
+def test_state_directory_that_becomes_read_only_loses_nothing(small_disk, trouble):
     trouble.states[ORIGIN] = small_disk / "state"
     trouble.live(RECEIVER)
     trouble.live(ORIGIN, delivery_retention_bytes=100_000)
@@ -81,7 +79,7 @@ def test_a_state_directory_that_becomes_read_only_holds_everything_until_the_nex
 
 
 @SIDES
-def test_a_disk_that_fails_holds_everything_until_the_next_start(trouble, victim, journal):
+def test_failing_disk_loses_nothing(trouble, victim, journal):
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
     limit = 16 << 10  # bytes of any file: beyond them, writing fails and does not recover
@@ -97,7 +95,7 @@ def test_a_disk_that_fails_holds_everything_until_the_next_start(trouble, victim
     assert trouble.status(victim)["alarms"] == {}
 
 
-def test_what_a_damaged_segment_held_is_a_gap_and_the_rest_arrives(trouble):
+def test_damaged_segment_is_reported_as_gap(trouble):
     trouble.live(RECEIVER)
     trouble.live(ORIGIN, delivery_retention_bytes=200_000)
     trouble.kill(RECEIVER)
@@ -115,7 +113,7 @@ def test_what_a_damaged_segment_held_is_a_gap_and_the_rest_arrives(trouble):
     assert f"{first} is damaged" in trouble.alarm(ORIGIN, "journal damaged")
 
 
-def test_a_journal_that_is_damaged_at_the_start_is_set_aside(trouble):
+def test_journal_damaged_at_start_is_moved(trouble):
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
     trouble.kill(RECEIVER)
@@ -133,7 +131,7 @@ def test_a_journal_that_is_damaged_at_the_start_is_set_aside(trouble):
     assert trouble.arrived(10) == list(range(10, 20))
 
 
-def test_an_inbox_that_is_damaged_at_the_start_is_set_aside(trouble):
+def test_inbox_damaged_at_start_is_moved(trouble):
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
     broker = trouble.brokers[RECEIVER].process
@@ -154,7 +152,7 @@ def test_an_inbox_that_is_damaged_at_the_start_is_set_aside(trouble):
     assert trouble.arrived(10) == list(range(10, 20))
 
 
-def test_what_retention_drops_is_told_at_both_ends(trouble):
+def test_trimmed_publications_are_reported_at_both_ends(trouble):
     trouble.live(RECEIVER)
     trouble.live(ORIGIN, delivery_retention_bytes=40_000)
     receiver = trouble.status(RECEIVER)["node"]
@@ -219,7 +217,7 @@ raise SystemExit(main(["agent"]))
 """
 
 
-def test_a_clock_that_is_set_back_is_told_and_loses_nothing(trouble, tmp_path):
+def test_clock_set_back_raises_alarm_and_loses_nothing(trouble, tmp_path):
     switch = tmp_path / "clock is set back"
     program = ("-c", SHIFTED.format(switch=str(switch), seconds=-86_400))
     trouble.live(RECEIVER)
@@ -239,7 +237,7 @@ def test_a_clock_that_is_set_back_is_told_and_loses_nothing(trouble, tmp_path):
 
 
 @pytest.mark.long
-def test_a_clock_that_is_set_ahead_drops_what_looks_old_and_tells(trouble, tmp_path):
+def test_clock_set_ahead_trims_with_alarm(trouble, tmp_path):
     switch = tmp_path / "clock is set ahead"
     program = ("-c", SHIFTED.format(switch=str(switch), seconds=8 * 86_400))
     trouble.live(RECEIVER)
@@ -259,7 +257,7 @@ def test_a_clock_that_is_set_ahead_drops_what_looks_old_and_tells(trouble, tmp_p
     assert trouble.status(ORIGIN)["counters"]["dropped: retention, not acknowledged"] == lost > 0
 
 
-def test_two_agents_with_copies_of_one_state_both_run_and_the_first_delivers(trouble, tmp_path):
+def test_of_two_agents_with_one_state_the_first_delivers(trouble, tmp_path):
     trouble.live(RECEIVER)
     trouble.live(ORIGIN)
     trouble.publish(5)
@@ -281,7 +279,7 @@ def test_two_agents_with_copies_of_one_state_both_run_and_the_first_delivers(tro
     ids=lambda p: p.name,
 )
 @pytest.mark.long
-def test_a_session_that_is_lost_just_before_a_crash_is_told_as_a_doubt(trouble, point):
+def test_session_lost_just_before_crash_is_uncertain(trouble, point):
     trouble.live(RECEIVER, crash_point=f"{int(point)}:2")  # the first start finds no session either
     trouble.live(ORIGIN)
     trouble.publish(5)

@@ -18,7 +18,7 @@ def begin(made: ConnectMarker) -> None:
     asyncio.run(made.before_connect())
 
 
-def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
+def test_crash_while_connecting_is_uncertain(tmp_path):
     first = greeting(tmp_path)
     assert not doubts(first)
     begin(first)
@@ -31,7 +31,7 @@ def test_a_life_that_ended_while_it_connected_leaves_a_doubt(tmp_path):
     assert not doubts(greeting(tmp_path))
 
 
-def test_an_answer_that_never_came_leaves_a_doubt_and_a_refusal_does_not(tmp_path):
+def test_missing_connack_is_uncertain_and_refusal_is_not(tmp_path):
     made = greeting(tmp_path)
     begin(made)
     made.on_connect_refused()
@@ -46,7 +46,7 @@ def test_an_answer_that_never_came_leaves_a_doubt_and_a_refusal_does_not(tmp_pat
     assert not doubts(made)
 
 
-def test_a_disk_that_does_not_take_it_is_told(tmp_path):
+def test_full_disk_raises_alarm(tmp_path):
     problems: list[str] = []
     made = greeting(tmp_path / "gone", problems)
     begin(made)
@@ -60,7 +60,7 @@ def test_a_disk_that_does_not_take_it_is_told(tmp_path):
     assert problems[2].startswith("cannot remove")
 
 
-def test_a_loss_that_is_not_noted_leaves_a_doubt_to_the_next_life_alone(tmp_path):
+def test_loss_that_is_not_durable_is_uncertain_after_restart_only(tmp_path):
     made = greeting(tmp_path)
     begin(made)
     made.on_session_lost()

@@ -34,7 +34,7 @@ async def saved(leases: Leases, files: list[bytes]) -> None:
     await kept.stop()
 
 
-def test_the_next_life_knows_who_is_away_and_who_was_forgotten():
+def test_absences_and_expired_nodes_are_restored():
     async def work() -> PeersRestored:
         files: list[bytes] = []
         leases = Leases(60.0, 8)
@@ -51,7 +51,7 @@ def test_the_next_life_knows_who_is_away_and_who_was_forgotten():
     assert list(past.absent_seconds) == [TWO] and 20.0 <= past.absent_seconds[TWO] < 30.0
 
 
-def test_nothing_is_written_as_long_as_nobody_is_away():
+def test_nothing_is_written_while_all_nodes_are_reachable():
     async def work() -> None:
         files: list[bytes] = []
         await saved(Leases(60.0, 8), files)
@@ -60,7 +60,7 @@ def test_nothing_is_written_as_long_as_nobody_is_away():
     asyncio.run(work())
 
 
-def test_a_file_that_cannot_be_read_is_as_good_as_none():
+def test_corrupt_file_is_ignored():
     async def work() -> None:
         kept = store(b"\xc1", Leases(60.0, 8), quiet, quiet)  # type: ignore[arg-type]
         assert kept.peers_restored(()) == PeersRestored(())
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none():
     asyncio.run(work())
 
 
-def test_it_is_written_now_and_then_and_at_once_for_who_returns(monkeypatch):
+def test_file_is_saved_regularly_and_when_a_node_returns(monkeypatch):
     async def work() -> None:
         files: list[bytes] = []
         leases = Leases(60.0, 8)

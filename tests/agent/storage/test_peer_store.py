@@ -18,7 +18,7 @@ NODE = NodeRecord(ONE, 3, 4, 3, b"k" * 32, "one", ("h:1",), 1.0, ((TWO, 5),))
 INTEREST = InterestRecord(ONE, 3, 4, 4, ("a/#",))
 
 
-def test_what_is_remembered_is_written_and_then_noted():
+def test_saved_peers_are_confirmed():
     async def work() -> None:
         files: list[bytes] = []
         noted: list[PeersPersisted] = []
@@ -35,7 +35,7 @@ def test_what_is_remembered_is_written_and_then_noted():
     asyncio.run(work())
 
 
-def test_a_disk_that_fails_is_told_and_tried_again(monkeypatch):
+def test_failing_disk_raises_alarm_and_is_retried(monkeypatch):
     monkeypatch.setattr(retry, "RETRY_S", 0.01)
 
     async def work() -> None:
@@ -55,6 +55,6 @@ def test_a_disk_that_fails_is_told_and_tried_again(monkeypatch):
     asyncio.run(work())
 
 
-def test_what_is_no_such_file_is_an_error():
+def test_corrupt_file_is_an_error():
     with pytest.raises(ValueError):
         decode_peers(b"\xc1")

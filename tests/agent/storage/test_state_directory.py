@@ -41,14 +41,14 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_node_keeps_its_id_and_gets_a_higher_incarnation_with_every_life(path):
+def test_restart_keeps_id_and_raises_incarnation(path):
     first, second, third = lives(path, 3)
     assert first.node == second.node == third.node
     assert first.incarnation < second.incarnation < third.incarnation
     assert (first.name, first.addresses, first.capacity) == ("a", ("x:1",), 2.0)
 
 
-def test_an_incarnation_never_goes_back_even_if_the_clock_does(path):
+def test_incarnation_increases_even_if_clock_is_set_back(path):
     ahead = lives(path)[0].incarnation + AHEAD_MAX_MS // 2
     state = StateDirectory(path)
     state.save_incarnation(ahead)
@@ -79,7 +79,7 @@ def test_everything_is_for_the_owner_only(path):
     state.close()
 
 
-def test_the_id_is_of_the_public_half_of_a_key_pair_that_others_can_read(path):
+def test_node_id_follows_from_public_key(path):
     identity = lives(path)[0]
     shown = ["openssl", "pkey", "-in", str(path / "key.pem"), "-pubout", "-outform", "DER"]
     public = subprocess.run(shown, check=True, capture_output=True).stdout[-32:]
@@ -102,7 +102,7 @@ def other_key(password: bytes | None) -> bytes:
     [b"", b"abcd", b"\xff\xff", other_key(None), other_key(b"secret")],
     ids=["empty", "text", "bytes", "another kind", "password"],
 )
-def test_a_damaged_key_is_not_replaced_silently(path, content):
+def test_damaged_key_is_refused(path, content):
     lives(path)
     (path / "key.pem").write_bytes(content)
     with pytest.raises(UsageError, match="is not an Ed25519 key .*: remove it to run"):
@@ -111,13 +111,13 @@ def test_a_damaged_key_is_not_replaced_silently(path, content):
     StateDirectory(path).close()
 
 
-def test_a_key_that_cannot_be_read_is_named(path):
+def test_unreadable_key_is_refused(path):
     (path / "key.pem").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"cannot read .*key.pem: Is a directory"):
         lives(path)
 
 
-def test_the_identity_of_a_version_without_keys_is_refused(path):
+def test_identity_of_version_without_keys_is_refused(path):
     path.mkdir(parents=True)
     (path / "identity").write_text("ab" * 32)
     with pytest.raises(UsageError, match="belongs to a version without key pairs: remove it"):
@@ -126,7 +126,7 @@ def test_the_identity_of_a_version_without_keys_is_refused(path):
     lives(path)
 
 
-def test_incarnation_that_all_others_would_refuse_is_not_used_again(path):
+def test_incarnation_far_ahead_is_ignored(path):
     state = StateDirectory(path)
     state.save_incarnation((time.time_ns() // 1_000_000) + 2 * AHEAD_MAX_MS)
     state.close()
@@ -134,13 +134,13 @@ def test_incarnation_that_all_others_would_refuse_is_not_used_again(path):
     assert incarnation <= time.time_ns() // 1_000_000
 
 
-def test_a_damaged_incarnation_starts_from_the_clock(path):
+def test_damaged_incarnation_starts_from_the_clock(path):
     before = lives(path)[0].incarnation
     (path / "incarnation").write_text("many")
     assert lives(path)[0].incarnation > before
 
 
-def test_what_was_learned_comes_back(path):
+def test_saved_values_are_loaded(path):
     state = StateDirectory(path)
     assert state.load_interest() is None
     state.save_interest({"sessions": {"c": ["a/#"]}})
@@ -150,7 +150,7 @@ def test_what_was_learned_comes_back(path):
     state.close()
 
 
-def test_a_directory_that_cannot_be_one(tmp_path):
+def test_path_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot use the state directory"):
         StateDirectory(tmp_path / "file")
