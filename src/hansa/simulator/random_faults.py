@@ -42,6 +42,7 @@ CLOCK_JUMP_S = 3_600.0
 def random_faults(options: SimulationOptions) -> list[ScheduledAction]:
     """Return the actions of all random faults, ending with the one that heals everything."""
     faults = options.faults
+    # Each name seeds a random stream: renaming one would change every recorded seed.
     kinds: dict[str, tuple[int, Callable[[_FaultSampler], Iterator[ScheduledAction]]]] = {
         "cuts": (faults.cuts, _cut),
         "silent cuts": (faults.silent_cuts, _silent_cut),
