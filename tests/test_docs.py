@@ -310,6 +310,13 @@ def test_monitoring_explains_exactly_the_fields_of_status():
     assert documented - {"delivery"} == (fields | delivery) - {"delivery"}
 
 
+def test_configuring_explains_the_files_of_the_state_directory():
+    source = " ".join(read(path) for path in (PACKAGE / "agent").rglob("*.py"))
+    files = set(re.findall(r'^ *[A-Z_]+_(?:FILE|DIRECTORY) = "(.*)"', source, flags=re.M))
+    documented = column(DOCS / "how-to" / "configure.md", "State directory")
+    assert files - {name.rstrip("/") for name in documented} == {"identity"}  # of 0.0, refused
+
+
 def renamed(kind: str) -> list[str]:
     """The new names of one of the tables in the how-to page about upgrades."""
     table = read(DOCS / "how-to" / "upgrade.md").partition(f"| {kind} in 0.1 |")[2]
