@@ -81,9 +81,9 @@ def test_missing_lake_is_reported_with_the_command_to_create_it(capsys, tmp_path
 def test_line_gets_advice_and_ring_gets_none(recording, capsys):
     given = ["advise", "--lake", str(recording.lake), "--most", "1", "--run"]
     assert main([*given, recording.runs["line"]]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("1. link ")
-    assert "bytes per publication" in said
+    message = capsys.readouterr().out
+    assert message.startswith("1. link ")
+    assert "bytes per publication" in message
     assert main([*given, recording.runs["ring"]]) == 0
     assert capsys.readouterr().out.startswith("no advice")
     assert main([*given, recording.runs["ring"], "--json"]) == 0
@@ -102,7 +102,7 @@ def live_ring(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
 
 
 def reported_peers(live: Live, number: int) -> set[int]:
-    """Whom the telemetry on disk of a node reports a link to."""
+    """Return the peers to which the telemetry of a node reports a link."""
     log = live.nodes[number].directory / "agent" / TELEMETRY_DIRECTORY
     return {row.record.peer_id for row in read_rows(log) if isinstance(row.record, schema.LinkUp)}
 
@@ -121,7 +121,9 @@ def test_federation_at_the_end_excludes_a_killed_agent_before_a_clean_stop(
     assert killed is not None
     killed.kill()
     live.run(killed.wait())
-    eventually(lambda: len(live.nodes[0].status()["reachable_nodes"]) == 2, "node 0 notices the loss")
+    eventually(
+        lambda: len(live.nodes[0].status()["reachable_nodes"]) == 2, "node 0 notices the loss"
+    )
     live.client(0).publish("plant/temp", b"21.5")
     live.run(live.federation.stop())
 
@@ -151,8 +153,8 @@ def test_federation_at_the_end_excludes_a_simulated_crash(spark, tmp_path):
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What gold says of a run: milliseconds per delivery, bytes on links per publication."""
+class MeasuredCost:
+    """Gold figures of a run: milliseconds per delivery, bytes on links per publication."""
 
     delay_ms: float
     bytes: float
@@ -171,7 +173,7 @@ class Tried:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_applied_advice_has_the_predicted_effect_in_three_recordings(spark, tmp_path):
-    """From what was recorded to tables to advice; taken, recorded again, and back to tables."""
+    """Record, build tables, advise, apply the advice, and record again."""
     from hansa.pipeline import runner
 
     made = Recording(tmp_path)
@@ -207,7 +209,7 @@ def test_applied_advice_has_the_predicted_effect_in_three_recordings(spark, tmp_
     after = tables()
     for name, (first, run) in taken.items():
         count = len(given[name][0].sample)
-        old, new = Tried.of(before, runs[name], count), Tried.of(after, run, count)
+        old, new = MeasuredCost.of(before, runs[name], count), MeasuredCost.of(after, run, count)
         for measure in ("delay_ms", "bytes"):
             predicted = first.predicted[0].relative_change(first.predicted[1], measure)
             shown = getattr(new, measure) / getattr(old, measure) - 1

@@ -1,6 +1,6 @@
-"""The same commands on a Spark of several processes: a master and two workers, as a cluster is.
+"""The commands on a Spark cluster: a master and two workers as separate processes.
 
-The package is on the executors as docs/pipeline.md says: installed where they run.
+Hansa is installed where the executors run, as docs/pipeline.md requires.
 """
 
 import json
@@ -32,8 +32,8 @@ duration = 2
 
 
 @contextmanager
-def spark_class(log: Path, said: str, *words: str) -> Iterator[None]:
-    """One of Spark's own processes; ready when its log says so."""
+def spark_class(log: Path, pattern: str, *words: str) -> Iterator[None]:
+    """Run a process of Spark; it is ready when its log matches `pattern`."""
     environment = {
         **os.environ,
         "JAVA_HOME": str(java_home(os.environ)),
@@ -45,7 +45,7 @@ def spark_class(log: Path, said: str, *words: str) -> Iterator[None]:
         process = subprocess.Popen([program, *words], env=environment, stdout=out, stderr=out)
     try:
         deadline = time.monotonic() + START_S
-        while not re.search(said, log.read_text()):
+        while not re.search(pattern, log.read_text()):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
@@ -57,7 +57,7 @@ def spark_class(log: Path, said: str, *words: str) -> Iterator[None]:
 
 @pytest.fixture
 def master(tmp_path):
-    """A master with two workers, each with one core for executors of their own."""
+    """A master with two workers of one core each."""
     port = str(free_port())
     deploy = "org.apache.spark.deploy"
     url = f"spark://127.0.0.1:{port}"
@@ -88,21 +88,21 @@ def test_source_tables_and_a_sweep_on_two_workers(master, tmp_path):
     source, lake = tmp_path / "nodes", tmp_path / "lake"
     for node in (1, 2, 3):
         journal(source / str(node) / "journal", node, many(1, 500))
-        told: list[schema.AnyRecord] = [schema.NodeStarted(1, f"n{node}", "1")]
-        told.append(schema.LinkUp(2, node % 3 + 1))
-        telemetry(source / str(node) / "telemetry", node, told)
+        records: list[schema.AnyRecord] = [schema.NodeStarted(1, f"n{node}", "1")]
+        records.append(schema.LinkUp(2, node % 3 + 1))
+        telemetry(source / str(node) / "telemetry", node, records)
     hansa("pipeline", "run", "--lake", lake, "--master", master, source)
-    counts = {kept.name: kept.rows for kept in Lake(lake).tables()}
+    counts = {entry.name: entry.rows for entry in Lake(lake).tables()}
     assert counts["messages"] == 1_500
     assert (counts["nodes"], counts["links"], counts["runs"]) == (3, 3, 1)
 
     (tmp_path / "sweep.toml").write_text(SWEEP)
     sweep = ("experiment", "run", tmp_path / "sweep.toml", "--lake", lake, "--master", master)
-    played = json.loads(hansa(*sweep, "--json"))
-    assert [(row["topology"], row["cases"]) for row in played] == [("line:3", 4), ("ring:3", 4)]
+    summary = json.loads(hansa(*sweep, "--json"))
+    assert [(row["topology"], row["cases"]) for row in summary] == [("line:3", 4), ("ring:3", 4)]
 
     sql = "select count(*) as n from messages"
-    asked = hansa("pipeline", "query", "--lake", lake, "--master", master, sql, "--json")
-    assert json.loads(asked) == {"n": 1_500}
-    for number in (1, 2):  # both workers had executors
+    answer = hansa("pipeline", "query", "--lake", lake, "--master", master, sql, "--json")
+    assert json.loads(answer) == {"n": 1_500}
+    for number in (1, 2):  # both workers ran executors
         assert list((tmp_path / f"work-{number}").glob("app-*"))

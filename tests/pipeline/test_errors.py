@@ -12,7 +12,7 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o88.collectToPython
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[UNRESOLVED_COLUMN] A column `x` is not there.\n'Project", "A column `x` is not there."),
         (IN_A_BATCH, "Py4JJavaError: An error occurred while calling o88.collectToPython."),
@@ -20,5 +20,5 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o88.collectToPython
         ("", "RuntimeError"),
     ],
 )
-def test_error_is_reduced_to_the_relevant_line(text, said):
-    assert str(to_user_error(RuntimeError(text))) == said
+def test_error_is_reduced_to_the_relevant_line(text, message):
+    assert str(to_user_error(RuntimeError(text))) == message

@@ -15,7 +15,7 @@ from hansa.pipeline.lake import Lake
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 
 INGEST = """
 import sys
@@ -28,12 +28,12 @@ lake = Lake.open_or_create(Path(sys.argv[1]))
 with lake.write_lock():
     runner.ingest(spark, lake, runner.PipelineJob([sys.argv[2]], batch_bytes=20_000))
 """
-"""The part of `hansa pipeline run` that must not repeat itself, in small batches: so there is a
-middle in which to kill it. The rest is made anew anyway; the last run is the command itself."""
+"""The exactly-once part of `hansa pipeline run`, in small batches, so that it can be killed between
+two of them. The last run of the test is the command itself."""
 
 
 def without_java(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine that has no Java but the one from Python's packages."""
+    """Return an environment without Java, except the one of the Python package."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for folder in ("/usr/bin", "/bin"):
@@ -41,8 +41,8 @@ def without_java(tmp_path: Path) -> dict[str, str]:
             place = tools / program.name
             if not program.name.startswith("java") and not place.is_symlink():
                 place.symlink_to(program)
-    kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return {**environment, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
 @pytest.mark.long
@@ -56,7 +56,7 @@ def test_every_message_is_stored_once_although_the_pipeline_is_killed(tmp_path):
     started = [sys.executable, "-c", INGEST, path, source, tmp_path / "spark.log"]
     for kill in (1, 2):
         process = subprocess.Popen(started, env=environment)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         before = batches(path)
         while batches(path) < before + kill:  # it is in the middle of the next one, or behind it
             assert process.poll() is None, (tmp_path / "spark.log").read_text()
@@ -65,11 +65,11 @@ def test_every_message_is_stored_once_although_the_pipeline_is_killed(tmp_path):
         process.kill()
         process.wait()
     whole = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake", path, source]
-    subprocess.run(whole, env=environment, check=True, timeout=PATIENCE_S)
+    subprocess.run(whole, env=environment, check=True, timeout=TIMEOUT_S)
     assert list((tmp_path / "cache").glob("hansa-java-*"))  # it was that Java
     expected = [(f"{node:016x}", number) for node in (1, 2, 3) for number in range(1, 2_001)]
     assert counted(path) == Counter(expected)
-    assert {kept.name: kept.rows for kept in Lake(path).tables()}["messages"] == len(expected)
+    assert {entry.name: entry.rows for entry in Lake(path).tables()}["messages"] == len(expected)
 
 
 def batches(lake: Path) -> int:

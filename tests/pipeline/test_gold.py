@@ -128,7 +128,7 @@ def test_every_table_has_a_grain_and_its_row_count(recording):
     from pyarrow.parquet import read_metadata
 
     lake = Lake(recording.lake)
-    for kept in lake.tables():
-        assert kept.grain.startswith("One row per ")
-        files = lake.table_path(kept).rglob("*.parquet")
-        assert sum(read_metadata(path).num_rows for path in files) == kept.rows
+    for entry in lake.tables():
+        assert entry.grain.startswith("One row per ")
+        files = lake.table_path(entry).rglob("*.parquet")
+        assert sum(read_metadata(path).num_rows for path in files) == entry.rows

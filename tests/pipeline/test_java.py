@@ -20,9 +20,9 @@ def fake(home: Path, version: str) -> Path:
 
 
 def test_java_home_has_priority(tmp_path):
-    ours, other = fake(tmp_path / "ours", "21.0.8"), fake(tmp_path / "other", "17.0.1")
-    environment = {"JAVA_HOME": str(ours), "PATH": str(other / "bin")}
-    assert java.java_home(environment) == ours
+    first, other = fake(tmp_path / "first", "21.0.8"), fake(tmp_path / "other", "17.0.1")
+    environment = {"JAVA_HOME": str(first), "PATH": str(other / "bin")}
+    assert java.java_home(environment) == first
 
 
 def test_java_on_path_is_resolved_through_its_link(tmp_path):

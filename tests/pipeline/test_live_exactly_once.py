@@ -39,30 +39,30 @@ from hansa.pipeline.tables import LakeTable
 NODES = 3
 RATE = 1_000.0
 """Publications a second, of all nodes together."""
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 RUN = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake"]
 SETTINGS = {"HANSA_RECORD": "load/#", "HANSA_TELEMETRY_SAMPLE": "all", "HANSA_LOG": "warning"}
 
 
 class Pipeline:
-    """`hansa pipeline run --stream` in a process of its own, again and again."""
+    """A process `hansa pipeline run --stream` that can be killed and restarted."""
 
     def __init__(self, lake: Path, source: Path) -> None:
         self.lake, self.source = lake, source
         self.process: subprocess.Popen[bytes] | None = None
-        self.left: set[Path] = set()
-        """What the one before was writing when it was killed."""
+        self.unfinished: set[Path] = set()
+        """Unfinished data of the killed process."""
 
     def start(self) -> None:
-        self.left = set(self.making())
+        self.unfinished = set(self.staged_tables())
         command = [*RUN, str(self.lake), "--stream", "--every", "1", str(self.source)]
         self.process = subprocess.Popen(command, start_new_session=True)
 
     async def kill(self, when: Callable[[], bool], with_java: bool) -> None:
-        """Kill it at a moment; without its Java that one writes on until it sees it is alone."""
+        """Kill it when a condition holds; without `with_java`, its JVM may still write for a while."""
         assert self.process is not None
-        assert await wait_until(lambda: when() or self.process.poll() is not None, PATIENCE_S)  # type: ignore[union-attr]
-        assert self.process.poll() is None, "the pipeline ended by itself"
+        assert await wait_until(lambda: when() or self.process.poll() is not None, TIMEOUT_S)  # type: ignore[union-attr]
+        assert self.process.poll() is None, "the pipeline ended early"
         if with_java:
             os.killpg(self.process.pid, signal.SIGKILL)
         else:
@@ -72,11 +72,11 @@ class Pipeline:
     def batches(self) -> int:
         return len(list(self.lake.glob("bronze/messages/batch=*")))
 
-    def making(self) -> list[Path]:
+    def staged_tables(self) -> list[Path]:
         return list(self.lake.glob("staging/*/generation/silver/*"))
 
-    def is_making_tables(self) -> bool:
-        return not self.left.issuperset(self.making())
+    def is_building_tables(self) -> bool:
+        return not self.unfinished.issuperset(self.staged_tables())
 
 
 async def kill_agent(running: LocalFederation, number: int) -> None:
@@ -88,7 +88,7 @@ async def kill_agent(running: LocalFederation, number: int) -> None:
 
 
 async def live(source: Path, lake: Path) -> Counter[tuple[PublisherStream, int]]:
-    """Run and disturb it all; return what was published and acknowledged."""
+    """Run a federation and the pipeline, kill both; return the acknowledged publications."""
     acknowledged: Counter[tuple[PublisherStream, int]] = Counter()
 
     def note(event: HistoryEvent) -> None:
@@ -115,16 +115,16 @@ async def live(source: Path, lake: Path) -> Counter[tuple[PublisherStream, int]]
         await pipeline.kill(lambda: pipeline.batches() > 0, with_java=True)
         await kill_agent(running, 0)
         pipeline.start()
-        await pipeline.kill(pipeline.is_making_tables, with_java=True)
+        await pipeline.kill(pipeline.is_building_tables, with_java=True)
         await kill_agent(running, 1)
         before = pipeline.batches()
         pipeline.start()
         await pipeline.kill(lambda: pipeline.batches() > before + 1, with_java=False)
         for publisher in publishers:
             await publisher.stop_publishing()
-        assert await wait_until(lambda: all(each.is_idle for each in publishers), PATIENCE_S)
+        assert await wait_until(lambda: all(each.is_idle for each in publishers), TIMEOUT_S)
         expected = len(acknowledged)
-        assert await wait_until(lambda: len(journalled(source)) >= expected, PATIENCE_S)
+        assert await wait_until(lambda: len(journalled(source)) >= expected, TIMEOUT_S)
     finally:
         if pipeline.process is not None and pipeline.process.poll() is None:
             os.killpg(pipeline.process.pid, signal.SIGKILL)
@@ -134,7 +134,7 @@ async def live(source: Path, lake: Path) -> Counter[tuple[PublisherStream, int]]
 
 
 def journalled(source: Path) -> Counter[tuple[int, int, int, bytes]]:
-    """Every recorded message by origin, epoch and number, as the journals have it."""
+    """Count the recorded messages in the journals by origin, epoch and sequence."""
     found: Counter[tuple[int, int, int, bytes]] = Counter()
     for path in source.glob("*/agent/journal/*"):
         reader = JournalReader(path)
@@ -165,11 +165,11 @@ def rows(lake: Path, made: LakeTable) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def counts(lake: Path) -> dict[str, int]:
-    return {kept.name: kept.rows for kept in Lake(lake).tables()}
+    return {entry.name: entry.rows for entry in Lake(lake).tables()}
 
 
 def once(lake: Path, source: Path) -> None:
-    subprocess.run([*RUN, str(lake), str(source)], check=True, timeout=PATIENCE_S)
+    subprocess.run([*RUN, str(lake), str(source)], check=True, timeout=TIMEOUT_S)
 
 
 @pytest.mark.long
@@ -192,11 +192,11 @@ def test_every_recorded_message_is_stored_once_although_pipeline_and_agents_are_
     assert counts(lake) == counts(other)
     assert counts(lake)["messages"] == len(recorded)
     for each in GOLD.tables:
-        ours, theirs = rows(lake, each), rows(other, each)
-        assert ours.keys() == theirs.keys()
-        for key, row in ours.items():
+        streamed, rebuilt = rows(lake, each), rows(other, each)
+        assert streamed.keys() == rebuilt.keys()
+        for key, row in streamed.items():
             for column, value in row.items():
-                other_value = theirs[key][column]
+                other_value = rebuilt[key][column]
                 if isinstance(value, float):  # sums of floats depend on their order
                     other_value = pytest.approx(other_value)
                 assert value == other_value, (each.name, key, column)

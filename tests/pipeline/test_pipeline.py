@@ -28,7 +28,7 @@ from hansa.pipeline.quality import check_table
 from hansa.pipeline.tables import TableLayer
 from hansa.pipeline.topics import filter_matches
 
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 
 
 def query(recording, sql, *more):
@@ -71,14 +71,14 @@ def test_matching_json_payloads_become_columns(recording, capsys):
 def test_wrong_or_writing_sql_is_refused_in_one_sentence(recording, capsys, sql):
     before = sorted(recording.lake.rglob("*.parquet"))
     assert query(recording, sql) == 2
-    progress, said = capsys.readouterr().err.splitlines()
+    progress, message = capsys.readouterr().err.splitlines()
     assert progress.endswith("starting Spark")
-    assert said.startswith("hansa: ")
+    assert message.startswith("hansa: ")
     assert sorted(recording.lake.rglob("*.parquet")) == before
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[t]\nfliter = 'a'\ncolumns = 'b int'", "[t] has no field 'fliter'; it has 'filter'"),
         ("[t]\nfilter = 'a/#/b'\ncolumns = 'b int'", "'a/#/b'"),
@@ -91,13 +91,13 @@ def test_wrong_or_writing_sql_is_refused_in_one_sentence(recording, capsys, sql)
     ],
 )
 def test_mistake_in_the_payload_declaration_is_one_sentence(
-    recording, tmp_path, capsys, text, said
+    recording, tmp_path, capsys, text, message
 ):
     (tmp_path / "p.toml").write_text(text)
     given = ["--lake", str(tmp_path / "new"), "--payloads", str(tmp_path / "p.toml")]
     assert main(["pipeline", "run", *given, str(recording.source)]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert said in error
+    assert message in error
     assert not (tmp_path / "new").exists()
 
 
@@ -114,17 +114,17 @@ def test_source_without_recordings_is_refused_and_no_lake_created(tmp_path, caps
     for command in (["pipeline", "run"], ["report"]):
         given = [*command, "--lake", str(tmp_path / "new"), str(tmp_path / "source")]
         assert main(given) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert said.startswith(f"hansa: nothing is recorded at {tmp_path / 'source'}: name the")
+        (message,) = capsys.readouterr().err.splitlines()
+        assert message.startswith(f"hansa: nothing is recorded at {tmp_path / 'source'}: name the")
         assert not (tmp_path / "new").exists()
 
 
 def test_unwritable_report_path_is_refused_before_work_starts(recording, tmp_path, capsys):
     given = ["report", "--lake", str(recording.lake), "--out"]
-    for out, said in ((tmp_path, "it is a directory"), (tmp_path / "no" / "x", "no directory")):
+    for out, message in ((tmp_path, "it is a directory"), (tmp_path / "no" / "x", "no directory")):
         assert main([*given, str(out)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"hansa: cannot write {out}: ") and said in line
+        assert line.startswith(f"hansa: cannot write {out}: ") and message in line
 
 
 def test_payload_tables_are_rebuilt_without_giving_the_file_again(recording, tmp_path, spark):
@@ -139,11 +139,11 @@ def test_missing_lake_or_source_is_reported_in_one_sentence(recording, tmp_path,
     assert "is not a lake" in capsys.readouterr().err
     before = (recording.lake / "tables").resolve()
     assert main(["pipeline", "run", "--lake", str(recording.lake), "/nowhere"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1] == "hansa: there is no directory /nowhere to read from"
+    message = capsys.readouterr().err.splitlines()
+    assert message[-1] == "hansa: there is no directory /nowhere to read from"
     assert main(["pipeline", "run", "--lake", str(recording.lake), "http://127.0.0.1:1"]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("hansa: cannot read http://127.0.0.1:1/logs")
+    (message,) = capsys.readouterr().err.splitlines()
+    assert message.startswith("hansa: cannot read http://127.0.0.1:1/logs")
     assert (recording.lake / "tables").resolve() == before
 
 
@@ -157,8 +157,8 @@ def test_torn_segment_is_reported_and_can_be_skipped(recording, tmp_path, capsys
     os.truncate(segment, segment.stat().st_size // 2)
     run = ["pipeline", "run", "--lake", str(lake), str(recording.source), str(torn)]
     assert main(run) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(rf"hansa: {segment} is damaged at offset \d+; the next .*", said)
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(rf"hansa: {segment} is damaged at offset \d+; the next .*", message)
     assert ((lake / "tables").resolve(), messages_in(lake)) == (before, messages)
     assert main([*run, "--allow-loss"]) == 0
     assert messages < messages_in(lake) < messages + 2_000
@@ -203,17 +203,17 @@ def test_stream_reads_new_data_until_interrupted(tmp_path):
     try:
         for count in (1, 3):
             journal(source, 5, [captured(number) for number in range(2, count + 1)])
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while messages_in(lake) < count:
                 assert stream.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         stream.send_signal(signal.SIGINT)
-        _, said = stream.communicate(timeout=PATIENCE_S)
+        _, message = stream.communicate(timeout=TIMEOUT_S)
     finally:
         stream.kill()
-    assert stream.returncode == 130, said
-    assert "Traceback" not in said
+    assert stream.returncode == 130, message
+    assert "Traceback" not in message
 
 
 def messages_in(lake):
@@ -236,14 +236,14 @@ def test_violated_key_or_rule_is_reported(spark):
         return spark.createDataFrame(rows, "name string, value int")
 
     assert check_table(table, frame(("a", 1), ("b", None))) == 2
-    for rows, said in (
+    for rows, message in (
         ([("a", 1), ("a", 2)], "silver.numbers: 1 rows have the same key (name) as another"),
         ([("a", 1), (None, 2)], "silver.numbers: 1 rows without a key (name)"),
         ([("a", 0), ("b", 2)], "silver.numbers: 1 of 2 rows violate the rule `value > 0`"),
     ):
         with pytest.raises(TableBroken) as broken:
             check_table(table, frame(*rows))
-        assert str(broken.value) == said
+        assert str(broken.value) == message
 
 
 def test_table_without_grain_and_key_cannot_be_declared():

@@ -1,4 +1,4 @@
-"""The Spark example of the README, run as its own program on what an agent really recorded."""
+"""The Spark example of the README, run as a program on recorded data of agents."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 DIRECTORY = "/var/lib/hansa"
 """The state directory of an agent, as the README names it."""
 COUNTS = {"plant/line1/temp": 7, "plant/line2/temp": 3}
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ async def record(directory: Path) -> None:
             for _ in range(count):
                 client.publish(topic, b'{"celsius": 21.5}')
         expected = sum(COUNTS.values())
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         while await asyncio.to_thread(recorded_count, near) < expected:
             assert asyncio.get_running_loop().time() < deadline, "not all were recorded"
             await asyncio.sleep(0.05)
@@ -77,8 +77,8 @@ def test_example_runs_without_activated_environment_and_java(recorded, tmp_path)
     assert example.count(f'"{DIRECTORY}"') == 1
     program = tmp_path / "example.py"
     program.write_text(example.replace(DIRECTORY, str(recorded)))
-    ours = ("JAVA_", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV")
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+    prefixes = ("JAVA_", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV")
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(prefixes)}
     environment["PATH"] = path_without(tmp_path / "bin", "java", "python", "pypy")
     done = subprocess.run(
         [sys.executable, str(program)],

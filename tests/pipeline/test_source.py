@@ -247,15 +247,15 @@ def test_unknown_records_of_a_newer_agent_are_skipped(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"table": "mesages"}, "format hansa has no table 'mesages'; there are messages, events"),
         ({"tables": "x"}, "format hansa has no option 'tables'"),
         ({"maxBytesPerBatch": "-1"}, "maxBytesPerBatch is '-1', it must be a whole number above 0"),
     ],
 )
-def test_wrong_options_are_reported(spark, tmp_path, options, said):
-    with pytest.raises(Exception, match=said) as error:
+def test_wrong_options_are_reported(spark, tmp_path, options, message):
+    with pytest.raises(Exception, match=message) as error:
         read(spark, tmp_path, **options).count()
     assert UsageError.__name__ in reason(error)
 

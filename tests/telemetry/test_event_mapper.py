@@ -1,4 +1,4 @@
-"""What a node handles and wants becomes records: one test per thing that has to be worked out."""
+"""Events and effects of a node as telemetry records."""
 
 from typing import Any
 

@@ -132,9 +132,9 @@ def test_invalid_assigned_address_is_ignored():
 def test_restart_restores_addresses_and_assignment():
     scene = Scene(RING, 4)
     scene.assign((2, True), (4, False))
-    kept = scene.selector.encode_state()
+    state = scene.selector.encode_state()
     again = Scene("", 1)
-    again.selector.restore_state(kept)
+    again.selector.restore_state(state)
     assert again.actions == ["keep h2:1"]
     assert again.update() == ["dial h4:1"]  # known only from the state; h2 is already being dialled
     for invalid in (
@@ -214,15 +214,15 @@ def test_neighbour_that_dialled_is_not_dialled():
 
 
 def test_former_address_expires_across_restarts():
-    kept = b'{"known": {"9": "h9:1"}}'
+    state = b'{"known": {"9": "h9:1"}}'
     for _ in range(2):  # each incarnation lasts a little more than half of the lifetime
         scene = Scene("", 1)
-        assert scene.selector.restore_state(kept)
+        assert scene.selector.restore_state(state)
         assert b"h9:1" in scene.selector.encode_state()
         scene.selector.update_links(0.0, is_planning=False)
         scene.selector.update_links(FORMER_ADDRESS_LIFETIME_S / 2 + 60, is_planning=False)
-        kept = scene.selector.encode_state()
-    assert b"h9:1" not in kept
+        state = scene.selector.encode_state()
+    assert b"h9:1" not in state
 
 
 def test_age_of_an_address_restarts_when_the_manager_names_it():

@@ -72,7 +72,7 @@ def replay_options(federation: RecordedFederation) -> SimulationOptions:
 def _subscriptions(federation: RecordedFederation, place: dict[str, int]) -> list[ScheduledAction]:
     """Subscribe the clients of cores first: the first node with interest becomes the core."""
     core_by_group = {
-        group: federation.core(group, who) for group, who in federation.groups().items()
+        group: federation.core(group, members) for group, members in federation.groups().items()
     }
     return [
         ScheduledAction(

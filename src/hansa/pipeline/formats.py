@@ -124,14 +124,14 @@ class DeltaLog:
             arrow = arrow.append(pa.field(name, types[name]))
         schema = delta.Schema.from_arrow(arrow)
         actions = [self._action(transaction, root, path) for path in files]
-        ours = delta.CommitProperties(app_transactions=[delta.Transaction(DELTA_APP_ID, version)])
+        properties = delta.CommitProperties(app_transactions=[delta.Transaction(DELTA_APP_ID, version)])
         if made:
             made.create_write_transaction(
-                actions, "append", schema, partitions, commit_properties=ours
+                actions, "append", schema, partitions, commit_properties=properties
             )
         else:
             transaction.create_table_with_add_actions(
-                str(root), schema, actions, partition_by=partitions, commit_properties=ours
+                str(root), schema, actions, partition_by=partitions, commit_properties=properties
             )
 
     def _action(self, transaction: Any, root: Path, path: Path) -> Any:

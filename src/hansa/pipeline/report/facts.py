@@ -104,7 +104,7 @@ def collect_report(spark: "SparkSession", lake: Lake) -> ReportData:
     known.sort(key=lambda row: (row["simulated"], row["topology"] or "", row["seed"] or 0))
     shown = known[:RUNS_MAX]
     recorded = tables["recorded_topics"].orderBy(F.desc("messages"), "topic").limit(100).collect()
-    sizes = {kept.name: kept.rows for kept in lake.tables()}
+    sizes = {entry.name: entry.rows for entry in lake.tables()}
     runs = _runs(shown, tables, sizes)
     return ReportData(runs, len(known), [row.asDict() for row in recorded], swept)
 
