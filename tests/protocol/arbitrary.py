@@ -1,4 +1,4 @@
-"""Frames for hypothesis: whatever these strategies draw, a correct node could have sent."""
+"""Hypothesis strategies for frames that a correct node could have sent."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from hansa.protocol.wire import frames
 from hansa.protocol.wire.codec import encode
 
 FEW = 4
-"""Items in a list: enough for every order and repetition that matters, small enough to be quick."""
+"""Items in a list: enough for every relevant order and repetition, small enough to be quick."""
 
 u64 = st.integers(0, (1 << 64) - 1)
 characters = st.characters(exclude_categories=["Cs"])

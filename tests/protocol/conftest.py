@@ -1,4 +1,4 @@
-"""What the protocol's tests share: how golden transcripts are written anew."""
+"""Shared by the protocol tests: the option that rewrites golden transcripts."""
 
 import pytest
 

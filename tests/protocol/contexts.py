@@ -1,4 +1,4 @@
-"""What guaranteed delivery reads of its node, for tests that need no node."""
+"""Contexts of guaranteed delivery, for tests without a node."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ _PERMISSIVE = DeliveryContext(
 
 
 def records(*nodes: int) -> dict[NodeId, NodeRecord]:
-    """Records of these nodes, as a database holds them."""
+    """Node records, as in a database."""
     return {NodeId(node): NodeRecord(NodeId(node), 1, 1, 1, b"", "", (), 1.0, ()) for node in nodes}
 
 
@@ -27,7 +27,7 @@ def context(
     nodes: Mapping[NodeId, NodeRecord],
     has_plain_subscriber: Callable[[str], bool] = lambda topic: True,
 ) -> DeliveryContext:
-    """A node that knows these others and refuses nothing."""
+    """Context of a node that knows these others and refuses nothing."""
     return replace(
         _PERMISSIVE, nodes=nodes, has_plain_subscriber=has_plain_subscriber, clock=WallClock(1)
     )

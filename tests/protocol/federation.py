@@ -1,7 +1,4 @@
-"""Small federations to prove rules on, and what one sees of them from outside.
-
-`wire_of_nodes` joins the nodes; here is how they come to rest, and how to ask what they did.
-"""
+"""Small federations for tests of rules, and queries about them."""
 
 from typing import TypeVar
 
@@ -29,7 +26,7 @@ def grid(side: int) -> str:
 
 
 def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
-    """Return nodes whose clients subscribed one after the other, at rest, with an empty log."""
+    """Return converged nodes whose clients subscribed one after the other, with an empty log."""
     wire = Wire(links, **settings)
     for place, topic_filter in wants:
         wire.want(place, topic_filter)
@@ -39,13 +36,13 @@ def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
 
 
 def restart(wire: Wire, place: int, links: str, incarnation: int = 2) -> None:
-    """A node that was stopped starts again and dials."""
+    """Restart a stopped node, which dials."""
     wire.start(place, Identity(NodeId(place), key(place), incarnation))
     wire.join(links)
 
 
 def publish(wire: Wire, place: int, topic: str = "g", qos: int = 0) -> dict[int, list[bytes]]:
-    """Publish `x` and return who delivered it, and how often."""
+    """Publish `x`; return where it was delivered, and how often."""
     wire.log.clear()
     wire.publish(place, topic, b"x", qos)
     wire.run(0.2)
@@ -56,7 +53,7 @@ def publish(wire: Wire, place: int, topic: str = "g", qos: int = 0) -> dict[int,
 
 
 def sent(wire: Wire, kind: type[F]) -> list[tuple[int, int, F]]:
-    """Return the frames of a kind in the log, in order: from where, to where, what."""
+    """Return the frames of a kind in the log, in order: from, to, frame."""
     return [(source, target, frame) for _, source, target, frame in timed(wire, kind)]
 
 
@@ -71,7 +68,7 @@ def timed(wire: Wire, kind: type[F]) -> list[tuple[float, int, int, F]]:
 
 
 def views(wire: Wire) -> dict[int, NodeStatus]:
-    """Return all nodes as they are."""
+    """Return the status of all nodes."""
     return {place: node.status() for place, node in sorted(wire.nodes.items())}
 
 
@@ -86,10 +83,10 @@ def members(wire: Wire, group: Group = "g") -> list[int]:
 
 
 def managers(wire: Wire) -> dict[int, int | None]:
-    """Return who leads the management group, as every node sees it."""
+    """Return the core of the management group as every node sees it."""
     return cores(wire, MANAGEMENT_GROUP)
 
 
 def link_of(wire: Wire, place: int, neighbour: int) -> LinkId:
-    """Return the link over which a node hears a neighbour."""
+    """Return the link of a node to a neighbour."""
     return wire.nodes[place].status().neighbours[NodeId(neighbour)].link

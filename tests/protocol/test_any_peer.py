@@ -1,7 +1,8 @@
-"""Whatever a peer sends, if it is well formed: a node never raises, never waits for a moment long
-past, and never sends what no peer would read.
+"""With any well-formed frames of a peer, a node never raises, never has a deadline in the past, and
+never sends an invalid frame.
 
-Few ids, numbers and names, so that senseless frames still touch one another; and the largest ones.
+Ids, numbers and names come from small sets, so that senseless frames still affect one another, and
+include the largest values.
 """
 
 from collections.abc import Iterable
@@ -130,7 +131,7 @@ own_events: st.SearchStrategy[Event] = st.one_of(
 
 
 def check(effects: Iterable[Effect]) -> list[str]:
-    """What is sent can be read; return what is to be subscribed to."""
+    """Sent frames can be decoded; return the filters to subscribe."""
     filters: list[str] = []
     for effect in effects:
         if isinstance(effect, Send):

@@ -1,4 +1,4 @@
-"""The whole of a node's output: orders and news."""
+"""The whole output of a node: commands and notifications."""
 
 import inspect
 from typing import get_args

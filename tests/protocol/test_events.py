@@ -1,4 +1,4 @@
-"""The whole of a node's input."""
+"""The whole input of a node."""
 
 import inspect
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Ids are the same on every node, and a publication's copy differs only where it must."""
+"""Ids are the same on every node, and a forwarded copy differs only in hops and target groups."""
 
 import hashlib
 

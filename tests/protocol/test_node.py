@@ -1,4 +1,4 @@
-"""Nodes as a whole, joined by a wire: what people see a federation do."""
+"""Whole nodes, connected by simulated links."""
 
 from collections import defaultdict
 from typing import TypeVar
@@ -553,7 +553,7 @@ def test_claim_that_overtakes_the_record_of_its_node_is_fetched_with_it():
     wire = wanting("2-3 3-4")
     wire.start(1)
     wire.join("1-2")
-    wire.run(DELAY)  # 2 knows 1, and waits a moment before it tells others
+    wire.run(DELAY)  # 2 knows 1, and waits a moment before it floods that
     wire.want(1, "g")
     wire.run(0.1)
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
@@ -613,7 +613,7 @@ def test_with_no_parent_left_the_core_is_asked_for_a_new_announcement():
     asked = [ask for place, ask in sent(wire, AnnouncementRequest) if place == 2]
     assert (
         asked == [AnnouncementRequest(NodeId(1), 1, 2, 0)] * 2
-    )  # again before the answer can be here
+    )  # again before the answer can arrive
     assert publish(wire, 2) == {1: [b"x"]}
 
 
@@ -694,7 +694,7 @@ def test_of_two_links_to_one_node_both_sides_keep_the_same():
 
 
 def lossy(wire: Wire, every: int) -> None:
-    """Lose every so many frames."""
+    """Lose every n-th frame."""
     count = iter(range(1 << 30))
     wire.is_lost = lambda source, target, frame: next(count) % every == 0
 
@@ -784,7 +784,7 @@ def test_frames_after_a_goodbye_are_ignored():
 
 
 def again(wire: Wire, place: int, incarnation: int = 2) -> None:
-    """A node starts anew."""
+    """A node restarts."""
     wire.start(place, Identity(NodeId(place), key(place), incarnation))
 
 
@@ -953,7 +953,7 @@ def test_filter_out_of_bounds_is_refused_and_counted():
 
 
 def test_publication_of_a_new_node_may_overtake_its_record():
-    """A publication goes on at once, a record waits 2 ms at every hop to share a frame."""
+    """A publication is forwarded at once, a record waits 2 ms at every hop to share a frame."""
     wire = Wire("1-2 2-3 3-4 4-5")
     wire.want(5, "g")
     wire.run(0.2)
@@ -969,7 +969,7 @@ def test_publication_of_a_new_node_may_overtake_its_record():
 
 
 def test_interest_acks_and_receivers_in_force():
-    """Who has confirmed its interest, and whose interest it has itself in force."""
+    """Which nodes have acknowledged its interest, and whose interest it has in force."""
     wire = Wire("1-2 2-3")
     wire.want(1, "g/#")
     assert list(wire.nodes[1].interest_acks()) == []

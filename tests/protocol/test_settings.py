@@ -1,4 +1,4 @@
-"""Settings refuse what cannot work, and presets change what they say and nothing else."""
+"""Settings refuse invalid values, and presets change only what they say."""
 
 from dataclasses import FrozenInstanceError, asdict, fields
 from typing import Any

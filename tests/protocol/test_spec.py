@@ -4,7 +4,7 @@
     1 names and bounds               test_spec_names.py
     2 links and neighbours           test_spec_links.py
     3 the database and the map       test_spec_map.py
-    4 cores and the ways to them     test_spec_cores.py
+    4 cores and routes to them       test_spec_cores.py
     5 meshes and forwarding          test_spec_meshes.py
     6 interest and publications      test_spec_interest.py
     7 guaranteed delivery            test_spec_delivery.py
@@ -12,10 +12,10 @@
     9 retained messages              test_spec_retained.py
     10 shared subscriptions          test_spec_sharing.py
 
-A test is named after its rule (`test_4_5_…`) and its docstring opens with the number. Three of them
-stand for faults that federators before this one had: an announcement that costs many times 2·l
-frames and forms no redundancy (4.4), a hop that is counted twice (4.3), and messages of a restarted
-node that are dropped as duplicates (5.6).
+A test is named after its rule (`test_4_5_…`) and its docstring begins with the number. Three of
+them cover faults of earlier federators: an announcement that costs many times 2·l frames and forms
+no redundancy (4.4), a hop that is counted twice (4.3), and messages of a restarted node that are
+dropped as duplicates (5.6).
 """
 
 import ast

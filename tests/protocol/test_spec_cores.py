@@ -1,4 +1,4 @@
-"""Section 4 of docs/protocol.md, rule by rule: cores and the ways to them."""
+"""Section 4 of docs/protocol.md, rule by rule: cores and routes to them."""
 
 from itertools import count, pairwise
 
@@ -70,8 +70,8 @@ def test_4_1_first_interested_node_claims_and_announces_the_group():
 
 
 def two_wanters() -> Wire:
-    """3 begins to want a group that no core has; 1 wants it as well, but has just started anew and
-    does not know that yet."""
+    """3 becomes interested in a group without a core; 1 is interested as well, but has just
+    restarted and does not know that yet."""
     wire = settled("1-2 2-3", (1, "g"))
     wire.stop(1)
     wire.run(0.2)
@@ -114,7 +114,7 @@ def test_4_2_of_several_claimants_the_smallest_id_is_the_core():
 
 
 def test_4_3_hop_is_counted_once_and_by_the_receiver():
-    """4.3 The receiver adds the length of the link, in hops or round-trip time."""
+    """4.3 The receiver adds the cost of the link, in hops or round-trip time."""
     wire = settled(LINE)
     wire.want(1, "g")
     wire.run(0.2)
@@ -130,12 +130,13 @@ def test_4_3_hop_is_counted_once_and_by_the_receiver():
 
 
 def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_forwarded():
-    """4.4 Accepted if newer, or as new and feasible; what changes nothing is not passed on."""
+    """4.4 Accepted if newer, or equal and feasible; without a change it is not forwarded."""
     here = routes()
     story = [
         (heard(seq=1, distance=2), True, 3, (2,)),  # the first of all
         (heard(seq=1, distance=3), False, 3, (2,)),  # not nearer than this node: not feasible
-        (heard(seq=1, distance=2), False, 3, (2, 4)),  # as near: one more parent, nothing to tell
+        # as near: one more parent, nothing to announce
+        (heard(seq=1, distance=2), False, 3, (2, 4)),
         (heard(seq=1, distance=1), True, 2, (5,)),  # nearer
         (heard(seq=2, distance=9), True, 10, (6,)),  # newer, however far
         (heard(seq=1, distance=0), False, 10, (6,)),  # older, however near
@@ -162,7 +163,7 @@ def test_4_4_announcement_on_a_grid_costs_little_and_forms_redundancy():
 
 
 def test_4_5_parents_are_the_nearest_feasible_neighbours():
-    """4.5 The shortest ways, up to the redundancy; of equal ones former parents, then by id."""
+    """4.5 The shortest routes, up to the redundancy; of equal ones present parents, then by id."""
     here = routes()
     for neighbour in (9, 5, 7, 3):
         here.receive_announcement(NodeId(neighbour), heard(seq=1, distance=2))
@@ -194,7 +195,7 @@ def test_4_5_parents_never_form_a_loop():
 
 
 def test_4_6_new_neighbour_gets_every_route():
-    """4.6 A new neighbour is told every way that is known."""
+    """4.6 A new neighbour is sent every known route."""
     wire = settled(LINE, (3, "g"), (4, "h"))
     wire.start(9)
     wire.join("2-9")
@@ -208,7 +209,7 @@ def test_4_6_new_neighbour_gets_every_route():
 
 
 def test_4_7_other_parents_continue_and_a_feasible_neighbour_replaces_the_lost_one():
-    """4.7 When a parent is lost, the others carry on; a feasible neighbour fills the place."""
+    """4.7 When a parent is lost, the others continue; a feasible neighbour replaces it."""
     wire = settled("1-2 1-3 1-4 2-5 3-5 4-5", (1, "g"))
     assert set(wire.nodes[5].status().cores[CORE].parents) == {2, 3}
     wire.cut("2-5")
@@ -220,7 +221,7 @@ def test_4_7_other_parents_continue_and_a_feasible_neighbour_replaces_the_lost_o
 
 
 def test_4_7_node_without_a_route_announces_that_and_asks():
-    """4.7 With none left it says so and asks the core, at growing intervals while it has none."""
+    """4.7 With none left it announces that and asks the core, at growing intervals."""
     wire = settled(SQUARE, (1, "g"))
     wire.is_lost = lambda source, target, frame: source == 1 and isinstance(frame, CoreAnnouncement)
     wire.cut("1-2")
@@ -239,7 +240,7 @@ def test_4_7_node_without_a_route_announces_that_and_asks():
 
 
 def test_4_8_nearest_node_takes_over_at_once_and_another_after_a_second():
-    """4.8 The wanting node nearest to a lost core claims the group; any other after a second."""
+    """4.8 The interested node nearest to a lost core claims the group; any other after a second."""
     wire = settled(RING, (3, "g"), (5, "g"), (4, "g"), (2, "g"))
     wire.stop(3)
     wire.run(0.2)
@@ -255,7 +256,7 @@ def test_4_8_nearest_node_takes_over_at_once_and_another_after_a_second():
 
 
 def test_4_8_each_side_of_a_partition_has_a_core_until_they_merge():
-    """4.8 Parts of a split each do so; when they meet again rule 4.2 decides."""
+    """4.8 Each side of a partition does so; when they merge, rule 4.2 decides."""
     wire = settled(LINE, (1, "g"), (4, "g"))
     wire.cut("2-3")
     wire.run(0.2)
@@ -266,7 +267,7 @@ def test_4_8_each_side_of_a_partition_has_a_core_until_they_merge():
 
 
 def test_4_9_core_releases_a_group_without_interest():
-    """4.9 A core gives a group up when nobody in reach has wanted it for the linger."""
+    """4.9 A core releases a group without reachable interest after the linger."""
     wire = settled("1-2", (1, "g"), (2, "g"))
     wire.unwant(1, "g")
     wire.run(2.0)
@@ -279,7 +280,7 @@ def test_4_9_core_releases_a_group_without_interest():
 
 
 def test_4_10_best_reachable_node_is_management_core():
-    """4.10 By smallest id or highest capacity; announced when news has settled for 0.1 s."""
+    """4.10 By smallest id or highest capacity; announced after 0.1 s without a change."""
     wire = Wire(LINE)
     assert managers(wire) == dict.fromkeys((1, 2, 3, 4), 1)
     known = max(
@@ -317,7 +318,7 @@ def test_4_11_feasible_distances_outlive_the_core():
 
 
 def test_4_6_announcement_waits_for_the_record_of_its_core():
-    """4.6 What is announced of a node that is not known has no effect until its record is here."""
+    """4.6 An announcement of an unknown node has no effect until its record arrives."""
     wire = settled("1-2")
     link, before = link_of(wire, 1, 2), views(wire)[1].cores
     wire.give(1, FrameReceived(link, CoreAnnouncement(NodeId(9), 1, 1, 1)))

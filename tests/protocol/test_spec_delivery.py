@@ -42,7 +42,7 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
 def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
-    """Nodes that know each other and what they want; their log is empty."""
+    """Converged nodes with interest and an empty log."""
     wire = Wire(links, **settings)
     for place, name in wants:
         wire.want(place, name)
@@ -83,7 +83,8 @@ def letters(wire: Wire, place: int, kind: type[T]) -> list[T]:
 
 
 def test_7_1_publication_names_its_receivers_with_their_previous_position():
-    """7.1 Owed to every node whose interest matches, in reach or not; otherwise not kept."""
+    """7.1 All nodes with matching interest are receivers, reachable or not; without one it is not
+    journaled."""
     wire = settled("1-2 1-3", (2, "a"), (3, "a"), (3, "b"))
     wire.cut("1-3")
     wire.run(0.1)
@@ -99,7 +100,7 @@ def test_7_1_publication_names_its_receivers_with_their_previous_position():
 
 
 def test_7_1_receivers_beyond_the_limit_get_it_from_the_journal():
-    """7.1 A copy names 1,024 receivers; the others are reminded at once, and ask for it."""
+    """7.1 A copy names 1,024 receivers; the others are reminded at once and request it."""
     wire = settled("1-2", (2, "a"))
     crowd = tuple(NodeId(number) for number in range(10, 10 + RECEIVERS_MAX))
     table = wire.nodes[1]._forwarding.table  # noqa: SLF001
@@ -116,8 +117,8 @@ def test_7_1_receivers_beyond_the_limit_get_it_from_the_journal():
 
 
 def test_7_1_publication_without_receivers_may_be_journaled_and_does_not_leave():
-    """7.1 A shell may want it in the journal: it has a position, and stays. Although the group's
-    name covers it, nobody wants this topic."""
+    """7.1 A recorded publication has a position and does not leave. The group's filter matches its
+    topic, but no node is interested."""
     wire = settled("1-2", (2, "a/b"), group_depth=1)
     kept = wire.nodes[1].assign_position(ClientPublished("a/c", b"x", 1))
     assert (kept.sequence, kept.previous) == (1, ())
@@ -127,7 +128,7 @@ def test_7_1_publication_without_receivers_may_be_journaled_and_does_not_leave()
 
 
 def test_7_2_nothing_leaves_before_the_journal_is_durable():
-    """7.2 `Keep`, then `Kept`, then it leaves."""
+    """7.2 `AppendToJournal`, then `JournalCommitted`, then it leaves."""
     wire = settled("1-2", (2, "a"))
     wire.disk_works = False
     wire.publish(1, "a", qos=1)
@@ -141,7 +142,7 @@ def test_7_2_nothing_leaves_before_the_journal_is_durable():
 
 
 def test_7_3_each_is_delivered_once_and_in_the_order_of_its_origin():
-    """7.3 What comes early is held, what was taken is a duplicate for ever."""
+    """7.3 Later ones are buffered; accepted ones stay duplicates."""
     wire = settled("1-2 2-3 1-3", (3, "a"))
     wire.delay = lambda source, target: 0.3 if source == 1 else DELAY
     wire.publish(1, "a", b"slow", qos=1)
@@ -158,7 +159,7 @@ def test_7_3_each_is_delivered_once_and_in_the_order_of_its_origin():
 
 
 def test_7_3_pending_publication_is_delivered_even_without_interest():
-    """7.3 Wanted still or not: the broker knows whether it keeps it for somebody."""
+    """7.3 Even without interest: the broker knows whether it keeps it for a session."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.unwant(2, "a")
     for topic in ("a", "b", "a"):
@@ -169,7 +170,7 @@ def test_7_3_pending_publication_is_delivered_even_without_interest():
 
 
 def test_7_3_pending_publication_is_delivered_before_the_interest_is_known():
-    """7.3 Wanted still or not: after a start nobody has to wait for the shell."""
+    """7.3 Even without interest: after a start, delivery does not wait for the observer."""
     wire = settled("1-2", (2, "a"))
     wire.stop(2)
     wire.publish(1, "a", b"meanwhile", qos=1)
@@ -181,7 +182,7 @@ def test_7_3_pending_publication_is_delivered_before_the_interest_is_known():
 
 
 def test_7_3_publication_that_was_never_subscribed_is_not_delivered():
-    """7.3 It is taken, so that what follows is; what clients wanted before is delivered."""
+    """7.3 It is accepted, so that later ones are; topics of former filters are delivered."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.unwant(2, "b")
     wire.run(2.0)
@@ -195,7 +196,7 @@ def test_7_3_publication_that_was_never_subscribed_is_not_delivered():
 
 
 def test_7_4_gap_is_requested_from_the_origin_and_filled_from_its_journal():
-    """7.4 Asked for after 20 ms, answered hop by hop."""
+    """7.4 Requested after 20 ms, answered hop by hop."""
     wire = settled("1-2 2-3", (3, "a"))
     lose(wire, 1, 1, 2)
     wire.publish(1, "a", qos=1)
@@ -206,7 +207,7 @@ def test_7_4_gap_is_requested_from_the_origin_and_filled_from_its_journal():
 
 
 def test_7_4_lost_response_is_requested_again():
-    """7.4 After 1 s, then ever less often; at once when the origin comes into reach."""
+    """7.4 After 1 s, then at growing intervals; at once when the origin becomes reachable."""
     wire = settled("1-2", (2, "a"))
     lose(wire, 1, 1)
     wire.is_lost = lambda source, target, frame: isinstance(frame, RepairResponse)
@@ -231,7 +232,7 @@ def test_7_4_lost_response_is_requested_again():
 
 
 def test_7_4_large_repair_takes_several_responses():
-    """7.4 As many frames as were asked for, one after the other, then the next."""
+    """7.4 As many frames as were requested, one after the other, then the next."""
     wire = settled("1-2", (2, "a"), repair_bytes=300, repair_frames=2)
     wire.is_lost = is_copy
     for _ in range(10):
@@ -264,7 +265,7 @@ def test_7_4_lost_part_of_a_response_is_requested_again():
 
 
 def test_7_4_uncommitted_publications_of_an_earlier_incarnation_are_sent_again():
-    """7.4 An answer counts only behind what was taken or acknowledged."""
+    """7.4 A response counts only after the accepted or acknowledged position."""
     wire = settled("1-2", (2, "a"))
     wire.publish(1, "a", b"1", qos=2)
     wire.run(0.5)
@@ -293,7 +294,7 @@ def test_7_4_uncommitted_publications_of_an_earlier_incarnation_are_sent_again()
 
 
 def test_7_4_forwarded_unicast_without_a_route_is_counted():
-    """7.4 Hop by hop; who wrote it will try again."""
+    """7.4 Hop by hop; its source will retry."""
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
     letter = Receipt(THREE, ONE, 1, 5, 5)
@@ -301,7 +302,7 @@ def test_7_4_forwarded_unicast_without_a_route_is_counted():
 
 
 def test_7_5_receipt_is_sent_when_the_delivery_is_durable():
-    """7.5 `Stored`, then `Receipt`."""
+    """7.5 `InboxCommitted`, then `Receipt`."""
     wire = settled("1-2", (2, "a"))
     wire.disk_works = False
     wire.publish(1, "a", qos=1)
@@ -337,7 +338,7 @@ def test_7_5_silent_receiver_is_reminded_of_the_last_publication():
 
 
 def test_7_5_partition_is_only_a_long_delay():
-    """7.5 Who comes into reach is reminded at once."""
+    """7.5 A node that becomes reachable is reminded at once."""
     wire = settled("1-2", (2, "a"))
     wire.cut("1-2")
     wire.run(1.0)
@@ -351,7 +352,7 @@ def test_7_5_partition_is_only_a_long_delay():
 
 @pytest.mark.parametrize("seq", [3, 5, 9])
 def test_7_5_receipt_counts_up_to_what_was_sent(seq):
-    """7.5 Nothing that was not sent yet can be acknowledged."""
+    """7.5 A position that was not sent cannot be acknowledged."""
     wire = settled("1-2 1-3", (2, "a"), (3, "b"))
     wire.publish(1, "a", qos=1)
     for _ in range(5):
@@ -368,7 +369,7 @@ def test_7_5_receipt_counts_up_to_what_was_sent(seq):
 
 
 def test_7_6_publications_lost_from_the_journal_are_a_gap():
-    """7.6 The receiver reports it and goes on behind it."""
+    """7.6 The receiver reports it and continues after it."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.is_lost = is_copy
     for topic in ("a", "b", "a", "b"):
@@ -381,7 +382,7 @@ def test_7_6_publications_lost_from_the_journal_are_a_gap():
 
 
 def test_7_6_everything_is_a_gap_if_the_journal_is_empty():
-    """7.6 The last one that was owed was not found either."""
+    """7.6 The last pending publication was not found either."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = is_copy
     wire.publish(1, "a", qos=1)
@@ -397,7 +398,7 @@ def test_7_6_everything_is_a_gap_if_the_journal_is_empty():
 
 
 def test_7_6_buffered_publications_before_a_loss_are_delivered():
-    """7.6 A gap is what is missing, and nothing that came."""
+    """7.6 A gap contains only missing publications."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = lambda source, target, frame: (
         isinstance(frame, Receipt) or (isinstance(frame, Publication) and frame.sequence in (1, 4))
@@ -413,7 +414,7 @@ def test_7_6_buffered_publications_before_a_loss_are_delivered():
 
 
 def test_7_7_interest_is_persisted_before_it_is_acknowledged():
-    """7.7 `Remember` before 6.3."""
+    """7.7 `PersistPeer` before 6.3."""
     wire = Wire()
     wire.disk_works = False
     wire.start(1, past=RestoredState())
@@ -431,7 +432,7 @@ def test_7_7_interest_is_persisted_before_it_is_acknowledged():
 
 
 def test_7_7_restarted_node_continues_where_its_disk_ended():
-    """7.7 It knows who wants what before it meets anybody."""
+    """7.7 It knows the interest of others before it has links."""
     wire = Wire()
     for place in (1, 2):
         wire.start(place, past=RestoredState())
@@ -460,7 +461,7 @@ def test_7_7_restarted_node_continues_where_its_disk_ended():
 
 
 def test_7_8_newer_epoch_ends_the_older_one():
-    """7.8 What was known to be missing there is a gap; what is older is refused."""
+    """7.8 Missing publications of the old epoch are a gap; older epochs are refused."""
     wire = settled("1-2 2-3", (2, "a"))
     link = link_to(wire, 2, 3)
 
@@ -499,7 +500,7 @@ def test_7_8_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
 
 
 def test_7_8_journal_older_than_the_epoch_begins_a_newer_one():
-    """7.8 A reminder of an ended epoch is answered, or the two would never agree again."""
+    """7.8 A notice of an ended epoch is answered, or the two would never agree again."""
     wire = settled("1-2", (2, "a"))
     records = tuple(wire.nodes[1].records_of(TWO))
     wire.stop(1)
@@ -538,7 +539,7 @@ def test_7_8_receipt_of_an_epoch_ahead_of_the_clock_costs_nothing(epoch):
 
 @pytest.mark.parametrize("epoch", [AHEAD_MAX_MS // 2, FAR])
 def test_7_8_publication_of_a_forged_epoch_does_no_lasting_harm(epoch):
-    """7.8 By a newer one, if it was not refused."""
+    """7.8 A newer epoch ends it, if it was not refused."""
     wire = settled("1-2 2-3 3-1", (2, "a"))
     wire.publish(1, "a", b"before", qos=2)
     wire.run(0.5)
@@ -555,7 +556,7 @@ def test_7_8_publication_of_a_forged_epoch_does_no_lasting_harm(epoch):
 
 
 def test_7_3_publication_that_overtook_the_record_of_its_origin_is_sent_again():
-    """7.3 Made-up origins cost nothing; a real one reminds this node."""
+    """7.3 Unknown origins get no state; a real one will remind this node."""
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
     for number in range(100, 120):
@@ -576,7 +577,7 @@ def test_7_3_publication_that_overtook_the_record_of_its_origin_is_sent_again():
 
 
 def test_7_9_nothing_is_accepted_beyond_the_uncommitted_bound():
-    """7.9 It asks when there is room."""
+    """7.9 It requests more when there is room."""
     wire = settled("1-2", (2, "a"), uncommitted_max=2)
     wire.disk_works = False
     for number in range(1, 6):
@@ -592,7 +593,7 @@ def test_7_9_nothing_is_accepted_beyond_the_uncommitted_bound():
 
 
 def test_7_9_bound_in_bytes_is_shared_by_all_origins():
-    """7.9 Whatever hangs, the disk or the broker, memory does not grow with the federation."""
+    """7.9 If the disk or the broker hangs, memory does not grow with the federation."""
     wire = settled("1-2 2-3", (2, "a"), uncommitted_bytes_max=3_000)
     wire.disk_works = False
     for number in range(1, 9):
@@ -612,7 +613,7 @@ def test_7_9_bound_in_bytes_is_shared_by_all_origins():
 
 
 def test_7_10_pending_publications_end_with_the_lease():
-    """7.10 It is owed nothing any more, and what it owed is given up."""
+    """7.10 Publications for it and missing ones from it are abandoned."""
     wire = settled("1-2", (1, "a"), (2, "a"), interest_lease=5.0)
     for place in (1, 2):
         lose(wire, place, 1)
@@ -631,7 +632,7 @@ def test_7_10_pending_publications_end_with_the_lease():
 
 
 def test_7_10_returned_node_gets_new_publications():
-    """7.10 Its lease had ended, on both sides; it is owed what is published from now on."""
+    """7.10 Its lease had ended on both sides; it is a receiver of new publications."""
     wire = settled("1-2 2-3", (1, "a"), (3, "a"), interest_lease=5.0)
     for place in (1, 3):
         wire.publish(place, "a", b"before", qos=2)
@@ -652,7 +653,7 @@ def test_7_10_returned_node_gets_new_publications():
 
 
 def test_7_11_large_publications_get_more_time():
-    """7.11 A second more for every MiB until a reminder, and until the same answer is given."""
+    """7.11 One more second per MiB until a reminder, and until the same response is sent again."""
     settings = ProtocolSettings(packet_bytes_max=8 << 20)
     outbox = Outbox(ONE, settings, WallClock(1))
     kept = outbox.assign_position(ClientPublished("a", bytes(4 << 20), qos=1), (TWO,))
@@ -669,7 +670,7 @@ def test_7_11_large_publications_get_more_time():
 
 
 def test_7_12_receiver_with_positions_of_this_incarnation_shows_an_old_copy():
-    """7.12 However many were captured before they met, at the positions of those that it has."""
+    """7.12 However many were captured before they met, at positions that the receiver has."""
     wire = settled("1-2", (2, "a"))
     for _ in range(3):
         wire.publish(1, "a", b"before", qos=2)
@@ -691,7 +692,7 @@ def test_7_12_receiver_with_positions_of_this_incarnation_shows_an_old_copy():
 
 
 def test_7_12_nothing_leaves_for_a_receiver_without_a_report_in_this_incarnation():
-    """7.12 It is written down when it was, and gets the rest from the journal."""
+    """7.12 Its report is persisted, and it gets the rest from the journal."""
     wire = settled("1-2", (2, "a"))
     wire.start(3, past=RestoredState(epoch=1, next_seq=9))
     wire.join("3-2")
@@ -710,7 +711,8 @@ def test_7_12_nothing_leaves_for_a_receiver_without_a_report_in_this_incarnation
 
 
 def test_7_12_new_epoch_of_an_incarnation_needs_no_reports():
-    """7.12 Nobody can have anything of it: not even who knows the same positions of another."""
+    """7.12 No receiver can have anything of it, even if it knows equal positions of another
+    epoch."""
     wire = settled("1-2", (2, "a"))
     for payload in (b"1", b"2"):
         wire.publish(1, "a", payload, qos=2)

@@ -15,7 +15,7 @@ from hansa.protocol.wire.frames import InterestAck, InterestAckRequest, Interest
 
 
 def test_6_1_covered_filters_are_not_announced():
-    """6.1 A node announces what its clients want, without what another filter covers."""
+    """6.1 A node announces the filters of its clients without covered ones."""
     wire = settled("1-2", (2, "a/b"), (2, "a/#"), (2, "a/c"), (2, "$share/workers/a/b"), (2, "d"))
     wire.run(2.0)
     announced = wire.nodes[1].status().interest[NodeId(2)].filters
@@ -23,7 +23,7 @@ def test_6_1_covered_filters_are_not_announced():
 
 
 def test_6_2_node_subscribes_only_to_filters_of_other_nodes():
-    """6.2 It subscribes at its own broker to what *other* nodes want."""
+    """6.2 It subscribes at its own broker to filters of *other* nodes."""
     wire = settled(LINE)
     wire.want(1, "a")
     wire.want(2, "a", "b")
@@ -57,7 +57,7 @@ def test_6_3_interest_is_installed_when_all_reachable_nodes_have_acknowledged():
 
 
 def test_6_4_filter_is_withdrawn_after_its_replacement_is_in_force():
-    """6.4 Withdrawn after the linger, and not before all announced since is installed."""
+    """6.4 Withdrawn after the linger, and not before every later filter is installed."""
     kinds = (SubscribeAtBroker, InterestInstalled, UnsubscribeAtBroker)
     wire = settled("1-2", (2, "a/#"))
     start = wire.now
@@ -84,7 +84,7 @@ def test_6_4_filter_is_withdrawn_after_its_replacement_is_in_force():
 
 
 def test_6_4_share_is_withdrawn_at_once():
-    """6.4 Who has no consumer left has no turn any more, and the other consumers get it all."""
+    """6.4 A node without a consumer is not selected any more; other consumers get everything."""
     wire = settled("1-2 2-3", (2, "$share/g/a"), (3, "$share/g/a"))
     wire.unwant(3, "$share/g/a")
     wire.run(wire.settings.linger / 2)
@@ -95,12 +95,12 @@ def test_6_4_share_is_withdrawn_at_once():
 
 
 def test_6_5_publications_are_identified_by_incarnation_or_by_journal():
-    """6.5 (origin, incarnation, number); at QoS 1 and 2 (origin, epoch, position), `previous`."""
+    """6.5 (origin, incarnation, sequence); at QoS 1 and 2 (origin, epoch, position), `previous`."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     wire.start(3, Identity(NodeId(3), key(3), 7), past=RestoredState(epoch=4, next_seq=100))
     wire.join("3-2")
     wire.run(0.5)
-    wire.publish(3, "a", qos=1)  # the first of a life is asked for (7.12)
+    wire.publish(3, "a", qos=1)  # the first one of an incarnation is requested (7.12)
     wire.run(0.5)
     wire.log.clear()
     for topic, qos in (("a", 0), ("a", 1), ("b", 2), ("a", 0), ("a", 1)):

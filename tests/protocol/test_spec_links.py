@@ -22,7 +22,7 @@ from hansa.protocol.wire.frames import Frame, FrameAck, Goodbye, Heartbeat, Hell
 
 
 def kept(wire: Wire) -> set[int]:
-    """The ends of the one link that 1 and 2 keep, the same on both sides."""
+    """The ends of the link that 1 and 2 keep, the same on both sides."""
     ours, theirs = link_of(wire, 1, 2), link_of(wire, 2, 1)
     assert wire.ends[1, ours] == (2, theirs)
     return {ours, theirs}
@@ -35,7 +35,7 @@ def dialled(wire: Wire, place: int) -> list[int]:
 
 
 def test_2_1_disagreeing_nodes_close_the_link_with_the_reason_on_both_sides():
-    """2.1 Both say `Hello` first; if they disagree, `Goodbye` with the reason."""
+    """2.1 Both send `Hello` first; if they disagree, `Goodbye` with the reason."""
     wire = Wire()
     wire.start(1)
     wire.start(2, settings=ProtocolSettings(redundancy=3))
@@ -64,7 +64,8 @@ def test_2_1_nothing_counts_before_hello():
 
 
 def test_2_2_of_two_links_both_sides_keep_the_same():
-    """2.2 One link per neighbour: the newer life's, the same dialler's newer, the smaller id's."""
+    """2.2 One link per neighbour: of the newer incarnation, the same dialler's newer, the smaller
+    id's."""
     same_dialler = Wire("1-2")
     same_dialler.join("1-2")
     same_dialler.run(0.1)
@@ -75,7 +76,7 @@ def test_2_2_of_two_links_both_sides_keep_the_same():
         assert dialled(two_diallers, 1)[0] in kept(two_diallers)
 
     newer_life = Wire("1-2")
-    restart(newer_life, 1, "2-1")  # unnoticed: 2 still believes in the link that 1 dialled
+    restart(newer_life, 1, "2-1")  # unnoticed: 2 still has the link that 1 dialled
     newer_life.run(0.1)
     assert dialled(newer_life, 2)[0] in kept(newer_life)
 
@@ -101,7 +102,7 @@ def test_2_3_heartbeats_measure_the_round_trip():
 
 
 def test_2_4_neighbour_is_lost_at_once_when_closed_and_after_the_limit_when_silent():
-    """2.4 A closed connection is believed at once; 3 s of silence mean the same."""
+    """2.4 A closed connection or 3 s of silence."""
     wire = settled("1-2 2-3")
     wire.stop(1)
     wire.run(DELAY)
@@ -115,7 +116,7 @@ def test_2_4_neighbour_is_lost_at_once_when_closed_and_after_the_limit_when_sile
 
 
 def test_2_5_suspended_node_keeps_its_neighbours():
-    """2.5 A node that was itself suspended blames nobody for the silence."""
+    """2.5 A node that was itself suspended does not count the silence."""
     wire = settled("1-2 2-3")
     wire.freeze(2)
     wire.run(60.0)
@@ -125,7 +126,7 @@ def test_2_5_suspended_node_keeps_its_neighbours():
 
 
 def test_2_6_datagram_links_keep_control_frames_whole_and_in_order():
-    """2.6 Control frames are numbered, acknowledged and sent again; too much resets the link."""
+    """2.6 Control frames are numbered, acknowledged and retransmitted; too many reset the link."""
     wire = Wire(unacknowledged_max=4)
     wire.start(1)
     wire.start(2)
@@ -172,7 +173,7 @@ def test_2_7_no_node_stops_because_of_another_record_with_its_id():
 
 @pytest.mark.parametrize("strategy", ["mesh", "paths"])
 def test_2_7_forged_record_deletes_nothing(strategy):
-    """2.7 Whatever was forged, the node is known again soon, and gets what it wants."""
+    """2.7 Whatever was forged, the node is soon known again and gets its publications."""
     wire = settled("1-2 2-3", (1, "g"), strategy=strategy)
     victim = wire.nodes[2].membership.known[NodeId(1)]
     for forged in (

@@ -77,7 +77,7 @@ def test_3_2_change_floods_once_together_with_others():
 
 
 def test_3_3_new_link_exchanges_missing_records():
-    """3.3 Summaries, then what the other lacks; a change that does not fit is fetched whole."""
+    """3.3 Summaries, then missing records; a change that does not fit is fetched whole."""
     wire = settled("1-2 3-4", (1, "a"), (4, "b"))
     wire.join("2-3")
     wire.run(0.2)
@@ -111,7 +111,7 @@ def test_3_3_rows_are_sent_once_and_within_the_allowance():
 
 
 def test_3_4_heartbeats_detect_missing_rows_and_are_the_only_steady_traffic():
-    """3.4 A digest that differs twice in a row is compared; else only heartbeats travel."""
+    """3.4 A digest that differs twice in a row is compared; else only heartbeats are sent."""
     wire = settled("1-2")
     wire.run(0.5)  # half-way between two heartbeats
     wire.is_lost = lambda source, target, frame: isinstance(frame, Update)
@@ -131,7 +131,7 @@ def test_3_4_heartbeats_detect_missing_rows_and_are_the_only_steady_traffic():
 
 
 def test_3_5_failure_is_known_everywhere_without_a_timer():
-    """3.5 A link counts if both ends report it; a node is in reach if such links lead to it."""
+    """3.5 A link counts if both ends report it; a node is reachable over such links."""
     graph = Graph(NodeId(1), Metric.HOPS)
     graph.set_links(NodeId(1), {NodeId(2): 0})
     graph.set_links(NodeId(3), {NodeId(2): 0})
@@ -150,7 +150,7 @@ def test_3_5_failure_is_known_everywhere_without_a_timer():
 
 
 def test_3_6_rows_stay_for_the_lease_and_then_nothing_remains():
-    """3.6 Rows of nodes out of reach stay for a lease; then nothing of them remains."""
+    """3.6 Rows of unreachable nodes stay for a lease; then only a tombstone remains."""
     wire = settled(LINE, (4, "g"), interest_lease=20.0)
     wire.stop(4)
     wire.run(19.9)
@@ -172,7 +172,7 @@ def test_3_6_rows_stay_for_the_lease_and_then_nothing_remains():
     ],
 )
 def test_3_6_node_that_returns_after_its_lease_is_known_again(links, cut):
-    """3.6 Who is alive is asked for a newer record: not only the nodes at the cut return."""
+    """3.6 Living nodes are asked for a newer record, not only those at the cut."""
     last = max(NodeId(int(digit)) for digit in links if digit.isdecimal())
     wire = settled(links, (1, "g"), (last, "g"), interest_lease=20.0)
     wire.cut(cut)
@@ -208,7 +208,7 @@ def test_3_6_returning_node_may_still_know_the_others(patient):
 
 
 def test_3_6_lease_continues_over_restarts():
-    """3.6 Only the time in which a node runs counts; who starts gives all a tenth of a lease."""
+    """3.6 Only the running time of a node counts; a start leaves each a tenth of a lease."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
         wire.start(place, past=RestoredState())
@@ -244,7 +244,7 @@ def test_3_6_tombstones_survive_a_restart():
 
 
 def start_anew(wire: Wire, place: int, incarnation: int) -> None:
-    """Start a node anew with what its disk holds of others."""
+    """Restart a node with the records of others from its disk."""
     chart = wire.nodes[place].membership
     others = [node for node in chart.known if node != place]
     records = tuple(each for node in others for each in wire.nodes[place].records_of(node))
@@ -256,7 +256,7 @@ def start_anew(wire: Wire, place: int, incarnation: int) -> None:
 
 
 def test_3_6_asked_node_writes_one_record_however_many_ask():
-    """3.6 A question names the record that is not enough; a newer one answers all of them."""
+    """3.6 A request names the outdated record; a newer one answers all requests."""
     wire = settled("1-2 2-3 3-4 4-5 5-1", interest_lease=20.0)
     wire.cut("1-2 5-1")
     wire.run(30.0)
@@ -279,7 +279,7 @@ def test_3_6_asked_node_writes_one_record_however_many_ask():
 
 
 def test_3_6_expired_node_does_not_come_back_from_nodes_that_still_know_it():
-    """3.6 Nobody answers for them, so they are not handed round for ever."""
+    """3.6 No node answers for them, so their records do not circulate."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
         short = replace(wire.settings, interest_lease=5.0)
@@ -296,7 +296,7 @@ def test_3_6_expired_node_does_not_come_back_from_nodes_that_still_know_it():
 
 
 def test_3_7_restart_voids_claims_but_interest_stays_until_it_is_known():
-    """3.7 Claims are void; interest stands until the node says what it wants, be it nothing."""
+    """3.7 Claims are void; interest stays until the node announces its own, even an empty one."""
     wire = settled("1-2 2-3", (1, "g"))
     news = NodeRecord(NodeId(1), 2, 1, 2, key(1), "", (), 1.0, links=((NodeId(2), 0),))
     wire.give(3, FrameReceived(link_of(wire, 3, 2), Update((news,))))
@@ -315,7 +315,7 @@ def test_3_7_restart_voids_claims_but_interest_stays_until_it_is_known():
 
 
 def test_3_7_interest_stays_until_the_new_one_is_announced():
-    """3.7 Not only until it is known: news may wait for a while to be announced."""
+    """3.7 Not only until it is known: the announcement may be delayed."""
     wire = Wire("1-2", change_delay=5.0)
     wire.want(1, "g")
     wire.run(10.0)
@@ -328,7 +328,7 @@ def test_3_7_interest_stays_until_the_new_one_is_announced():
 
 
 def test_3_7_large_interest_is_never_withdrawn_during_a_restart():
-    """3.7 It takes the place of the former one when all of it is here."""
+    """3.7 It replaces the earlier one when all of it has arrived."""
     filters = [f"{number}/{'x' * 1_000}" for number in range(100)]
     wire = settled("1-2 2-3")
     wire.want(1, *filters)
@@ -345,7 +345,7 @@ def test_3_7_large_interest_is_never_withdrawn_during_a_restart():
 
 
 def test_3_7_restarted_former_core_replaces_no_core():
-    """3.7 A new incarnation voids what the former life claimed."""
+    """3.7 A new incarnation voids earlier claims."""
     wire = settled("1-2 2-3", (1, "g"), (3, "g"))
     wire.stop(1)
     wire.run(0.2)
@@ -389,7 +389,8 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
 
 
 def test_3_9_neighbour_brings_only_frames_of_nodes_behind_it():
-    """3.9 A node with a single link cannot forge what others publish, acknowledge or confirm."""
+    """3.9 A node with a single link cannot forge publications, receipts or acknowledgements of
+    others."""
     wire = settled("1-2 2-3 2-4", (2, "g"), (3, "g"))
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
     link = link_of(wire, 2, 4)
@@ -414,7 +415,7 @@ def test_3_9_neighbour_brings_only_frames_of_nodes_behind_it():
 
 
 def test_3_9_nodes_behind_a_neighbour_follow_the_map():
-    """3.9 In a ring everybody is behind both neighbours, until it is cut."""
+    """3.9 In a ring every node is behind both neighbours, until it is cut."""
     wire = settled("1-2 2-3 3-1", (1, "g"))
     copy = Publication(NodeId(3), 1, 1, 0, "g", b"round")
     assert len(wire.give(1, FrameReceived(link_of(wire, 1, 2), copy))) > 0
@@ -437,7 +438,7 @@ def test_3_9_unicast_frames_do_not_overtake_records():
 
 @pytest.mark.parametrize("sinkhole", [2, 3])
 def test_3_10_frames_that_are_sent_again_avoid_a_relay(sinkhole):
-    """3.10 A relay that drops whatever it should pass on does not stop guaranteed delivery."""
+    """3.10 A relay that drops all forwarded frames does not stop guaranteed delivery."""
     wire = settled("1-2 2-3 3-4 4-5 5-6 6-1", (4, "g"))
     unicasts = (*UNICASTS, InterestAcks, InterestAckRequest, Publication)
     wire.is_lost = lambda source, target, frame: source == sinkhole and isinstance(frame, unicasts)

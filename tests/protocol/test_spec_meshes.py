@@ -38,7 +38,7 @@ def receive(wire: Wire, place: int, neighbour: int, publication: Publication) ->
 
 
 def test_5_1_members_notify_their_parents_once_up_to_the_core():
-    """5.1 Whose clients want it, the core, who has a child: each tells its parents once."""
+    """5.1 An interested node, the core, and a node with a child: each notifies its parents once."""
     wire = settled(SIX_BROKERS, (1, "g"))
     assert members(wire) == [1]
     wire.want(5, "g")
@@ -49,7 +49,7 @@ def test_5_1_members_notify_their_parents_once_up_to_the_core():
 
 
 def test_5_1_relay_is_in_more_meshes_than_one_node_may_have_filters():
-    """5.1 It tells its parent of all groups that its children want."""
+    """5.1 It notifies its parent of all groups of its children."""
     wants = [(6, "a"), (6, "b"), (7, "c"), (7, "d"), (8, "e"), (8, "f")]
     wants += [(place - 3, topic) for place, topic in wants]
     wire = settled("6-1 7-1 8-1 1-2 2-3 2-4 2-5", *wants, filters_per_node_max=2)
@@ -58,7 +58,7 @@ def test_5_1_relay_is_in_more_meshes_than_one_node_may_have_filters():
 
 
 def test_5_2_membership_without_reason_is_withdrawn_after_the_linger():
-    """5.2 Taken back explicitly, after the linger; until then both sides use the link."""
+    """5.2 Withdrawn explicitly, after the linger; until then both sides use the link."""
     wire = settled(LINE, (1, "g"), (4, "g"), redundancy=1)
     wire.join("1-4")
     wire.run(0.2)
@@ -76,7 +76,7 @@ def test_5_2_membership_without_reason_is_withdrawn_after_the_linger():
 
 
 def test_5_3_member_sends_to_all_mesh_neighbours_but_the_source():
-    """5.3 A publication concerns every group whose filter matches its topic."""
+    """5.3 A publication belongs to every group whose filter matches its topic."""
     wire = settled(SIX_BROKERS, (1, "g"), (5, "g"))
     assert publish(wire, 4) == {1: [b"x"], 5: [b"x"]}
     assert wire.copies() == [(4, 1), (4, 5), (1, 3), (5, 3), (3, 5)]
@@ -112,7 +112,7 @@ def test_5_4_non_member_sends_towards_the_core_with_target_groups():
 
 
 def test_5_4_random_parent_is_picked_anew_for_each_publication():
-    """5.4 Any of them brings it to the mesh: all arrive once, whichever way they take."""
+    """5.4 Each of them leads to the mesh: all arrive once, whatever the path."""
     wire = settled(grid(3), (8, "g"), non_member_forwarding=NonMemberForwarding.RANDOM)
     for number in range(64):
         wire.publish(0, "g", bytes([number]))
@@ -126,7 +126,7 @@ def test_5_4_random_parent_is_picked_anew_for_each_publication():
 
 
 def test_5_5_duplicate_is_forwarded_only_for_new_target_groups():
-    """5.5 A directed link is crossed at most once to spread and once per group named."""
+    """5.5 A directed link is crossed at most once within meshes and once per target group."""
     wire = settled(LINE, (4, "g"))
     onward = Send(link_of(wire, 2, 3), copy(1, "g", hops=1))
     assert receive(wire, 2, 1, copy(1)) == []
@@ -148,21 +148,21 @@ def test_5_5_duplicate_is_forwarded_only_for_new_target_groups():
 
 
 def test_5_6_duplicates_are_detected_in_a_window_per_origin_and_epoch():
-    """5.6 Exact for 4,096 numbers of the last two lives; an older copy counts as a duplicate."""
+    """5.6 Exact for 4,096 numbers of the last two epochs; an older copy counts as a duplicate."""
     wire = settled("1-2", (2, "g"))
     new = [Deliver(copy(number)) for number in (5_000, 5_000 - 4_095)]
     assert receive(wire, 2, 1, copy(5_000)) == [new[0]]
     assert receive(wire, 2, 1, copy(5_000)) == [Duplicate(NodeId(9), 5_000)]
     assert receive(wire, 2, 1, copy(5_000 - 4_095)) == [new[1]]
     assert receive(wire, 2, 1, copy(5_000 - 4_096)) == [Duplicate(NodeId(9), 5_000 - 4_096)]
-    assert receive(wire, 2, 1, copy(5_000, qos=1)) == []  # no duplicate: it has windows of its own
+    assert receive(wire, 2, 1, copy(5_000, qos=1)) == []  # not a duplicate: it has separate windows
     for life in (2, 3):
         assert receive(wire, 2, 1, copy(5_000, life=life)) == [Deliver(copy(5_000, life=life))]
     assert receive(wire, 2, 1, copy(5_001, life=1)) == [Duplicate(NodeId(9), 5_001)]
 
 
 def test_5_6_publications_of_a_restarted_node_are_not_duplicates():
-    """5.6 Duplicates are recognised by (origin, life, number)."""
+    """5.6 Duplicates are detected by (origin, epoch, sequence)."""
     wire = settled(LINE, (4, "g"))
     for life in (2, 3, 4):
         assert publish(wire, 1) == {4: [b"x"]}
@@ -175,14 +175,14 @@ def test_5_6_publications_of_a_restarted_node_are_not_duplicates():
 
 
 def test_5_7_every_interested_node_delivers_once_and_never_the_origin():
-    """5.7 Delivered where a filter of the own clients matches: once, and never at its origin."""
+    """5.7 Delivered where a filter of local clients matches: once, and never at its origin."""
     wire = settled(grid(3), *((place, "g") for place in range(9)))
     for origin in range(9):
         assert publish(wire, origin) == {place: [b"x"] for place in range(9) if place != origin}
 
 
 def test_5_7_copy_has_a_hop_limit():
-    """5.7 A copy is passed on at most 64 times."""
+    """5.7 A copy has at most 64 hops."""
     wire = settled(LINE, (4, "g"), (2, "g"))
     last, too_far = copy(1, hops=HOPS_MAX - 1), copy(2, hops=HOPS_MAX)
     assert receive(wire, 2, 1, last) == [
@@ -193,7 +193,7 @@ def test_5_7_copy_has_a_hop_limit():
 
 
 def test_5_8_publication_without_a_route_is_dropped_and_counted():
-    """5.8 What cannot be sent for want of a way is dropped and counted."""
+    """5.8 A publication without a route is dropped and counted."""
     wire = settled("1-2")
     wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
     wire.want(2, "g")
@@ -205,7 +205,7 @@ def test_5_8_publication_without_a_route_is_dropped_and_counted():
 
 
 def test_5_8_member_without_a_route_drops_and_counts_as_well():
-    """5.8 What cannot be sent for want of a way is dropped and counted."""
+    """5.8 A publication without a route is dropped and counted."""
     wire = settled(SQUARE, (1, "g"), (2, "g"))
     wire.cut("1-2")
     wire.run(DELAY)
@@ -216,7 +216,7 @@ def test_5_8_member_without_a_route_drops_and_counts_as_well():
 
 
 def test_5_9_filters_that_agree_in_their_first_levels_can_share_a_group():
-    """5.9 Filters share a group; delivery is still decided by the filters themselves."""
+    """5.9 Filters share a group; the filters themselves still decide about delivery."""
     wire = settled(LINE, (3, "a/b"), (4, "a/c"), group_depth=1)
     assert cores(wire, "a/#") == dict.fromkeys((1, 2, 3, 4), 3)
     assert publish(wire, 1, "a/b") == {3: [b"x"]}

@@ -59,7 +59,7 @@ def test_1_1_id_that_does_not_match_its_key_is_refused():
 
 
 def test_1_2_topics_follow_mqtt_and_dollar_topics_are_not_federated():
-    """1.2 Topics follow MQTT; `$` never crosses; `$share/g/f` counts as `f`."""
+    """1.2 Topics follow MQTT; `$` is never federated; `$share/g/f` counts as `f`."""
     assert matches("+/b", "a/b")
     assert not matches("#", "$SYS/uptime")
     check_filter("a" * 1_024)
@@ -75,7 +75,7 @@ def test_1_2_topics_follow_mqtt_and_dollar_topics_are_not_federated():
 
 @pytest.mark.parametrize("name", ["$SYS/#", "$share/g/$SYS/#"])
 def test_1_2_record_with_a_dollar_filter_is_refused(name):
-    """1.2 Otherwise every agent would forward what its broker says of itself."""
+    """1.2 Otherwise every agent would forward the status topics of its broker."""
     wire = settled("1-2")
     wish = InterestRecord(NodeId(2), 1, 1, 0, (name,))
     refused = wire.give(1, FrameReceived(link_of(wire, 1, 2), Update((wish,))))
@@ -98,7 +98,7 @@ def test_1_3_frame_is_valid_or_refused_with_one_named_error():
 
 
 def test_1_4_refusals_for_a_bound_are_counted():
-    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    """1.4 Everything that can grow has a bound; refusals are counted with the reason."""
     wire = settled(SQUARE, nodes_max=3, filters_per_node_max=2, plans_max=8)
     wire.want(2, "a", "b", "c", "d")
     wire.run(0.2)
@@ -112,7 +112,7 @@ def test_1_4_refusals_for_a_bound_are_counted():
 
 
 def test_1_4_nodes_and_filters_of_one_neighbour_leave_room_for_others():
-    """1.4 What is first heard of over one neighbour has a bound of its own."""
+    """1.4 Nodes first learned from one neighbour have a separate bound."""
     bounds = {"nodes_max": 20, "nodes_per_neighbour_max": 5, "filters_per_neighbour_max": 6}
     wire = settled("1-3 2-1", **bounds)
     made_up = [NodeRecord(NodeId(n), 1, 1, 1, key(n), "", (), 1.0, ()) for n in range(10, 20)]
@@ -141,7 +141,7 @@ def test_1_4_node_at_the_edge_gets_all_filters_from_one_neighbour():
 
 
 def test_1_4_routes_to_unknown_cores_are_not_kept():
-    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    """1.4 Everything that can grow has a bound; refusals are counted with the reason."""
     wire = settled("1-2", nodes_max=10)
     cores = views(wire)[1].cores
     for core in range(100, 200):
@@ -154,7 +154,7 @@ def test_1_4_routes_to_unknown_cores_are_not_kept():
 
 
 def test_1_4_memberships_of_groups_without_interest_are_bounded():
-    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    """1.4 Everything that can grow has a bound; refusals are counted with the reason."""
     wire = settled("1-2", filters_per_node_max=10)
     for number in range(20):
         frame = MeshMembership(NodeId(1), 1, joined=(f"x{number}",))
@@ -165,7 +165,7 @@ def test_1_4_memberships_of_groups_without_interest_are_bounded():
 
 
 def test_1_4_publications_of_invented_origins_are_bounded():
-    """1.4 Whatever can grow has a bound; what is refused for it is counted with the reason."""
+    """1.4 Everything that can grow has a bound; refusals are counted with the reason."""
     wire = settled("1-2", (1, "g"))
     for origin in range(100, 200):
         invented = Publication(NodeId(origin), 1, 1, 0, "g", b"")
@@ -176,7 +176,7 @@ def test_1_4_publications_of_invented_origins_are_bounded():
 
 
 def test_1_5_same_inputs_at_the_same_times_give_the_same_outputs():
-    """1.5 A node never acts on chance or a clock of its own."""
+    """1.5 A node uses no randomness and no clock."""
     wire = Wire(SQUARE, non_member_forwarding=NonMemberForwarding.RANDOM)
     wire.want(3, "g")
     wire.want(4, "g")
@@ -204,7 +204,7 @@ def test_1_6_publication_larger_than_the_limit_is_not_forwarded():
 
 
 def test_1_6_frames_with_one_ordering_key_keep_their_order():
-    """1.6 QoS 1 and 2 of one origin, QoS 0 of one origin and topic, answers."""
+    """1.6 QoS 1 and 2 of one origin, QoS 0 of one origin and topic, bulk responses."""
 
     def of(origin: int, qos: int, topic: str) -> bytes:
         return ordering_key(encode(Publication(NodeId(origin), 1, 1, qos, topic, b"")))

@@ -31,7 +31,7 @@ LETTERS = (RetainedDigests, RetainedRequest, RetainedVersions, RetainedValuesFra
 
 
 def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
-    """Nodes with brokers that store, who know each other and what they want."""
+    """Converged nodes with interest, and brokers that store retained values."""
     wire = Wire(links, **settings)
     wire.stored = {place: {} for place in wire.nodes}
     for place, name in wants:
@@ -50,7 +50,7 @@ def values(wire: Wire, place: int) -> dict[str, RetainedEntry]:
 
 
 def letters(wire: Wire) -> list[str]:
-    """What was said about retained values, in order."""
+    """The names of frames about retained values, in order."""
     return [
         type(effect.frame).__name__
         for step in wire.log
@@ -60,7 +60,7 @@ def letters(wire: Wire) -> list[str]:
 
 
 def test_9_1_versions_follow_time_and_observed_versions():
-    """9.1 At least the time in milliseconds, and above every version that was seen."""
+    """9.1 At least the time in milliseconds, and above every observed version."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 1, b"x")
     wire.run(0.1)
@@ -78,10 +78,10 @@ def test_9_1_versions_follow_time_and_observed_versions():
 
 
 def test_9_2_older_value_is_delivered_without_the_flag():
-    """9.2 Brokers agree whatever the order in which two values cross."""
+    """9.2 Brokers agree whatever the order in which two values arrive."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 1, b"x")
-    keep(wire, 2, b"y")  # neither has heard of the other's
+    keep(wire, 2, b"y")  # neither knows of the other's value
     wire.run(0.1)
     flags = [
         [(e.publication.payload, e.publication.retain) for e in wire.effects(place, Deliver)]
@@ -92,7 +92,7 @@ def test_9_2_older_value_is_delivered_without_the_flag():
 
 
 def test_9_2_same_value_is_delivered_with_the_flag_again():
-    """9.2 What a former life noted and did not get to deliver is still to be kept."""
+    """9.2 A value that an earlier incarnation stored and did not deliver is still retained."""
     value = RetainedEntry(5 * VERSIONS_PER_MS, ONE, payload_digest(b"x"))
     wire = settled("1-2", (2, "a"))
     retained = wire.nodes[2]._delivery.retained  # noqa: SLF001
@@ -102,7 +102,7 @@ def test_9_2_same_value_is_delivered_with_the_flag_again():
 
 
 def test_9_3_only_newly_interested_nodes_get_the_value():
-    """9.3 Owners tell digests; what differs is listed, what is lacking is sent."""
+    """9.3 Owners send digests; differing versions are listed, missing values are sent."""
     wire = settled("1-2 2-3", (2, "a/#"))
     for number in range(3):
         keep(wire, 1, b"%d" % number, f"a/{number}", qos=number)
@@ -145,7 +145,7 @@ def test_9_3_values_lost_in_a_partition_are_repaired():
 
 
 def test_9_3_unnoticed_loss_of_a_copy_is_repaired():
-    """9.3 At QoS 0 the owner lists what it published once more."""
+    """9.3 At QoS 0 the owner sends the versions once more."""
     wire = settled("1-2", (2, "a"))
     wire.is_lost = lambda source, target, frame: isinstance(frame, Publication)
     keep(wire, 1, b"x")
@@ -156,7 +156,7 @@ def test_9_3_unnoticed_loss_of_a_copy_is_repaired():
 
 
 def test_9_4_earlier_values_are_listed_with_the_lowest_version():
-    """9.4 The broker is asked when others begin to want a filter."""
+    """9.4 The broker is listed when other nodes become interested in a filter."""
     wire = settled("1-2")
     wire.store(1, ClientPublished("a", b"x", 2, retain=True))
     wire.want(2, "a")
@@ -166,7 +166,8 @@ def test_9_4_earlier_values_are_listed_with_the_lowest_version():
     assert values(wire, 2) == {"a": RetainedEntry(OLDEST_VERSION, ONE, payload_digest(b"x"))}
     wire.unwant(2, "a")
     wire.run(3.0)
-    wire.store(1, ClientPublished("a", b"y", 2, retain=True))  # not watched: others want it no more
+    # unseen: no other node is interested any more
+    wire.store(1, ClientPublished("a", b"y", 2, retain=True))
     wire.want(2, "a")
     wire.run(3.0)
     assert wire.held(2) == {"a": b"y"}
@@ -178,12 +179,12 @@ def is_of(kind: type, _from: int, _to: int, frame: object) -> bool:
 
 
 def test_9_3_lost_unicast_frame_is_repaired():
-    """9.3 An offer is repeated some times."""
+    """9.3 A digest is repeated some times."""
     for kind in (
         RetainedRequest,
         RetainedVersions,
         RetainedValuesFrame,
-    ):  # a listing tells as much as `RetainedDigests`
+    ):  # a list of versions says as much as `RetainedDigests`
         wire = settled("1-2")
         wire.store(1, ClientPublished("a", b"x", 1, retain=True))
         wire.is_lost = partial(is_of, kind)
@@ -196,7 +197,7 @@ def test_9_3_lost_unicast_frame_is_repaired():
 
 
 def test_9_5_deleted_and_overwritten_values_stay_so_without_interest():
-    """9.5 Owners remember versions, and hear whose value took the place of theirs."""
+    """9.5 Owners keep versions, and are informed of the value that replaced theirs."""
     for last in (b"", b"new"):
         wire = settled("1-2 2-3", (2, "a"))
         keep(wire, 1, b"x", qos=1)
@@ -204,7 +205,7 @@ def test_9_5_deleted_and_overwritten_values_stay_so_without_interest():
         keep(wire, 3, last, qos=1)
         wire.run(3.0)
         held = {"a": last} if last else {}
-        assert wire.held(1) == wire.held(2) == held  # nobody at 1 wants it
+        assert wire.held(1) == wire.held(2) == held  # no client at 1 is interested
         wire.unwant(2, "a")
         wire.run(20.0)
         wire.want(2, "a")
@@ -213,7 +214,7 @@ def test_9_5_deleted_and_overwritten_values_stay_so_without_interest():
 
 
 def test_9_5_returning_owner_is_informed_of_the_newer_value():
-    """9.5 It offers what it has, and is corrected."""
+    """9.5 It sends digests of its values, and is corrected."""
     wire = settled("1-2 2-3", (2, "a"))
     keep(wire, 1, b"x", qos=1)
     wire.run(3.0)
@@ -227,7 +228,7 @@ def test_9_5_returning_owner_is_informed_of_the_newer_value():
 
 
 def test_9_5_deleted_values_stay_deleted():
-    """9.5 A deletion wins over what it deleted, and is forgotten after the lease."""
+    """9.5 A deletion wins over the deleted value, and is forgotten after the lease."""
     wire = settled("1-2", (1, "a"), (2, "a"), interest_lease=60.0)
     keep(wire, 1, b"x")
     wire.run(3.0)
@@ -239,13 +240,13 @@ def test_9_5_deleted_values_stay_deleted():
     assert wire.held(1) == wire.held(2) == {}
     assert values(wire, 1)["a"].digest == b""
     wire.run(60.0)
-    keep(wire, 1, b"y", "b")  # the next save tidies up
+    keep(wire, 1, b"y", "b")  # the next save removes expired deletions
     wire.run(3.0)
     assert "a" not in values(wire, 1)
 
 
 def test_9_6_value_written_unseen_is_older_than_later_publications():
-    """9.6 A life that ended before it could save what it delivered does not take it for its own."""
+    """9.6 An incarnation that did not save its deliveries does not take them for its own values."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 1, b"first", qos=1)
     wire.run(15.0)
@@ -265,13 +266,13 @@ def test_9_6_value_written_unseen_is_older_than_later_publications():
 
 
 def test_9_6_broker_is_asked_after_concurrent_writes():
-    """9.6 What it holds is the newest, whatever the node believed."""
+    """9.6 The broker's value is the newest, whatever the node assumed."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 2, b"theirs")
     wire.run(0.05)
     wire.give(
         1, ClientPublished("a", b"ours", retain=True)
-    )  # it came before theirs, and is told late
+    )  # it was written before theirs, and is captured late
     assert wire.held(1) == {"a": b"theirs"}
     wire.run(5.0)
     assert wire.held(1) == wire.held(2) == {"a": b"theirs"}
@@ -279,7 +280,7 @@ def test_9_6_broker_is_asked_after_concurrent_writes():
 
 
 def test_9_6_deletion_that_came_last_is_the_newest():
-    """9.6 If the broker holds nothing after two writes at once, the deletion was the later one."""
+    """9.6 If the broker holds nothing after concurrent writes, the deletion was the later one."""
     wire = settled("1-2", (1, "a"), (2, "a"))
     keep(wire, 2, b"")
     wire.run(0.05)
@@ -289,7 +290,8 @@ def test_9_6_deletion_that_came_last_is_the_newest():
 
 
 def test_9_6_value_overtaken_by_an_older_one_is_requested_again():
-    """9.6 Copies of different QoS reach the broker in any order; the newest is stored at last."""
+    """9.6 Copies of different QoS reach the broker in any order; the newest is stored in the
+    end."""
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"old", qos=1)
     wire.run(0.1)
@@ -317,12 +319,12 @@ def test_9_6_value_lost_by_the_broker_is_not_deleted():
 
 
 def test_9_7_value_is_cleared_with_the_last_interest():
-    """9.7 Cleared where it is not wanted, unless a client there wrote another."""
+    """9.7 Cleared where it has no interest, unless a client there wrote another value."""
     wire = settled("1-2", (2, "a"), (2, "b"))
     keep(wire, 1, b"x")
     keep(wire, 1, b"x", "b")
     wire.run(3.0)
-    wire.store(2, ClientPublished("b", b"own", retain=True))  # unseen: nobody elsewhere wants it
+    wire.store(2, ClientPublished("b", b"own", retain=True))  # unseen: no other node is interested
     wire.unwant(2, "a", "b")
     wire.run(3.0)
     assert wire.held(2) == {"b": b"own"}
@@ -330,7 +332,7 @@ def test_9_7_value_is_cleared_with_the_last_interest():
 
 
 def test_9_8_restarted_node_requests_nothing_that_it_has():
-    """9.8 What was saved is known; digests agree."""
+    """9.8 Saved versions are known; digests agree."""
     wire = settled("1-2", (2, "a"))
     keep(wire, 1, b"x")
     wire.run(3.0)
@@ -348,7 +350,7 @@ def test_9_8_restarted_node_requests_nothing_that_it_has():
 
 
 def test_9_8_values_beyond_the_bound_are_delivered_as_they_arrive():
-    """9.8 They are not compared, and counted where the broker was asked for them."""
+    """9.8 They are not compared, and counted where the broker was listed for them."""
     wire = settled("1-2", (2, "a/+"), retained_max=1)
     keep(wire, 1, b"x", "a/1")
     keep(wire, 1, b"y", "a/2")
@@ -379,7 +381,7 @@ def test_9_9_replaced_value_is_detected_by_a_sample_and_repaired():
 
 
 def test_9_9_sample_is_bounded_and_taken_once_per_write():
-    """9.9 Of many writes the oldest are read first; those that were read rest."""
+    """9.9 Of many writes the oldest are read first, each once."""
     wire = settled("1-2", (2, "#"))
     for number in range(SAMPLE_MAX + 1):
         keep(wire, 1, b"x", f"t/{number}", qos=1)
@@ -394,7 +396,8 @@ def test_9_9_value_that_a_client_wrote_again_later_stays():
     hold_former(wire, b"new")
     wire.store(2, ClientPublished("a", b"new", 1, retain=True))  # as it should be
     wire.run(FORMER_S + 1.0)
-    wire.store(2, ClientPublished("a", b"old", 1, retain=True))  # unseen: nobody else wants it
+    # unseen: no other node is interested
+    wire.store(2, ClientPublished("a", b"old", 1, retain=True))
     wire.give(2, wire._read(2, ListRetained(("a",))))  # noqa: SLF001
     wire.run(5.0)
     assert wire.held(2) == {"a": b"old"}
@@ -402,7 +405,7 @@ def test_9_9_value_that_a_client_wrote_again_later_stays():
 
 
 def test_9_9_topics_that_the_shell_reports_are_read_after_the_settling_time():
-    """9.9 What the broker stores instead is no news, but to be set right; so is nothing."""
+    """9.9 A differing or missing value is not a new one, but is repaired."""
     for found in (b"older", b""):
         wire = settled("1-2", (2, "a"))
         keep(wire, 1, b"x", qos=1)
@@ -432,8 +435,8 @@ def test_9_9_recent_writes_are_read_after_the_connection_was_interrupted():
 
 
 def test_9_9_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
-    """9.9 The version was saved, the write has not reached the broker; another node then begins to
-    want the topics, so that the broker is read before the comparison."""
+    """9.9 The version was saved, the write did not reach the broker; then another node becomes
+    interested, so that the broker is listed before the comparison."""
     for wants_first in (False, True):
         wire = settled("1-2", (2, "#"))
         for topic in ("deleted", "replaced"):
@@ -462,7 +465,7 @@ def test_9_9_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
 
 
 def test_9_9_broker_that_restored_an_older_state_is_repaired():
-    """9.9 However long ago the values were written; its session may be there."""
+    """9.9 However long ago the values were written; its session may survive."""
     wire = settled("1-2", (2, "#"))
     for topic in ("deleted", "replaced", "same"):
         keep(wire, 1, b"old", topic, qos=1)

@@ -10,7 +10,7 @@ COUNT = 12
 
 
 def settled(links: str, *wants: tuple[int, str]) -> Wire:
-    """Nodes that know each other and what they want; their log is empty."""
+    """Converged nodes with interest and an empty log."""
     wire = Wire(links)
     for place, name in wants:
         wire.want(place, name)
@@ -33,7 +33,7 @@ def overlaps(wire: Wire, place: int) -> int:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_10_1_local_consumer_comes_first(qos):
-    """10.1 What the broker itself serves goes nowhere else."""
+    """10.1 A publication that the local broker serves is not sent for the share."""
     wire = settled("1-2 2-3", (1, SHARE), (2, SHARE), (3, SHARE))
     assert served(wire, 1, qos) == {}
     assert wire.copies() == []
@@ -41,7 +41,7 @@ def test_10_1_local_consumer_comes_first(qos):
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_10_2_nodes_are_selected_round_robin(qos):
-    """10.2 Each publication is for one of those with consumers, as many for each."""
+    """10.2 Each publication is for one node with consumers, equally often for each."""
     wire = settled("1-2 2-3 3-4", (2, SHARE), (3, SHARE), (4, SHARE))
     assert served(wire, 1, qos) == {2: COUNT // 3, 3: COUNT // 3, 4: COUNT // 3}
     payloads = [payload for each in wire.deliveries().values() for payload in each]
@@ -57,7 +57,7 @@ def test_10_2_node_with_a_plain_subscription_serves_the_share(qos):
 
 
 def test_10_2_reachable_node_comes_first():
-    """10.2 A node that is away gets its turn when nobody else is there."""
+    """10.2 An unreachable node is selected only if no other is reachable."""
     wire = settled("1-2 1-3", (2, SHARE), (3, SHARE))
     wire.cut("1-3")
     wire.run(1.0)
@@ -66,7 +66,7 @@ def test_10_2_reachable_node_comes_first():
 
 @pytest.mark.parametrize(("qos", "places"), [(0, {2: COUNT}), (1, {})])
 def test_10_2_unreachable_node_serves_no_qos_0(qos, places):
-    """10.2 What goes to a node that is away serves its consumers later, or never at QoS 0."""
+    """10.2 An unreachable node serves its consumers later, or never at QoS 0."""
     wire = settled("1-2 1-3", (2, SHARE), (3, SHARE), (3, "a"))
     wire.cut("1-3")
     wire.run(1.0)
@@ -83,7 +83,7 @@ def test_10_2_several_shares_of_one_topic_are_each_served_once(qos):
 
 
 def test_10_3_publication_for_a_share_names_its_receivers():
-    """10.3 Others pass it on, at QoS 0 as well."""
+    """10.3 Other nodes forward it, at QoS 0 as well."""
     wire = settled("1-2 2-3", (2, SHARE), (3, SHARE), (2, "b"))
     assert served(wire, 1, 0) == {2: COUNT // 2, 3: COUNT // 2}
     assert len(wire.copies()) > COUNT  # it crosses 2 on its way to 3
@@ -100,7 +100,7 @@ def test_10_4_unavoidable_extra_deliveries_are_counted():
 
 
 def test_10_5_stored_values_are_not_for_shares():
-    """10.5 A node that only has a share of a topic is told of no stored value."""
+    """10.5 A node with only a share of a topic gets no stored value."""
     wire = settled("1-2 2-3", (2, "a"), (3, SHARE))
     wire.stored = {place: {} for place in wire.nodes}
     wire.publish(1, "a", b"x", retain=True)

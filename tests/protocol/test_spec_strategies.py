@@ -34,7 +34,7 @@ OTHERS = [name for name in STRATEGIES if name != "mesh"]
 
 
 def with_capacities(links: str, capacities: dict[int, float], **settings: object) -> Wire:
-    """Return nodes at rest, some of which report more than the usual capacity."""
+    """Return converged nodes, some of which report more than the usual capacity."""
     wire = Wire("", **settings)
     for place in sorted({place for pair in pairs(links) for place in pair}):
         capacity = capacities.get(place, 1.0)
@@ -82,7 +82,7 @@ def test_8_1_every_strategy_repairs_a_lost_guaranteed_publication(name):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_8_2_paths_follow_from_the_database_without_frames(name):
-    """8.2 Those that follow the map send no frame of their own."""
+    """8.2 Strategies that follow the map send no frames."""
     wire = Wire(SQUARE, strategy=name)
     wire.want(3, "g")
     wire.run(1.0)
@@ -99,7 +99,7 @@ def test_8_2_copy_never_loops_while_nodes_disagree(name):
     """8.2 A publication that meets nodes with other maps is lost at worst."""
     wire = settled(RING, *((place, "g") for place in range(1, 6)), strategy=name)
     wire.cut("1-2")
-    for number in range(6):  # before, while and after the news travels
+    for number in range(6):  # before, during and after the change spreads
         wire.publish(4, "g", bytes([number]))
         wire.run(DELAY / 2)
     wire.run(0.2)
@@ -128,7 +128,7 @@ def test_8_3_root_is_the_node_with_the_highest_capacity(name):
 
 
 def test_8_3_every_node_is_attached_to_the_root_by_its_shortest_path():
-    """8.3 By hops; of ways as short by the smaller neighbour."""
+    """8.3 By hops; of equally short paths by the smaller neighbour."""
     wire = with_capacities(SIX_BROKERS, {4: 2.0}, strategy="tree-flood")
     ways = {place: view.cores[NodeId(4)].parents for place, view in views(wire).items()}
     assert ways == {0: (1,), 1: (4,), 2: (3,), 3: (4,), 4: (), 5: (4,)}
@@ -147,7 +147,7 @@ def test_8_3_detour_may_be_the_shortest_path_by_round_trip_time():
 
 
 def test_8_3_lost_link_makes_another_tree():
-    """8.3 Who hung on it hangs elsewhere, as soon as the news is there."""
+    """8.3 Nodes attached by it are attached elsewhere, as soon as the change arrives."""
     wire = settled(SQUARE, (3, "g"), strategy="tree-subscriptions")
     assert views(wire)[3].cores[NodeId(1)].parents == (2,)
     wire.cut("2-3")
@@ -158,7 +158,7 @@ def test_8_3_lost_link_makes_another_tree():
 
 
 def test_8_4_flooding_crosses_every_link_of_the_tree_once():
-    """8.4 Wanted there or not, but for what nobody else wants."""
+    """8.4 With or without interest there, unless no other node is interested."""
     wire = settled(SIX_BROKERS, (5, "g"), strategy="tree-flood")
     assert publish(wire, 2) == {5: [b"x"]}
     assert len(wire.copies()) == 5
@@ -179,14 +179,14 @@ def test_8_5_with_subscription_tables_only_branches_with_interest_are_taken():
 
 
 def test_8_6_bridge_flood_crosses_links_up_to_twice():
-    """8.6 To all neighbours but the sender; duplicates are cut by their names."""
+    """8.6 To all neighbours but the sender; duplicates are dropped."""
     wire = settled(SQUARE, (3, "g"), strategy="bridge-flood")
     assert publish(wire, 1) == {3: [b"x"]}
     assert sorted(wire.copies()) == [(1, 2), (1, 4), (2, 3), (3, 4), (4, 3)]
 
 
 def test_8_7_copies_take_only_the_shortest_paths_from_the_origin():
-    """8.7 The same topic takes other links when it starts elsewhere."""
+    """8.7 The same topic takes other links from another origin."""
     wire = settled(grid(3), (0, "g"), (8, "g"), strategy="paths", redundancy=1)
     assert publish(wire, 2) == {0: [b"x"], 8: [b"x"]}
     assert sorted(wire.copies()) == [(1, 0), (2, 1), (2, 5), (5, 8)]
@@ -201,7 +201,7 @@ def is_cut(a: int, b: int, source: int, target: int, frame: object) -> bool:
 
 
 def test_8_8_with_a_redundancy_of_two_any_one_link_may_be_lost():
-    """8.8 Two ways to every receiver that share no link: none of the copies is missed."""
+    """8.8 Two paths to every receiver share no link: one copy arrives."""
     wire = settled(grid(3), (0, "g"), (5, "g"), (8, "g"), strategy="paths", redundancy=2)
     for a, b in pairs(grid(3)):
         wire.is_lost = partial(is_cut, a, b)
@@ -210,9 +210,9 @@ def test_8_8_with_a_redundancy_of_two_any_one_link_may_be_lost():
             assert publish(wire, origin) == expected
 
 
-@pytest.mark.parametrize("link", ["3-4", "6-7", "3-6"])  # with one way each would lose some
+@pytest.mark.parametrize("link", ["3-4", "6-7", "3-6"])  # with one path each would lose some
 def test_8_8_nothing_is_lost_while_the_map_changes_either(link):
-    """8.8 Nodes that know of the loss and those that do not yet agree on one way at least."""
+    """8.8 Nodes that know of the loss and those that do not agree on one path at least."""
     wire = settled(grid(3), (0, "g"), (5, "g"), (8, "g"), strategy="paths", redundancy=2)
     wire.cut(link)
     payloads = [bytes([number]) for number in range(20)]
@@ -226,7 +226,7 @@ def test_8_8_nothing_is_lost_while_the_map_changes_either(link):
 
 
 def test_8_8_links_that_every_path_must_use_are_used():
-    """8.8 Behind a bridge the ways part again."""
+    """8.8 Behind a bridge the paths separate again."""
     wire = settled("1-2 2-3 3-4 4-5 5-6 6-3", (5, "g"), strategy="paths", redundancy=2)
     assert publish(wire, 1) == {5: [b"x"]}
     assert sorted(wire.copies()) == [(1, 2), (2, 3), (3, 4), (3, 6), (4, 5), (6, 5)]

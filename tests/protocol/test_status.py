@@ -1,4 +1,4 @@
-"""A node's state as plain values: all of it, as it was, and safe to keep."""
+"""The status of a node: complete, plain values, and a copy."""
 
 import json
 from dataclasses import asdict
@@ -13,7 +13,7 @@ ONE, TWO = NodeId(1), NodeId(2)
 
 
 def pair() -> Wire:
-    """Two nodes; clients of 2 want `g`, and a client of 1 has published to it."""
+    """Two nodes; clients of 2 are interested in `g`, and a client of 1 has published to it."""
     wire = Wire("1-2")
     wire.want(2, "g")
     wire.run(0.5)

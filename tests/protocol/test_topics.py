@@ -1,8 +1,8 @@
-"""MQTT's topic rules by example, and every function against a slow reference that is plainly right.
+"""MQTT's topic rules by example, and every function compared with a slow reference.
 
-The reference matches recursively, level by level, as the standard reads. Covering and overlapping
-follow from it by looking at all topics of a world small enough to enumerate: filters use the levels
-of `LEVELS`, topics also `z`, which stands for every level that no filter names.
+The reference matches recursively, level by level, as the standard reads. Covering follows from it
+by looking at all topics of a set small enough to enumerate: filters use the levels of `LEVELS`,
+topics also `z`, which stands for every level that no filter names.
 """
 
 import os
@@ -61,7 +61,7 @@ def texts(levels: tuple[str, ...], depth_max: int) -> list[str]:
 
 CLOSED = texts((*LEVELS, "+"), 3)
 FILTERS = ["#", "/#", *CLOSED, *(f"{text}/#" for text in CLOSED)]
-TOPICS = texts((*LEVELS, "z"), 4)  # one level deeper than any filter: what `#` alone reaches
+TOPICS = texts((*LEVELS, "z"), 4)  # one level deeper than any filter: matched by `#` alone
 
 
 @cache

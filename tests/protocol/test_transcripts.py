@@ -1,7 +1,7 @@
-"""Golden stories: what the machines say is in `transcripts/`, one file each, for people to read.
+"""Golden transcripts: inputs and effects of whole scenarios are in `transcripts/`, one file each.
 
-After a change that is meant to change them: `pytest tests/protocol/test_transcripts.py --rewrite`,
-then read the difference as you would read code.
+After an intended change: `pytest tests/protocol/test_transcripts.py --rewrite`, then review the
+difference like code.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ TOPIC = "plant/temp"
 
 
 def settled(links: str, *wanting: int) -> Wire:
-    """Nodes that know one another and who wants what, before the story begins."""
+    """Converged nodes with interest, before the scenario begins."""
     wire = Wire(links)
     for place in wanting:
         wire.want(place, GROUP)
@@ -37,10 +37,10 @@ def publish(wire: Wire, place: int, reading: str) -> None:
 def three_brokers_one_message() -> Wire:
     """Three brokers in a line. A client of 3 subscribes to plant/+, a client of 1 publishes.
 
-    They meet and tell each other whom they hear; 1 has the smallest id and leads the management
-    group. 3 is the first to want plant/+ and so its core: one announcement and one record reach
-    everybody, both brokers grant the subscription, and 3 hears that. Then the message walks
-    towards the core, which is also the only subscriber.
+    The nodes exchange their records; 1 has the smallest id and is core of the management group. 3
+    is the first node interested in plant/+ and so its core: one announcement and one record reach
+    all nodes, both brokers grant the subscription, and 3 gets the acknowledgements. Then the
+    message is forwarded towards the core, which is also the only subscriber.
     """
     wire = Wire("1-2 2-3")
     wire.want(3, GROUP)
@@ -50,11 +50,12 @@ def three_brokers_one_message() -> Wire:
 
 
 def core_dies() -> Wire:
-    """Four brokers in a ring. 3 is core of plant/+, which 1 and 4 want as well. Then 3 dies.
+    """Four brokers in a ring. 3 is core of plant/+, in which 1 and 4 are interested as well. Then 3
+    dies.
 
-    Its neighbours notice, lose their way to it and ask in vain. As soon as 4 knows that nobody
-    hears 3 any more, it takes over, for it was nearest. 2, who wants nothing itself, publishes
-    and reaches both.
+    Its neighbours notice, lose their route to it and request one in vain. As soon as 4 knows that 3
+    is unreachable, it takes over, because it was nearest. 2, which has no interest, publishes and
+    reaches both.
     """
     wire = settled("1-2 2-3 3-4 4-1", 3, 1, 4)
     wire.stop(3)
@@ -64,10 +65,10 @@ def core_dies() -> Wire:
 
 
 def link_cut() -> Wire:
-    """Two ways lead from 4 to the core 1: by 2 and by 3. The link between 2 and 4 is cut.
+    """Two routes lead from 4 to the core 1: by 2 and by 3. The link between 2 and 4 is cut.
 
-    3 carries on at once and nobody needs to be asked; 2 has no reason left to be a member, and
-    says so after the linger.
+    3 continues at once and no request is needed; 2 has no reason left to be a member, and withdraws
+    after the linger.
     """
     wire = settled("1-2 1-3 2-4 3-4", 1, 4)
     wire.cut("2-4")
@@ -80,8 +81,8 @@ def link_cut() -> Wire:
 def two_cores_meet() -> Wire:
     """Two federations of two, each with a core of plant/+: 1 and 4. A link joins 2 and 3.
 
-    Databases are compared, both cores hear of each other, and the smaller id stays. 4 withdraws
-    its claim, finds the way to 1 and joins that mesh.
+    Databases are compared, both cores learn of each other, and the smaller id stays. 4 withdraws
+    its claim, gets a route to 1 and joins that mesh.
     """
     wire = Wire("1-2 3-4")
     wire.want(1, GROUP)
@@ -97,8 +98,8 @@ def two_cores_meet() -> Wire:
 def agent_restarts() -> Wire:
     """1 publishes, is killed, starts again with its next incarnation and publishes again.
 
-    It counts its publications from 1 again. The receiver tells them from those of the former
-    life, so that it delivers them.
+    It numbers its publications from 1 again. The receiver distinguishes them from those of the
+    earlier incarnation and delivers them.
     """
     wire = settled("1-2", 2)
     publish(wire, 1, "21.5")
@@ -112,10 +113,9 @@ def agent_restarts() -> Wire:
 
 
 def message_arrives_twice() -> Wire:
-    """Two ways lead from 4 to the core 1, and with redundancy 2 a message takes both.
+    """Two paths lead from 4 to the core 1, and with redundancy 2 a message takes both.
 
-    4 delivers the first copy, and passes it on in good faith; 3 has it already, and 4 itself
-    cuts the second copy.
+    4 delivers the first copy and forwards it; 3 has it already, and 4 itself drops the second copy.
     """
     wire = settled("1-2 1-3 2-4 3-4", 1, 4)
     publish(wire, 1, "21.5")

@@ -1,11 +1,11 @@
-"""What nodes were given and what they answered, as lines that a person can read.
+"""The inputs and effects of nodes as readable lines.
 
       1.010  2  ← 3  CoreAnnouncement(core=3, seq=1, distance=0, claims=+plant/+)
                      CoreElected(group=plant/+, core=3)
                 → 1  CoreAnnouncement(core=3, seq=1, distance=1, parents=3, claims=+plant/+)
 
-At 1.01 s node 2 heard this from 3, took 3 for the core, and told 1. Left out are heartbeats, first
-incarnations, empty fields, and fields that no story turns on, such as keys.
+At 1.01 s node 2 received this from 3, accepted 3 as the core, and informed 1. Heartbeats, first
+incarnations, empty fields and irrelevant fields such as keys are left out.
 """
 
 from collections.abc import Iterator
@@ -27,16 +27,16 @@ from hansa.protocol.model import MANAGEMENT_GROUP, Publication, group_id
 from hansa.protocol.wire.frames import UNREACHABLE, Heartbeat, Hello, Summary
 
 GROUP = "plant/+"
-NUMBERS = {UNREACHABLE: "nowhere", group_id(GROUP): GROUP, group_id(MANAGEMENT_GROUP): "management"}
+NUMBERS = {UNREACHABLE: "unreachable", group_id(GROUP): GROUP, group_id(MANAGEMENT_GROUP): "management"}
 UNSAID = {"digest", "epoch", "link"}
 DEFAULTS = {("incarnation", 1), ("avoid", 0)}
 PAUSE = 0.2
-"""Seconds without news after which a new paragraph begins."""
+"""Seconds without events after which a new paragraph begins."""
 
 
 def transcript(wire: Wire) -> Iterator[str]:
-    """Return the lines of all that is in the log of a wire."""
-    last = -PAUSE - 1  # a story begins with a paragraph
+    """Return the log of a wire as lines."""
+    last = -PAUSE - 1  # the first event begins a paragraph
     for step in wire.log:
         told = [_effect(wire, step.place, item) for item in step.effects if not _is_beat(item)]
         event = _event(wire, step)
@@ -61,7 +61,7 @@ def _event(wire: Wire, step: Step) -> str:
         case LinkClosed(link, reason):
             return f"link to {wire.peers[step.place, link]} closed: {reason}"
         case InterestChanged(added, removed):
-            return f"clients want {_signed(added, removed)}"
+            return f"interest changes: {_signed(added, removed)}"
         case ClientPublished(topic, payload):
             return f"a client publishes {payload.decode()} to {topic}"
         case SubscriptionsGranted(filters):

@@ -1,8 +1,8 @@
-"""A wire that joins real nodes in virtual time. Every frame takes `DELAY`; nothing is by chance.
+"""A wire that connects real nodes in virtual time. Every frame takes `DELAY`; nothing is random.
 
-Frames travel as bytes. Brokers grant every subscription at once, disks are safe at once. A place is
-a number, which is also the id of its node unless a test says otherwise. What a node was given and
-what it answered is in `log`.
+Frames travel as bytes. Brokers grant every subscription at once, disks commit at once. A place is a
+number, which is also the id of its node unless a test says otherwise. `log` holds all inputs and
+effects.
 """
 
 import heapq
@@ -55,7 +55,7 @@ from hansa.protocol.wire.codec import decode, encode
 from hansa.protocol.wire.frames import AnyFrame
 
 DELAY = 0.01
-"""Seconds that a frame takes, and also the news that a connection was closed."""
+"""Seconds that a frame, or the close of a connection, takes."""
 
 T = TypeVar("T")
 End = tuple[int, LinkId]
@@ -63,7 +63,7 @@ End = tuple[int, LinkId]
 
 @dataclass(frozen=True)
 class Step:
-    """One input of one node, and what it answered."""
+    """One input of one node, and its effects."""
 
     at: float
     place: int
@@ -85,7 +85,7 @@ class Wire:
     """Some nodes and the links between them."""
 
     def __init__(self, links: str = "", **settings: object) -> None:
-        """Start a node at every end of these links, join them, and let them settle."""
+        """Start a node at every end of these links, open them, and let the nodes converge."""
         self.settings = ProtocolSettings(**settings)  # type: ignore[arg-type]
         self.now = 0.0
         self.nodes: dict[int, Node] = {}
@@ -96,12 +96,12 @@ class Wire:
         """Seconds that a frame takes from one place to another."""
         self.ends: dict[End, End] = {}
         self.peers: dict[End, int] = {}
-        """Where each link leads or led."""
+        """The place at the other end of each link, also of closed ones."""
         self.journals: dict[int, list[Publication]] = {}
-        """What each place has kept."""
+        """The journal of each place."""
         self.disk_works = True
         self.stored: dict[int, dict[str, ClientPublished]] = {}
-        """The retained values that brokers hold; only places that are here are asked for them."""
+        """The retained values of brokers; only brokers of these places answer."""
         self._frozen: dict[int, list[Event]] = {}
         self._numbers = count(1)
         self._queue: list[tuple[float, int, int, Event]] = []
@@ -125,7 +125,7 @@ class Wire:
         return self.nodes[place]
 
     def stop(self, place: int) -> None:
-        """Kill a node: its connections close, it says nothing."""
+        """Kill a node: its connections close without a goodbye."""
         del self.nodes[place]
         for end in [end for end in self.ends if end[0] == place]:
             self._close(end, "connection closed")
@@ -163,7 +163,7 @@ class Wire:
         self.give(place, event)
 
     def store(self, place: int, value: ClientPublished | Publication) -> None:
-        """A broker keeps what is retained, or forgets it."""
+        """A broker stores or clears a retained value."""
         held = self.stored.get(place)
         if value.retain and held is not None:
             held.pop(value.topic, None)
@@ -175,11 +175,11 @@ class Wire:
         return {topic: value.payload for topic, value in self.stored[place].items()}
 
     def freeze(self, place: int) -> None:
-        """Suspend a node: what comes for it waits."""
+        """Suspend a node: its inputs wait."""
         self._frozen[place] = []
 
     def thaw(self, place: int) -> None:
-        """Wake a node: its timer is late, and then comes what waited."""
+        """Resume a node: a late timer comes first, then its waiting inputs."""
         for event in (TimerFired(), *self._frozen.pop(place)):
             self.give(place, event)
 
@@ -198,7 +198,7 @@ class Wire:
         }
 
     def copies(self) -> list[tuple[int, int]]:
-        """Return from where to where publications were sent, in order."""
+        """Return the links that publications crossed, in order, as (from, to)."""
         return [
             (step.place, self.peers[step.place, effect.link])
             for step in self.log
@@ -209,7 +209,7 @@ class Wire:
     # ------------------------------------------------------------ time
 
     def run(self, seconds: float) -> None:
-        """Let time pass; of what comes at the same moment, arrivals before timers."""
+        """Let time pass; at the same time, arrivals come before timers."""
         until = self.now + seconds
         while (at := min(self._arrival(), self._timer()[0])) <= until:
             self.now = max(self.now, at)
@@ -222,7 +222,7 @@ class Wire:
         self.now = until
 
     def give(self, place: int, event: Event) -> list[Effect]:
-        """Let a node handle an event now, and perform what it answers."""
+        """Let a node handle an event now, and perform its effects."""
         if place in self._frozen:
             self._frozen[place].append(event)
             return []
@@ -296,7 +296,7 @@ class Wire:
                 self._post(place, EpochStarted(epoch, 1, ()), 0.0)
 
     def _close(self, end: End, reason: str) -> None:
-        """One side has closed a link: the other side hears of it."""
+        """One side has closed a link: the other side is notified."""
         other = self.ends.pop(end)
         del self.ends[other]
         self._post(other[0], LinkClosed(other[1], reason))

@@ -1,4 +1,4 @@
-"""What others owe a node; the rules are proved in test_spec_delivery.py."""
+"""The inbox by example; the rules are tested in test_spec_delivery.py."""
 
 from collections.abc import Mapping
 
@@ -55,7 +55,7 @@ def test_publications_acknowledged_by_an_earlier_incarnation_are_not_sent_again(
 
 
 def test_response_to_an_earlier_incarnation_does_not_cover_uncommitted_publications():
-    """It had asked for what comes after 6, with 2 to 6 on their way to the disk."""
+    """It had requested positions after 6, with 2 to 6 not yet committed."""
     made = inbox({ORIGIN: (1, 1)})
     effects = made.receive_repair(answer(owed(7, 6), after=6, upto=8, acknowledged=1), 0.0)
     assert effects == [Ignored("repair response without the position before it")]
@@ -93,7 +93,7 @@ def test_response_is_accepted_as_far_as_there_is_room():
     items = [owed(number, number - 1) for number in range(1, 9)]
     assert delivered(made.receive_repair(answer(*items, upto=8), 0.0)) == [1, 2]
     assert made.streams[ORIGIN].accepted == 2
-    assert made.next_deadline() == 0.02  # a receipt, no question
+    assert made.next_deadline() == 0.02  # a receipt without a request
     made.mark_committed(ORIGIN, 1, 2, 1.0)
     (letter,) = made.handle_timer(2.0)
     assert letter == Receipt(ORIGIN, ME, 1, 2, 2, bytes_requested=8 * 65_536)
@@ -272,7 +272,7 @@ def test_first_expired_origin_is_dropped_when_there_are_too_many():
 
 
 def test_response_with_a_lost_frame_counts_up_to_the_loss():
-    """Or what was in it would be taken for taken."""
+    """Otherwise the lost publications would count as accepted."""
     made = inbox()
     made.receive_copy(owed(9, 6), 0.0)
     lost, second = answer(owed(3, 0), upto=3), answer(owed(6, 3), after=3, upto=6)

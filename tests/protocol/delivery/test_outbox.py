@@ -1,4 +1,4 @@
-"""What a node owes others; the rules are proved in test_spec_delivery.py."""
+"""The outbox by example; the rules are tested in test_spec_delivery.py."""
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
 def outbox(count: int = 0) -> Outbox:
-    """Owe the other node so many publications, all safe."""
+    """An outbox with so many committed publications for the other node."""
     made = Outbox(ME, ProtocolSettings(repair_retry_interval=1.0), WallClock(1))
     for _ in range(count):
         made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))
@@ -50,7 +50,7 @@ def test_receipt_of_a_newer_epoch_starts_a_higher_one():
 
 def test_new_epoch_begins_when_its_journal_exists():
     made = outbox(2)
-    made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))  # on its way to the disk
+    made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))  # not committed yet
     assert made.receive_receipt(receipt(1), 1, 0.0) == []
     assert made.acknowledged == {OTHER: 1}
     assert made.receive_receipt(receipt(9, epoch=7), 1, 0.0) == [EpochRolloverRequired(8)]
@@ -197,7 +197,7 @@ MEGABYTES = 4
 
 
 def large_one() -> tuple[Outbox, JournalRead]:
-    """Owe one that is large; return also what the shell reads when it is asked for."""
+    """A large pending publication, and what the shell reads when it is requested."""
     made = Outbox(ME, ProtocolSettings(), WallClock(1))
     kept = made.assign_position(ClientPublished("t", bytes(MEGABYTES << 20), qos=1), (OTHER,))
     made.mark_committed(1, 1, now=0.0)
@@ -243,7 +243,7 @@ def test_reachable_again_receiver_does_not_wait_for_frames_in_flight():
 
 
 def resumed(paid: int = 0, unheard_since: int = 5) -> Outbox:
-    """The journal of a former life has four, all owed to the other node."""
+    """The journal of an earlier incarnation has four publications, all for the other node."""
     made = Outbox(ME, ProtocolSettings(repair_retry_interval=1.0), WallClock(1), 1, 5)
     made.restore({OTHER: 4}, {OTHER: paid}, {OTHER: unheard_since})
     return made

@@ -1,4 +1,4 @@
-"""What one answer holds."""
+"""The contents of one repair response."""
 
 import pytest
 from msgspec.structs import replace

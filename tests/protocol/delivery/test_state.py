@@ -1,4 +1,4 @@
-"""Guaranteed delivery at one node; the rules are proved in test_spec_delivery.py."""
+"""Guaranteed delivery at one node; the rules are tested in test_spec_delivery.py."""
 
 from tests.protocol.contexts import context, records
 

@@ -1,4 +1,4 @@
-"""The fast way of a publication, from bytes to bytes, does what the slow one does."""
+"""The fast path of a publication, from bytes to bytes, agrees with the slow path."""
 
 from collections import defaultdict
 
@@ -51,7 +51,7 @@ def plane(
         HERE, settings, RestoredState(), context(known, table.is_delivered_locally)
     )
     graph = Graph(HERE, Metric.HOPS)
-    for node in ids:  # a triangle, so that everybody is behind everybody
+    for node in ids:  # a triangle: every node is behind every neighbour
         graph.set_links(node, dict.fromkeys((other for other in ids if other != node), 1))
     peers = {link: neighbour(link, node) for link, node in ((L1, ELSEWHERE), (L2, THIRD))}
     made = ForwardingEngine(
@@ -88,7 +88,7 @@ def start(
 def pass_on(
     tried: ForwardingEngine, *copies: Publication
 ) -> tuple[Outgoing, list[PlainMessage], list[Effect]]:
-    """What copies from the first link lead to; deliveries by topic and payload."""
+    """Outgoing frames, deliveries and effects of copies from the first link."""
     outgoing: Outgoing = defaultdict(list)
     deliveries: Deliveries = []
     news: list[Effect] = []
@@ -210,7 +210,7 @@ outsides = st.sampled_from(list(NonMemberForwarding))
 @given(entries, events, outsides)
 def test_fast_and_slow_path_agree_on_local_publications(table, given_events, outside):
     fast, slow = plane(*table, outside=outside), plane(*table, outside=outside)
-    assert start(slow) == ({}, [])  # which tells it the time
+    assert start(slow) == ({}, [])  # which sets the time
     effects = [effect for event in given_events for effect in slow.publish(event, 1)]
     expected: Outgoing = defaultdict(list)
     for effect in effects:
@@ -294,7 +294,7 @@ def test_missing_target_groups_are_returned_although_the_flow_is_cached():
     tried = plane(MEMBER)
     pass_on(tried, copy(1))
     promising = bytearray(encode(Publication(ELSEWHERE, 1, 2, 0, "a/b", b"")))
-    promising[4] = 1  # the count of names
+    promising[4] = 1  # the number of target groups
     assert stopped_at(tried, bytes(promising)) == bytes(promising)
 
 
@@ -305,7 +305,7 @@ def test_header_with_empty_fields_caches_no_wrong_flow():
     odd[31:31] = bytes(6)
     assert stopped_at(tried, bytes(odd)) is None
     false = bytearray(encode(Publication(ELSEWHERE, 1, 2, 0, "a/longer", b"")))
-    false[31:39] = bytes(6) + b"a/"  # a topic that nobody may have
+    false[31:39] = bytes(6) + b"a/"  # an invalid topic
     assert stopped_at(tried, bytes(false)) == bytes(false)
 
 
@@ -433,7 +433,7 @@ def test_fast_and_slow_path_agree_on_received_copies(table, copies, outside, wan
 def test_copy_of_an_origin_that_is_not_behind_the_link_is_refused_on_both_paths():
     fast, slow = plane(MEMBER, wanted=("a/b",)), plane(MEMBER, wanted=("a/b",))
     for tried in (fast, slow):
-        tried.origins.graph.set_links(THIRD, {HERE: 1})  # it hangs on the second link alone
+        tried.origins.graph.set_links(THIRD, {HERE: 1})  # it is reachable over the second link only
     copies = [copy(1), change(copy(2), origin=THIRD), copy(3)]
     _, deliveries, news = pass_on(fast, *copies)
     assert news == [Ignored(WRONG_SIDE)]
@@ -494,7 +494,7 @@ def test_publication_of_one_unknown_origin_too_many_is_ignored_on_both_paths():
 
 def test_one_unknown_origin_too_many_is_ignored_towards_a_core_as_well():
     tried = plane(OUTSIDE)
-    pass_on(tried, copy(target_groups=(G,)))  # the topic is known from now on
+    pass_on(tried, copy(target_groups=(G,)))  # the flow is cached from now on
     for number in range(UNKNOWN_ORIGINS_MAX):
         tried.duplicate_filter.admit_origin(NodeId(100 + number))
     _, _, news = pass_on(tried, replace_origin(copy(target_groups=(G,)), NodeId(99)))

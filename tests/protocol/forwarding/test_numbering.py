@@ -1,4 +1,4 @@
-"""The names of publications of QoS 0 that start here."""
+"""Sequence numbers of local publications of QoS 0."""
 
 from hansa.protocol.events import ClientPublished
 from hansa.protocol.forwarding.numbering import LocalSequencer

@@ -1,4 +1,4 @@
-"""The forwarding plane: where copies go, which groups they name, and that none is taken twice."""
+"""Forwarding table and duplicate windows: where copies go, with which target groups, and once."""
 
 from typing import Any
 
@@ -526,7 +526,7 @@ tables = st.lists(
 @settings(max_examples=60)
 def test_forwarding_terminates_and_delivers_at_most_once_in_any_mesh(drawn, where):
     """Links are named by the node that they lead to. Parents may form loops, members may be
-    parted, groups may have no core: a mesh in motion is all of that for a moment."""
+    separated, groups may have no core: a changing mesh is all of that for a moment."""
     made = [
         forwarder(
             *(

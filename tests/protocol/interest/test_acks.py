@@ -1,4 +1,4 @@
-"""Who has this node's interest in force, and the letters by which nodes say so."""
+"""Acknowledgement of interest, and the frames that carry it."""
 
 from hansa.protocol.effects import Ignored
 from hansa.protocol.interest.acks import (
@@ -18,7 +18,7 @@ ALL: dict[NodeId, None] = {ME: None, A: None, B: None}
 
 
 def installation(*confirmed: NodeId) -> InterestInstallation:
-    """Version 4 of an interest is new since 10 s."""
+    """Version 4 of an interest, new at 10 s."""
     made = InterestInstallation(ME, ProtocolSettings(interest_ack_retry_interval=2.0))
     made.restart((1, 4), 10.0)
     for node in confirmed:
@@ -115,7 +115,7 @@ def confirmation(to: int, node: int = 1, version: int = 1, hops: int = 0) -> Int
 
 
 def post(*letters: InterestAck | InterestAckRequest) -> InterestAckBatcher:
-    """Letters that came at 10 s."""
+    """A batcher with frames queued at 10 s."""
     made = InterestAckBatcher(delay=0.5)
     for letter in letters:
         made.add(letter, 10.0)

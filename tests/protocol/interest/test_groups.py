@@ -1,4 +1,4 @@
-"""Which group a filter is in, and who wants which group, against a plain recount."""
+"""Groups of filters, and the interested nodes of a group compared with a plain recount."""
 
 from collections import Counter
 

@@ -206,7 +206,7 @@ def is_covered(topic_filter: str, names: set[str]) -> bool:
 
 
 class World:
-    """A local interest, and what the rest of the federation has of it."""
+    """A local interest, and the state of the rest of the federation."""
 
     def __init__(self) -> None:
         self.interest = LocalInterest(replace(SETTINGS, withdraw_delay_max=1e9))
@@ -216,7 +216,7 @@ class World:
 
     @property
     def safe(self) -> set[str]:
-        """What is wanted and nobody elsewhere misses."""
+        """The subscribed filters that are covered at all other nodes."""
         return {name for name in self.interest.filters if is_covered(name, self.in_force)}
 
     def tell(self) -> None:
@@ -258,7 +258,7 @@ def test_subscribed_filters_stay_covered_by_filters_in_force(steps):
 
 def test_former_filters_are_remembered_up_to_a_bound():
     interest = LocalInterest(replace(SETTINGS, filters_per_node_max=2))
-    assert interest.was_announced("anything")  # nobody said yet what clients want
+    assert interest.was_announced("anything")  # interest of clients is not known yet
     for name in ("a", "b", "c"):
         interest.apply_change([name], [], 0.0)
         interest.apply_change([], [name], 0.0)

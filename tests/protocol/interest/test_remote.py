@@ -145,7 +145,7 @@ remote_steps = st.one_of(
 
 
 class Recount:
-    """What a remote interest must answer, counted anew each time."""
+    """Reference for a remote interest, recounted each time."""
 
     def __init__(self) -> None:
         self.remote = RemoteInterest()
@@ -218,7 +218,7 @@ def test_durable_interest_is_in_force_when_it_is_persisted():
 
 
 def test_last_persisted_node_has_the_newest_change():
-    """Or a disk that has saved all would say that it has saved the older one."""
+    """Otherwise a disk that has saved everything would report the older change."""
     remote = RemoteInterest(durable=True)
     remote.apply_change(NodeId(2), ("a",), (), (1, 1))
     remote.apply_change(NodeId(1), ("a",), (), (1, 1))

@@ -1,4 +1,4 @@
-"""Who serves shares; the rules are proved in test_spec_sharing.py."""
+"""Selection of nodes for shares; the rules are tested in test_spec_sharing.py."""
 
 import pytest
 

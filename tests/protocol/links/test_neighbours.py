@@ -1,4 +1,4 @@
-"""Links and who is behind them: hello, heartbeat, round trip, silence."""
+"""Links and neighbours: hello, heartbeat, round trip, silence."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def greeted(
     theirs: Hello | None = None,
     now: float = 0.0,
 ) -> NeighbourLink:
-    """A link to a neighbour that has said hello."""
+    """A link to a neighbour whose hello was received."""
     new = opened(neighbours, link, dialled, ordered, now)
     neighbours.receive_hello(new, theirs or hello(), OURS, now)
     return new
@@ -363,7 +363,8 @@ def test_consecutive_different_digests_are_counted():
     neighbours = alone()
     link = greeted(neighbours)
     counts = []
-    for number, digest in enumerate([8, 8, 8, 8, 9, 8], start=1):  # the first two are the greeting
+    # the first two belong to the handshake
+    for number, digest in enumerate([8, 8, 8, 8, 9, 8], start=1):
         neighbours.receive_heartbeat(link, beat(number, digest=digest), 9, now=0.0)
         counts.append(link.mismatches)
     assert counts == [0, 0, 1, 2, 0, 1]

@@ -1,4 +1,4 @@
-"""A channel by example, and two of them over a wire that loses, copies and reorders."""
+"""Ordered channels by example, and two of them over a link that loses, copies and reorders."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -60,7 +60,7 @@ def parts(*names: str, version: int = 1) -> list[InterestRecord]:
 
 
 def holding(*records: Record) -> Database:
-    """A database that has taken these records and told everybody."""
+    """A database with these records, already flooded."""
     database = Database()
     for record in records:
         database.merge(record, None)
@@ -488,7 +488,7 @@ some_names = st.lists(st.sampled_from(LONG), unique=True, max_size=3)
 
 
 class Three:
-    """Three nodes, each beside both others. Links are named by the node at their other end."""
+    """Three nodes, each linked to both others. Links are named by the node at their other end."""
 
     def __init__(self) -> None:
         self.databases = {node: Database() for node in NODES}
@@ -535,7 +535,7 @@ class Three:
         self.mail[sender, receiver].clear()
 
     def compare(self) -> None:
-        """Every pair exchanges what the other lacks, until nobody lacks anything."""
+        """Every pair exchanges missing rows until none is missing."""
         for _ in NODES:
             for one, other in self.mail:
                 summary = self.databases[other].summary()

@@ -1,4 +1,4 @@
-"""The map by example, and every answer against a slow reference that is plainly right."""
+"""The map by example, and compared with a slow reference."""
 
 from itertools import pairwise, product
 
@@ -145,7 +145,7 @@ def nearest(graph: Graph, lost: int, *candidates: int) -> NodeId | None:
 
 
 def lost_core() -> Graph:
-    """5 is gone; it was beside 2 and 4, with 3 behind 4 and 1 behind 2."""
+    """5 is lost; its neighbours were 2 and 4, with 3 behind 4 and 1 behind 2."""
     graph = graph_of(both_ways((5, 2), (5, 4), (2, 1), (4, 3), (1, 3)))
     graph.set_links(NodeId(2), ends(1))
     graph.set_links(NodeId(4), ends(3))
@@ -210,7 +210,7 @@ def test_reachable_nodes_equal_those_of_a_full_search(reports):
 
 
 def distances(links: Map, metric: Metric) -> dict[tuple[NodeId, NodeId], int]:
-    """Floyd and Warshall's: all pairs, by trying every node in between."""
+    """Floyd-Warshall."""
     length = {
         (node, other): 1 if metric is Metric.HOPS else max(1, links[node][other])
         for node in links
@@ -236,7 +236,7 @@ def test_next_hops_lead_to_every_node_over_a_shortest_path(links, metric):
         assert hop is not None
         step = 1 if metric is Metric.HOPS else max(1, links[start][hop])
         rest = 0 if hop == target else shortest[hop, target]
-        assert step + rest == shortest[start, target]  # it falls at every step: no loop
+        assert step + rest == shortest[start, target]  # it decreases at every step: no loop
 
 
 @settings(max_examples=60)

@@ -1,4 +1,4 @@
-"""How long a node out of reach keeps its place, and that it stays forgotten."""
+"""Leases of unreachable nodes, and tombstones."""
 
 from hansa.protocol.events import PeersRestored
 from hansa.protocol.membership.leases import RESTORED_LEASE_FRACTION_MAX, Leases

@@ -1,4 +1,4 @@
-"""The overlay by example, and several of them joined by a wire: whoever is in reach agrees."""
+"""The overlay by example, and several of them connected: reachable nodes converge."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ def opened(
 def joined(
     it: Overlay, peer: Hello | None = None, link: LinkId = ONE, now: float = 0.0
 ) -> NeighbourLink:
-    """A neighbour that was greeted, and everything about it told."""
+    """A neighbour after the handshake, with everything flushed."""
     new = opened(it, link, now=now)
     it.receive_frame(new, peer or hello(), now)
     it.flush(now)
@@ -113,7 +113,7 @@ def joined(
 
 
 def known(it: Overlay, node: NodeId = PEER, link: LinkId = ONE) -> NeighbourLink:
-    """A neighbour whose record is here, and everything about it told."""
+    """A neighbour whose record is known, with everything flushed."""
     new = joined(it, hello(node), link)
     taken(it, new, record(node))
     it.flush(SETTINGS.relay_delay)
@@ -169,7 +169,7 @@ def test_disagreeing_peer_is_refused():
 
 
 def refused(it: Overlay) -> NeighbourLink:
-    """A link that was turned away at 0.0."""
+    """A link refused at 0.0."""
     link = opened(it)
     it.receive_frame(link, msgspec.structs.replace(hello(), federation="other"), 0.0)
     return link
@@ -527,7 +527,7 @@ def test_changes_of_others_wait_and_go_to_all_but_their_sender():
     known(it, FAR, TWO)
     taken(it, link, record(PEER, ME, version=2), now=1.0)
     taken(it, link, record(OTHER, PEER), now=1.1)
-    assert (it.flush(1.2), it.next_deadline()) == ([], 1.0)  # the heartbeat comes first
+    assert (it.flush(1.2), it.next_deadline()) == ([], 1.0)  # the heartbeat is due first
     it.handle_timer(1.2)
     assert it.next_deadline() == 1.25
     news = Update((record(PEER, ME, version=2), record(OTHER, PEER)))
@@ -962,7 +962,8 @@ def test_parts_of_incomplete_sets_count():
 
 @dataclass
 class World:
-    """Overlays at numbered places, joined by links without delay that are redialled when lost."""
+    """Overlays at numbered places, connected by links without delay that are redialled when
+    lost."""
 
     nodes: dict[int, Overlay] = field(default_factory=dict)
     wanted: set[tuple[int, int]] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Bounds for what neighbours bring, and for what they may ask for."""
+"""Bounds for the state that neighbours bring, and for what they may request."""
 
 from hansa.protocol.membership.quotas import ANSWER_BYTES_MAX, ANSWER_BYTES_PER_S, Allowance, Quotas
 from hansa.protocol.membership.records import RecordKind

@@ -1,4 +1,4 @@
-"""Fingerprints tell databases apart on every machine; sets split into parts that fit."""
+"""Fingerprints distinguish databases on every machine; sets are split into parts that fit."""
 
 import os
 import subprocess
@@ -125,7 +125,7 @@ def test_fingerprints_do_not_depend_on_the_hash_seed():
         (("a",), 10, [("a",)]),
         (("a", "b", "c", "d", "e"), 12, [("a", "b"), ("c", "d"), ("e",)]),
         (("a", "b", "c"), 11, [("a",), ("b",), ("c",)]),
-        (("é", "b"), 12, [("é",), ("b",)]),  # counted in bytes, as they travel
+        (("é", "b"), 12, [("é",), ("b",)]),  # counted in bytes, as encoded
         (("far too long", "b"), 6, [("far too long",), ("b",)]),
     ],
 )

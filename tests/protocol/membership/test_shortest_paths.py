@@ -1,4 +1,4 @@
-"""Ways over the map: examples, and the loss of every link on random maps."""
+"""Paths on the map: examples, and the loss of every link on random maps."""
 
 from itertools import combinations
 
@@ -38,7 +38,7 @@ def arcs_of(links: Lengths) -> list[Arc]:
 
 
 def reach(arcs: list[Arc], without: set[int]) -> set[int]:
-    """Who can be reached from the root without one link, plainly."""
+    """Nodes that are reachable from the root without one link, by plain search."""
     found, grown = {ROOT}, True
     while grown:
         new = {b for a, b in arcs if a in found and {a, b} != without} - found
@@ -72,7 +72,7 @@ def test_node_without_links_is_its_own_tree():
 
 
 def test_first_path_that_blocks_all_others_is_changed():
-    """The shortest way 0-1-2-3 takes a link of both pairs that do without one another."""
+    """The shortest path 0-1-2-3 uses a link of both disjoint paths."""
     links = {(0, 1): 1, (1, 2): 1, (2, 3): 1, (0, 2): 4, (1, 3): 4}
     graph = graph_of(links)
     tree = shortest_path_tree(graph, ROOT)

@@ -1,4 +1,4 @@
-"""Which frames count as sent again, and which relays they then avoid."""
+"""Which frames count as repeated, and which relays they then avoid."""
 
 import pytest
 

@@ -83,7 +83,7 @@ def test_full_comparison_reads_in_bounded_steps():
 
 
 def test_full_comparison_is_not_begun_again_at_once():
-    """A connection that is interrupted every second does not cost a reading per second."""
+    """A connection that is interrupted every second does not cause a reading per second."""
     full = FullComparison(SETTLE_S)
     full.begin([], 0.0)
     assert full.due == math.inf

@@ -1,4 +1,4 @@
-"""What an owner of retained values tells others, slice by slice."""
+"""Anti-entropy of retained values, slice by slice."""
 
 import math
 
@@ -20,7 +20,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def owned(count: int) -> dict[str, RetainedEntry]:
-    """So many values of this node, which all want, and one of another node."""
+    """So many values of this node, in which all are interested, and one of another node."""
     values = {f"t/{number}": RetainedEntry(number + 1, ME, b"x") for number in range(count)}
     return {**values, "theirs": RetainedEntry(9, OTHER, b"x")}
 
@@ -30,7 +30,7 @@ def teller(count: int) -> RetainedSync:
 
 
 def steps(made: RetainedSync) -> list[list[Unicast]]:
-    """What is told in each step, until there is no more."""
+    """Frames of each step, until there are no more."""
     told: list[list[Unicast]] = []
     while made.is_busy:
         told.append(made.process_next_slice(0.0))

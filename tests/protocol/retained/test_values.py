@@ -1,4 +1,4 @@
-"""Versions of retained values at one node; the rules are proved in test_spec_retained.py."""
+"""Retained values at one node; the rules are tested in test_spec_retained.py."""
 
 import pytest
 from msgspec.structs import replace
@@ -54,7 +54,7 @@ def sent(version: int, payload: bytes = b"x", topic: str = "a", qos: int = 0) ->
 
 
 def confirm(made: RetainedState) -> None:
-    """The broker is read once, and stores what is known."""
+    """The broker is listed once, and stores the known values."""
     seen = tuple((topic, each.digest) for topic, each in made.entries.items() if each.digest)
     assert made.on_retained_listed(RetainedListed(tuple(made.entries), seen)) == []
 
@@ -141,7 +141,7 @@ def test_owner_that_lost_a_version_is_asked_and_assigns_a_new_one():
     assert asking.receive_unicast(RetainedVersions(ME, OTHER, (("a", 1),))) == []
     assert asking.handle_timer() == [
         RetainedVersions(OTHER, YOU, (("a", 9),))
-    ]  # it may set its broker right
+    ]  # it may correct its broker
     owner = retained({"a": value(1, ME), "b": value(1, YOU)})
     order = owner.receive_unicast(RetainedRequest(ME, YOU, (), (("a", 9), ("b", 0), ("c", 0))))
     assert order == [ReadRetained(YOU, ("a",))]
@@ -240,7 +240,7 @@ def test_value_written_unseen_gets_a_new_version_and_is_announced():
     assert made.on_retained_listed(RetainedListed(("#",), (("a", payload_digest(b"y")),))) == []
     assert made.entries["a"] == RetainedEntry(
         6, ME, payload_digest(b"y")
-    )  # and nobody's who wrote since
+    )  # and of no node that wrote since
     assert made.handle_timer() == [RetainedVersions(YOU, ME, (("a", 6),))]
 
 

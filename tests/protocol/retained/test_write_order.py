@@ -1,4 +1,4 @@
-"""Which retained publications wait for others of their topic; see also the tests of both shells."""
+"""Which retained publications wait for others to their topic; see also the tests of both shells."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Every strategy keeps the one interface, by name, arguments and result."""
+"""Every strategy implements the interface: names, arguments and results."""
 
 import inspect
 

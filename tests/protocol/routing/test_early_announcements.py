@@ -1,4 +1,4 @@
-"""Announcements that came before the record of their core."""
+"""Announcements that arrive before the record of their core."""
 
 from hansa.protocol.membership.records import ClaimsRecord
 from hansa.protocol.model import NodeId

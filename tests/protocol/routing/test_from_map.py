@@ -1,4 +1,4 @@
-"""What strategies share that read the map: nothing to say, nothing due, drawn when needed."""
+"""Base of strategies that use only the map: no frames, no timers, computed when needed."""
 
 import pytest
 from tests.protocol.federation import LINE, SQUARE, publish, settled, views

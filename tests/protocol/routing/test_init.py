@@ -1,4 +1,4 @@
-"""Strategies are found by the name that the settings give."""
+"""Strategies are found by the name in the settings."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ from hansa.protocol.settings import Metric, ProtocolSettings
 
 
 def surroundings(strategy: str) -> StrategyContext:
-    """A node all alone."""
+    """The context of a node alone."""
     return StrategyContext(
         node=NodeId(1),
         settings=ProtocolSettings(strategy=strategy),

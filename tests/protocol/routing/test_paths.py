@@ -1,4 +1,4 @@
-"""Paths: what is remembered is bounded, and an origin that is gone has no ways."""
+"""Paths strategy: caches are bounded, and an unreachable origin has no paths."""
 
 from typing import Any
 

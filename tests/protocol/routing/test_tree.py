@@ -1,4 +1,4 @@
-"""The tree: its root by capacity, told when it changes, and a node's place on it."""
+"""The tree: its root by capacity, reported when it changes, and a node's place in it."""
 
 import pytest
 from tests.protocol.federation import SQUARE, restart, views
@@ -14,7 +14,7 @@ TREES = ["tree-flood", "tree-subscriptions"]
 def test_new_root_changes_the_tree(name):
     wire = Wire(SQUARE, strategy=name)
     assert wire.effects(3, CoreElected)[-1] == CoreElected(MANAGEMENT_GROUP, NodeId(1))
-    assert wire.effects(1, CoreElected) == []  # it was its own root when it was alone
+    assert wire.effects(1, CoreElected) == []  # it was its own root while it was alone
     wire.log.clear()
     wire.stop(1)
     wire.run(1.0)

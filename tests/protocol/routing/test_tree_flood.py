@@ -1,4 +1,4 @@
-"""Flooding along the tree: everybody takes part."""
+"""Flooding along the tree: every node takes part."""
 
 from tests.protocol.federation import LINE, members, publish, settled
 

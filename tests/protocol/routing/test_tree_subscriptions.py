@@ -1,4 +1,4 @@
-"""Subscription tables: who is a member, and that the root is spared."""
+"""Subscription tables: members, and traffic that the root does not get."""
 
 from tests.protocol.federation import LINE, members, publish, settled
 

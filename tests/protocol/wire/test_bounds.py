@@ -1,4 +1,4 @@
-"""Every bound: what just keeps it passes, what just breaks it is refused with the reason."""
+"""Every bound: values at the bound pass, values beyond it are refused with the reason."""
 
 from typing import Any, get_args
 
@@ -154,7 +154,7 @@ def test_frames_at_their_bounds_pass(frame):
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        # Texts are counted in bytes, as they travel.
+        # Texts are counted in bytes, as encoded.
         (
             replace(HELLO, name="é" * 128),
             "hello of 0000000000000001: name: 256 bytes, the limit is 255",

@@ -1,4 +1,4 @@
-"""Bytes and frames: each becomes the other unchanged, and bytes that are no frame do no harm."""
+"""Encoding and decoding of frames: they are inverse, and invalid bytes are refused."""
 
 import tracemalloc
 from typing import get_args
@@ -334,7 +334,7 @@ def test_bulk_responses_have_one_ordering_key():
 
 
 def survive(data: bytes) -> None:
-    """Decode or refuse, nothing else; and what comes in can always go out."""
+    """Decode or refuse, nothing else; decoded frames can be encoded."""
     try:
         frame = decode(data)
     except InvalidFrame as refused:
@@ -386,7 +386,7 @@ AMPLIFICATION_MAX = 48
 """Bytes of memory per byte of input: a text of one letter has 3 in MessagePack, 76 in Python."""
 
 OVERHEAD_BYTES = 16_384
-"""What an error and its message may take."""
+"""Memory for an error and its message."""
 
 
 def allocated(data: bytes) -> int:
@@ -409,7 +409,7 @@ COUNT = MANY.to_bytes(4, "big")
 @pytest.mark.parametrize(
     "data",
     [
-        # Promises that are not kept.
+        # Lengths beyond the data.
         bytes.fromhex("10 92 05 ddffffffff"),
         bytes.fromhex("10 92 05 ddffffffff 99 01 01 07 04 03 ddffffffff"),
         bytes.fromhex("10 92 04 ddffffffff 94"),
@@ -420,7 +420,7 @@ COUNT = MANY.to_bytes(4, "big")
         bytes.fromhex("10 ddffffffff"),
         patched(PUBLICATION, 3, "ffff"),
         patched(FULL_PUBLICATION, 47, "ffff ffffffff"),
-        # Promises that are.
+        # Lengths that are correct.
         b"\x10\x95\x08\x01\x09\xdd" + COUNT + b"\xa2\xc4\x80" * MANY + b"\x90",
         b"\x10\x92\x05\x91\x9a\0\0\0\0\0\xc4\0\xa0\x90\0\xdd" + COUNT + b"\x92\0\0" * MANY,
         b"\x10\x92\x05\xdd" + COUNT + b"\x96\x01\x01\x01\x01\x01\x90" * MANY,

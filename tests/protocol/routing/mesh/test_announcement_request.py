@@ -1,4 +1,4 @@
-"""When to ask a core for a fresh announcement, and whose requests to pass on."""
+"""When to request a new announcement of a core, and which requests to forward."""
 
 from hansa.protocol.model import NodeId
 from hansa.protocol.routing.mesh.announcement_request import AnnouncementRequests

@@ -1,4 +1,4 @@
-"""When a node speaks as a core."""
+"""When a core announces itself."""
 
 from hansa.protocol.routing.mesh.announcer import Announcer
 from hansa.protocol.settings import ProtocolSettings

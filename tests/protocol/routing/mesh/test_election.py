@@ -1,5 +1,5 @@
-"""Who is core of a group: the first who wants it, the smallest of those who say so, the nearest to
-one that is lost."""
+"""Election of cores: the first interested node, the smallest claimant, the nearest to a lost
+core."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ SETTINGS = ProtocolSettings(takeover_delay=1.0, takeover_fallback_delay=10.0, li
 
 
 class Scene:
-    """An election at node 5 of the line 1-2-3-…-9, and all that it reads."""
+    """An election at node 5 of the line 1-2-3-…-9, with its context."""
 
     def __init__(self, settings: ProtocolSettings = SETTINGS, me: int = 5) -> None:
         self.graph = Graph(NodeId(me), Metric.HOPS)
@@ -47,7 +47,7 @@ class Scene:
         return self.evaluate(now)
 
     def lose(self, node: int, now: float = 0.0) -> list[Effect]:
-        """The neighbours of a node no longer hear it."""
+        """The neighbours of a node lose it."""
         for other in (node - 1, node + 1):
             self.link(other, *(n for n in (other - 1, other + 1) if n != node))
         return self.evaluate(now)
@@ -211,7 +211,7 @@ def test_smallest_claimant_is_core_in_any_order_of_changes(news, wanted):
     claimants = {5} if wanted else set()
     for kind, node in news:
         if node == 5:
-            scene.evaluate()  # nobody else can claim for this node
+            scene.evaluate()  # no other node can claim for this node
         elif kind == "claim":
             scene.claim(node)
             claimants.add(node)
@@ -220,7 +220,7 @@ def test_smallest_claimant_is_core_in_any_order_of_changes(news, wanted):
         else:
             scene.disclaim(node)
             claimants.discard(node)
-            if wanted and not claimants:  # lost long ago: nobody is nearer
+            if wanted and not claimants:  # lost long ago: no node is nearer
                 scene.evaluate(now=100.0)
                 claimants = {5}
     assert scene.election.cores.get("g") == min(claimants, default=None)

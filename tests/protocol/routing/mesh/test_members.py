@@ -1,4 +1,4 @@
-"""Who belongs to the mesh of a group."""
+"""Mesh membership of a node."""
 
 from hansa.protocol.model import NodeId
 from hansa.protocol.routing.mesh.members import MeshMembers

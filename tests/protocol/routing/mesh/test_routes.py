@@ -1,5 +1,6 @@
-"""Routes by example, and then a world of them: links come and go, announcements overtake others,
-and still following parents never leads in a circle."""
+"""Routes by example, and in a model of many nodes: links come and go, announcements are reordered,
+and parents never form a loop.
+"""
 
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -228,7 +229,7 @@ Pair = tuple[int, int]
 
 @dataclass
 class World:
-    """Nodes that do with announcements what `mesh` does: pass on what changed. 0 is the core."""
+    """Nodes that handle announcements as the strategy does. 0 is the core."""
 
     count: int
     cost: int = 1
@@ -276,7 +277,8 @@ class World:
             self.tell(target)
 
     def step(self, choice: int, in_order: bool = False) -> None:
-        """Let something happen, by a drawn number: mostly deliveries, in any order or in theirs."""
+        """Perform one step chosen by a drawn number: mostly deliveries, in any order or in
+        order."""
         kind, choice = choice % 8, choice // 8
         ready = sorted(pair for pair, queue in self.flying.items() if queue)
         if kind == 0:
@@ -293,7 +295,7 @@ class World:
             self.deliver(*ready[0])
 
     def rank(self, node: int) -> tuple[int, int, int]:
-        """What must grow at every step towards the core: sequence number, then nearness."""
+        """Must grow at every step towards the core: sequence number, then nearness."""
         route = self.nodes[node].routes[CORE]
         return *route.stamp, -route.feasible_distance
 

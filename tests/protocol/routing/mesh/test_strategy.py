@@ -1,6 +1,6 @@
-"""The mesh strategy at one node: what each input makes it tell its neighbours, what it compiles.
+"""The mesh strategy at one node: the frames and entries that each input causes.
 
-The node is 5. It hears 2, 4 and 6; behind 2 are 1, who leads the management group, and 3; behind 6
+The node is 5. Its neighbours are 2, 4 and 6; behind 2 are 1, the management core, and 3; behind 6
 is 9.
 """
 
@@ -51,7 +51,8 @@ SETTINGS = ProtocolSettings(
 
 
 class Place:
-    """A mesh and all that surrounds it; its methods change the surroundings and then say so."""
+    """A mesh strategy with its context; its methods change the context and then report the
+    change."""
 
     def __init__(self, settings: ProtocolSettings = SETTINGS) -> None:
         self.claims: dict[int, dict[str, None]] = {}
@@ -110,7 +111,7 @@ class Place:
         return self.mesh.receive(NodeId(sender), frame, now)
 
     def lose(self, node: int, now: float = 100.0) -> StrategyOutput:
-        """A neighbour is gone, and those behind it."""
+        """A neighbour is lost, and the nodes behind it."""
         del self.links[NodeId(node)]
         _, gone = self.graph.set_links(ME, {other: 0 for other in self.links})
         outcome = self.mesh.neighbour_down(NodeId(node), now)
@@ -134,7 +135,7 @@ def tell(nodes: tuple[int, ...], frame: OrderedFrame) -> StrategyOutput:
 
 
 def following(*groups: str, core: int = 3, parents: tuple[int, ...] = (2,)) -> Place:
-    """A place that knows the way to a core of groups."""
+    """A place with a route to a core of groups."""
     place = Place()
     place.want(core, *groups)
     place.claim(core, *groups)
@@ -145,7 +146,7 @@ def following(*groups: str, core: int = 3, parents: tuple[int, ...] = (2,)) -> P
 
 
 def leading(*groups: str) -> Place:
-    """A place that is core of groups, long since announced."""
+    """A place that is core of groups, announced long ago."""
     place = Place()
     place.want(ME, *groups, now=50.0)
     place.mesh.drain_entries()
