@@ -39,7 +39,7 @@ def test_token_does_not_follow_a_redirect(status):
 def test_answer_is_bounded(monkeypatch):
     monkeypatch.setattr(remote, "ANSWER_BYTES_MAX", 1_000)
     with Capture(answering("200 OK", b"x" * 100_000)) as agent:
-        with pytest.raises(JournalUnusable, match="the answer has more than 1000 bytes"):
+        with pytest.raises(JournalUnusable, match="the response has more than 1000 bytes"):
             LogClient(f"http://127.0.0.1:{agent.port}", TOKEN).list_logs()
 
 

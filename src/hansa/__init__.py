@@ -1,7 +1,7 @@
 """Hansa: a self-organising federation of unmodified MQTT brokers.
 
-The tree is the architecture: `protocol` decides and touches nothing, a shell around it
-(`simulator`) performs what it decides, `cli` is what people type. Imports only go down.
+`protocol` is a pure state machine; a shell (`agent` or `simulator`) performs its effects; `cli` is
+the command line. Imports only go down the tree: docs/architecture.md.
 """
 
 __version__ = "0.2.0"

@@ -1,28 +1,29 @@
-"""Every exception that Hansa raises on purpose.
+"""Exceptions for foreseen failures.
 
     HansaError
-    ├── UsageError          the user asked for something that cannot be: one line, exit code 2
+    ├── UsageError          invalid input of the user: one line on stderr, exit code 2
     │   ├── InvalidTopic    not an MQTT topic name or topic filter
-    │   └── JournalError    a journal on disk that cannot be used as it is
-    │       ├── JournalUnusable    disk full, no rights, another writer: what to change is said
-    │       ├── JournalDamaged     what was durable there cannot be read any more
-    │       └── JournalTrimmed     what is asked for was dropped by retention
-    ├── TableBroken         a table of the pipeline that breaks its own rules: exit code 1
-    ├── PromiseBroken       a federation under test did what it never should: exit code 1
-    ├── InvalidFrame        bytes from a peer that mean nothing: counted, logged, dropped
-    └── BrokerMisbehaved    MQTT that the standard forbids: the connection to that broker ends
+    │   └── JournalError    a journal on disk cannot be used
+    │       ├── JournalUnusable    disk full, no permission, another writer
+    │       │   └── AgentUnreachable    the agent that serves the journal does not answer
+    │       ├── JournalDamaged     a durable record cannot be read
+    │       └── JournalTrimmed     the requested record was deleted by retention
+    ├── TableBroken         a table of the pipeline violates its key or its checks: exit code 1
+    ├── PromiseBroken       a federation under test violated a guarantee: exit code 1
+    ├── InvalidFrame        invalid bytes from a peer: counted, logged, dropped
+    └── BrokerMisbehaved    a violation of MQTT: the connection to that broker is closed
 
-A message says the rule, the value and the place: "announce from 7f3a: 900 hops, the limit is
-64". Whatever else is raised is a fault of ours: exit code 70, traceback on request.
+A message names the rule, the value and the place: "announce from 7f3a: 900 hops, the limit is
+64". Any other exception is a bug: exit code 70, traceback on request.
 """
 
 
 class HansaError(Exception):
-    """The root: catching it catches what Hansa foresaw, and no bug."""
+    """Base class of all foreseen failures."""
 
 
 class UsageError(HansaError):
-    """Bad input from the person at the keyboard or in a file; the message says what to change."""
+    """Invalid input of the user or in a file; the message says what to change."""
 
 
 class InvalidTopic(UsageError):
@@ -34,55 +35,55 @@ class JournalError(UsageError):
 
 
 class JournalUnusable(JournalError):
-    """The system refuses: disk full, no rights, another writer. Nothing durable is lost by it."""
+    """Disk full, no permission, or another writer. Durable records are not affected."""
 
 
 class AgentUnreachable(JournalUnusable):
-    """An agent whose journal is to be read does not answer; it may later."""
+    """The agent that serves a journal does not answer; a retry may succeed."""
 
 
 class JournalDamaged(JournalError):
-    """A record or header that was durable is not what was written."""
+    """A durable record or header differs from what was written."""
 
     def __init__(self, message: str, offset: int, resume: int | None = None) -> None:
-        """Say where, and from which offset on one can read again, if that is known."""
+        """`offset` is the damaged place; from `resume` on, if known, the journal is readable."""
         super().__init__(message)
         self.offset = offset
         self.resume = resume
 
 
 class JournalTrimmed(JournalError):
-    """Older than the journal goes back."""
+    """The requested record is older than the journal."""
 
     def __init__(self, message: str, first: int) -> None:
-        """Say the first offset or number, as was asked for, that is still there."""
+        """`first` is the first available offset, or number if a number was requested."""
         super().__init__(message)
         self.first = first
 
 
 class TableBroken(HansaError):
-    """A table that the pipeline made has rows that its key or its rules forbid; it is not shown."""
+    """A new table violates its key or its checks; it is not published."""
 
 
 class PromiseBroken(HansaError):
-    """A federation that is broken on purpose did what it should not, whatever is done to it."""
+    """A federation under fault injection violated a guarantee."""
 
 
 class InvalidFrame(HansaError):
-    """A peer sent what no correct peer sends. It never stops the node that receives it."""
+    """A peer sent invalid bytes; the receiving node continues."""
 
 
 class BrokerMisbehaved(HansaError):
-    """A broker sent what MQTT forbids, or more than was agreed; only that connection suffers."""
+    """A broker violated MQTT or a negotiated limit; its connection is closed."""
 
     def __init__(self, message: str, reason: int = 0x81) -> None:
-        """Say what was wrong; `reason` is the MQTT 5 reason code to leave with."""
+        """`reason` is the MQTT 5 reason code of the DISCONNECT."""
         super().__init__(message)
         self.reason = reason
 
 
 def install_extra(extra: str) -> str:
-    """Return how to add what an extra of the package brings. Hansa is on no package index yet."""
+    """Return the command that installs an extra; Hansa is not on a package index yet."""
     return (
         f"pip install '.[{extra}]' in a checkout of Hansa, or with its wheel, pip install"
         f" './hansa-VERSION-py3-none-any.whl[{extra}]'"

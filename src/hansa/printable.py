@@ -1,10 +1,9 @@
-"""Text from outside, made safe for a terminal or a log.
+"""Untrusted text, made safe for a terminal or a log.
 
-Names of nodes, client ids, topics and reasons are chosen by others. Raw control characters in them
-could move the cursor, change colours, forge a line of a log or, with some terminals, type commands.
-`printable` shows such characters as escapes (`\\x1b`); everything that comes from outside passes it
-before it is printed: answers of agents and managers where they are read (`printable_json`), log
-lines in `LogFormatter`, error messages in `hansa.cli.main`.
+Names of nodes, client ids, topics and reasons come from other machines. Control characters in them
+could move the cursor, change colours, forge log lines or, on some terminals, type commands.
+`printable` escapes them (`\\x1b`). It is applied to responses of agents and managers when they are
+read (`printable_json`), to log lines (`LogFormatter`) and to error messages (`hansa.cli.main`).
 """
 
 import logging
@@ -12,7 +11,7 @@ from typing import Any
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text without control, format or surrogate characters but those in `keep`."""
+    """Return a text with control, format and surrogate characters escaped, except `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,7 +21,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_json(value: Any) -> Any:
-    """Return what JSON held, with every text in it made printable."""
+    """Return a JSON value with all its strings made printable."""
     match value:
         case str():
             return printable(value)
@@ -34,19 +33,16 @@ def printable_json(value: Any) -> Any:
 
 
 class LogFormatter(logging.Formatter):
-    """Writes one line per record, whatever is in it; only tracebacks have more."""
+    """Formats a record as one line; only tracebacks have more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:
-        """Return the traceback."""
         return printable(super().formatException(ei), keep="\n")
 
 
 def log_to_stderr(level: str) -> None:
-    """Set up the log of a program."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,7 +1,7 @@
-"""HTTP requests to agents and managers: never redirected, bounded in bytes and in time.
+"""HTTP requests to agents and managers, without redirects, bounded in bytes and time.
 
-A request may carry a token. An answer that redirects would send the token to another address, which
-the answering side chose, so a redirect is an error (`urllib.error.HTTPError`).
+A redirect is an error (`urllib.error.HTTPError`): it would send the token of the request to an
+address that the server chose.
 """
 
 import time
@@ -13,11 +13,11 @@ from typing import IO
 CHUNK_BYTES = 1 << 16
 
 DEADLINE_S = 120.0
-"""Seconds for a whole answer; the timeout of a request only bounds each read."""
+"""Seconds for a whole response; the timeout of a request bounds each read only."""
 
 
 class TooLarge(ValueError):
-    """An answer has more bytes than it may have, or takes too long."""
+    """A response exceeds its limit of bytes or time."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -30,7 +30,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: Message,
         newurl: str,
     ) -> None:
-        """Follow none: the opener then raises the answer as an error."""
+        """Return None, so that the opener raises an error."""
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects())
@@ -40,18 +40,18 @@ _DIRECT = urllib.request.build_opener(_NoRedirects(), urllib.request.ProxyHandle
 def fetch(
     request: urllib.request.Request | str, timeout_s: float, bytes_max: int, proxies: bool = True
 ) -> tuple[bytes, Message]:
-    """Return the body and the headers of an answer. `proxies` says whether the proxies of the
-    environment count."""
+    """Return body and headers of a response. `proxies`: whether to use proxies of the
+    environment."""
     opener = _OPENER if proxies else _DIRECT
-    ends = time.monotonic() + DEADLINE_S
-    with opener.open(request, timeout=timeout_s) as answer:
+    deadline = time.monotonic() + DEADLINE_S
+    with opener.open(request, timeout=timeout_s) as response:
         body = bytearray()
-        while chunk := answer.read1(CHUNK_BYTES):
+        while chunk := response.read1(CHUNK_BYTES):
             body += chunk
             if len(body) > bytes_max:
-                raise TooLarge(f"the answer has more than {bytes_max} bytes")
-            if time.monotonic() > ends:
-                raise TooLarge(f"the answer takes more than {DEADLINE_S:.0f} s")
-        if answer.length:  # bytes that were announced and did not come
-            raise IncompleteRead(bytes(body), answer.length)
-        return bytes(body), answer.headers
+                raise TooLarge(f"the response has more than {bytes_max} bytes")
+            if time.monotonic() > deadline:
+                raise TooLarge(f"the response takes more than {DEADLINE_S:.0f} s")
+        if response.length:  # less than the announced Content-Length
+            raise IncompleteRead(bytes(body), response.length)
+        return bytes(body), response.headers

@@ -172,10 +172,8 @@ raise SystemExit(main(["agent"]))
 def test_a_fault_of_ours_ends_the_agent_with_its_traceback_in_the_log(scene):
     agent = scene.agent(broker_port=free_port(), program=("-c", FAULTY))
     assert agent.wait() == 70
-    assert "ERROR agent ends by a fault of Hansa\nTraceback" in agent.log
-    assert (
-        "this is a fault of Hansa, not yours: ZeroDivisionError: a fault to be found" in agent.log
-    )
+    assert "ERROR agent ends with an internal error\nTraceback" in agent.log
+    assert "internal error: ZeroDivisionError: a fault to be found" in agent.log
 
 
 FAULTY_ONCE = """

@@ -50,7 +50,7 @@ def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
         [*HANSA, "demo", "--compare", "--no-report"], capture_output=True, text=True
     )
     assert (end.returncode, end.stderr) == (0, ""), end.stdout
-    summary = end.stdout.partition("measured here, now")[2]
+    summary = end.stdout.partition("measured result")[2]
     duration = r"(?:none|[\d.]+ m?s)"
     for row in (
         r"one publication in a ring of 3 brokers +3 delivered, 0 twice",
@@ -90,8 +90,8 @@ def test_without_mosquitto_it_says_what_to_install_and_has_brokers_of_its_own(pl
     assert main(["demo", "--no-report"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first == "no mosquitto on this machine: apt-get install mosquitto."
-    assert second == "Until then a small broker in Python, amqtt, inside each agent has to do."
-    summary = "\n".join(rest).partition("measured here, now")[2]
+    assert second == "Without it, each agent runs amqtt, a small broker in Python."
+    summary = "\n".join(rest).partition("measured result")[2]
     for row in (
         r"one publication in a ring of 3 brokers +3 delivered, 0 twice",
         r"plant/\+/speed at another broker +2 of 2 topics, 0 twice",
@@ -108,7 +108,7 @@ def test_without_any_broker_it_says_so_and_simulates(monkeypatch, capsys):
     assert main(["demo", "--no-report"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first == "no mosquitto on this machine: apt-get install mosquitto."
-    assert second == "Without it, and without amqtt, this is the simulated demo."
+    assert second == "Neither Mosquitto nor amqtt is installed: this is the simulated demo."
     assert "Hansa, simulated" in "\n".join(rest)
 
 

@@ -123,7 +123,7 @@ def test_a_log_type_that_is_missing_is_named(broker, capsys):
     logs = [line for line in LOGS if line != "log_type subscribe"]
     assert main(["doctor", broker("allow_anonymous true", *logs)]) == 1
     out = capsys.readouterr().out
-    assert "✗ who subscribes is not told\n" in out
+    assert "✗ subscriptions are not logged\n" in out
     assert "log_type subscribe" in out.partition("Add to mosquitto.conf:\n")[2]
 
 
@@ -137,7 +137,7 @@ def test_the_settings_of_an_agent_tell_where_the_log_file_is(has_file, broker, t
     config.write_text(f"[broker]\nport = {port}\n{line}\n")
     assert main(["doctor", "--config", str(config)]) == 0
     out = capsys.readouterr().out
-    assert ("what was subscribed before the agent came is unknown" in out) is not has_file
+    assert ("subscriptions from before the agent's start are unknown" in out) is not has_file
     assert ("log_dest file /var/log/mosquitto/mosquitto.log" in out) is not has_file
 
 
@@ -172,7 +172,7 @@ def test_a_bridge_is_noticed(broker, capsys):
 
     asyncio.run(until_joined())
     assert main(["doctor", address]) == 0
-    assert "leftover': if it leads to a broker of this federation, messages will loop" in (
+    assert "leftover': if it connects to a broker of this federation, messages loop" in (
         " ".join(capsys.readouterr().out.split())
     )
 
@@ -313,7 +313,7 @@ def test_for_restored_sessions_no_restart_is_advised(broker, subscriber, tmp_pat
 def test_a_log_file_that_cannot_be_read_is_told(broker, tmp_path, capsys):
     address = broker(*ALL_LOGS)
     assert main(["doctor", address, "--log-file", str(tmp_path / "none")]) == 0
-    assert "what was subscribed before the agent came is unknown" in words(capsys)
+    assert "subscriptions from before the agent's start are unknown" in words(capsys)
 
 
 def test_without_counters_the_log_file_decides(broker, tmp_path, capsys):
@@ -349,7 +349,7 @@ def test_a_configuration_is_judged_without_a_broker(tmp_path, capsys):
     config.write_text("# a comment\nlistener 1883\nlog_dest topic\nconnection other\n")
     assert main(["doctor", "--config", str(config)]) == 1
     out = capsys.readouterr().out
-    assert "✗ who subscribes is not told\n" in out
+    assert "✗ subscriptions are not logged\n" in out
     assert "bridge 'other'" in out
     added = out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0].split("\n")
     assert {"  log_type subscribe", "  persistence true"} <= set(added)

@@ -72,9 +72,8 @@ def test_a_fault_of_ours_is_told_from_bad_input(monkeypatch, capsys):
     assert main(["demo"]) == 70
     said = capsys.readouterr().err
     assert said.splitlines() == [
-        "hansa: this is a fault of Hansa, not yours: KeyError: 'core'",
-        "hansa: please report it where you got Hansa, with what HANSA_TRACEBACK=1 before the same"
-        " command prints",
+        "hansa: internal error: KeyError: 'core'",
+        "hansa: please report it, with the output of the same command after HANSA_TRACEBACK=1",
     ]
     monkeypatch.setenv("HANSA_TRACEBACK", "1")
     assert main(["demo"]) == 70

@@ -37,7 +37,7 @@ def test_a_token_is_printed_once_and_kept_as_a_digest(tmp_path, capsys):
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert token.encode() not in kept
     assert main(["manager", "--database", f"sqlite:///{database}", "--add-token", "a b"]) == 2
-    assert "--add-token 'a b': it should be 1 to 64 of" in capsys.readouterr().err
+    assert "--add-token 'a b': the name must be 1 to 64 of" in capsys.readouterr().err
 
 
 def test_beyond_loopback_without_a_token_it_refuses(tmp_path, capsys):

@@ -22,7 +22,7 @@ EXAMPLES = """\
   hansa advise --lake lake --degree 3          with at most three neighbours per node
   hansa advise --lake lake --json              for the topology manager
 
-exit code: 0 also without advice; 2 bad input, 70 a fault of Hansa itself
+exit code: 0 also without advice; 2 bad input, 70 internal error
 """
 
 

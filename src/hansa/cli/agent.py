@@ -48,18 +48,17 @@ def run(arguments: list[str]) -> int:
     except HansaError:
         raise
     except Exception:
-        log.exception("agent ends by a fault of Hansa")  # nobody will be there to try it again
+        log.exception("agent ends with an internal error")
         raise
     finally:
         state.close()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop makes each read and write cheaper; where it cannot be, asyncio's own loop does."""
     try:
         import uvloop
     except ImportError:
-        log.warning("uvloop is not installed: publications will cost more CPU than they need to")
+        log.warning("uvloop is not installed: publications will need more CPU")
         return None
     return uvloop.new_event_loop
 

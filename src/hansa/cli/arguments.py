@@ -1,6 +1,6 @@
-"""Parsing a command line: argparse, with one-line complaints and texts that become values.
+"""Argument parsing shared by all commands: one-line errors, and argument types.
 
-A bad argument raises UsageError, which `main` prints; argparse alone would print its usage, too.
+An invalid argument raises UsageError, which `main` prints; argparse would print its usage as well.
 """
 
 import argparse
@@ -14,14 +14,14 @@ from hansa.errors import UsageError
 from hansa.launcher import command_line
 
 SAMPLE_MAX = 65_536
-"""Telemetry tells of one publication in so many at least, or of none."""
+"""Largest N of a telemetry sample of one publication in N."""
 
 SEED_MAX = (1 << 63) - 1
-"The largest seed: what every tool that reads our JSON can hold."
+"""Largest signed 64-bit integer, which every reader of our JSON can represent."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that leaves printing and exiting to `main`."""
+    """A parser that raises errors instead of exiting."""
 
     def __init__(self, prog: str, description: str, examples: str) -> None:
         super().__init__(
@@ -33,13 +33,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would have printed, in one line."""
-        asked = command_line(*self.prog.split()[1:], "--help")
-        raise UsageError(f"{message}; see `{asked}`")
+        help_command = command_line(*self.prog.split()[1:], "--help")
+        raise UsageError(f"{message}; see `{help_command}`")
 
 
 def whole_number(least: int, most: int, unit: str = "") -> Callable[[str], int]:
-    """Return a parser of whole numbers from `least` to `most`, of so many `unit` if they count."""
+    """Return the type of whole numbers from `least` to `most`; `unit` is used in errors."""
     of, units = (f" of {unit}", f" {unit}") if unit else ("", "")
 
     def parse(text: str) -> int:
@@ -53,7 +52,7 @@ def whole_number(least: int, most: int, unit: str = "") -> Callable[[str], int]:
 
 
 def decimal_number(least: float, most: float, unit: str = "") -> Callable[[str], float]:
-    """Return a parser of numbers from `least` to `most`, of so many `unit` if they have one."""
+    """Return the type of numbers from `least` to `most`; `unit` is used in errors."""
     of, units = (f" of {unit}", f" {unit}") if unit else ("", "")
 
     def parse(text: str) -> float:
@@ -73,7 +72,7 @@ def decimal_number(least: float, most: float, unit: str = "") -> Callable[[str],
 
 
 def one_of(words: Iterable[str]) -> Callable[[str], str]:
-    """Return a parser of some words; argparse's own complaint differs from version to version."""
+    """Return the type of some words; the error of argparse's `choices` depends on the version."""
     known = [str(word) for word in words]
 
     def parse(text: str) -> str:
@@ -85,33 +84,32 @@ def one_of(words: Iterable[str]) -> Callable[[str], str]:
 
 
 def seed(text: str) -> int:
-    """Return a seed: any whole number that a replay can name."""
     return whole_number(0, SEED_MAX)(text)
 
 
 def strategy(text: str) -> str:
-    """Return the name of a routing strategy; they are imported only to look one up."""
+    """Check the name of a routing strategy; imports the strategies only when it is used."""
     from hansa.protocol.routing import STRATEGIES
 
     return one_of(STRATEGIES)(text)
 
 
 def telemetry_sample(text: str) -> str:
-    """Return of which publications telemetry tells: none, all, or a number n for one in n."""
+    """Check a sample of publications: none, all, or N for one in N."""
     if text not in ("none", "all"):
         whole_number(1, SAMPLE_MAX)(text)
     return text
 
 
 def path(text: str) -> Path:
-    """Return the path of a file; an empty text would be the current folder."""
+    """Return a path; an empty text, which would be the current directory, is refused."""
     if not text:
         raise argparse.ArgumentTypeError("name a file")
     return Path(text)
 
 
 def node_and_text(text: str) -> tuple[str, str]:
-    """Split `NODE:TEXT`, such as `3:plant/#`; which nodes there are is not known yet."""
+    """Split `NODE:TEXT`, such as `3:plant/#`; the node is checked later."""
     node, colon, rest = text.partition(":")
     if not (colon and node and rest):
         raise argparse.ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""`hansa experiment`: the same trials for several systems, side by side."""
+"""`hansa experiment`: compare routing strategies; run sweeps of simulations."""
 
 import argparse
 import json
@@ -22,18 +22,17 @@ EXPERIMENTS = ("compare", "run")
 
 EXAMPLES = """\
   hansa experiment compare                                       all strategies, all trials
-  hansa experiment compare --redundancy 1                        without a second way
+  hansa experiment compare --redundancy 1                        without redundant paths
   hansa experiment compare --trial random-25-faults --seed 7     one trial, other faults
   hansa experiment compare --strategy mesh --strategy paths --json
-  hansa experiment compare --plots pictures                      bars as SVG, too
-  hansa experiment run sweep.toml --lake lake                    a grid of thousands, on Spark
+  hansa experiment compare --plots plots                         bar charts as SVG files
+  hansa experiment run sweep.toml --lake lake                    thousands of simulations on Spark
 
-exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 a fault of Hansa itself
+exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 internal error
 """
 
 
 def run(given: Sequence[str]) -> int:
-    """Run the command with these arguments and return its exit code."""
     if given and given[0] == "run":
         from hansa.cli import sweep
 
@@ -58,35 +57,36 @@ def run(given: Sequence[str]) -> int:
 def _parser() -> Parser:
     made = Parser(
         "hansa experiment",
-        "compare: play every routing strategy on the papers' topologies and on larger random\n"
-        "ones, in the simulator with every promise checked, and say what each costs.\n"
-        "run: play a grid of simulations over Spark (`hansa experiment run --help`).",
+        "compare: simulate every routing strategy on the papers' topologies and on larger random\n"
+        "ones, with every promise checked, and print their costs.\n"
+        "run: run a grid of simulations on Spark (`hansa experiment run --help`).",
         EXAMPLES,
     )
     made.add_argument("experiment", type=one_of(EXPERIMENTS), help="compare or run")
     made.add_argument(
         "--trial", action="append", metavar="NAME",
-        help="only this one; may be repeated (default: all, named in the output)",
+        help="only this trial; may be repeated (default: all, named in the output)",
     )  # fmt: skip
     made.add_argument(
         "--strategy", action="append", type=arguments.strategy, metavar="NAME",
-        help="only this one; may be repeated (default: all, see docs/strategies.md)",
+        help="only this strategy; may be repeated (default: all, see docs/strategies.md)",
     )  # fmt: skip
     made.add_argument(
         "--redundancy", type=whole_number(1, 16, "parents"), default=2, metavar="N",
-        help="parents per mesh member; ways per receiver with paths, at most 2 (default 2)",
+        help="parents per mesh member; with strategy `paths`, paths per receiver, at most 2"
+        " (default 2)",
     )  # fmt: skip
     made.add_argument(
         "--metric", type=one_of(Metric), default=Metric.HOPS, metavar="hops|rtt",
-        help="what makes a path short (default hops)",
+        help="length of a path (default hops)",
     )  # fmt: skip
     made.add_argument(
         "--seed", type=arguments.seed, default=DEFAULT_SEED, metavar="N",
-        help=f"draws topologies, clients and faults (default {DEFAULT_SEED})",
+        help=f"seed of topologies, clients and faults (default {DEFAULT_SEED})",
     )  # fmt: skip
     made.add_argument(
         "--plots", type=arguments.path, metavar="DIR",
-        help="also draw copies, load, delay, control traffic and loss, as SVG files in there",
+        help="draw copies, load, delay, control traffic and loss as SVG files in DIR",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return made
@@ -106,7 +106,7 @@ def _chosen_trials(args: argparse.Namespace) -> "list[StrategyTrial]":
 def _measure(
     args: argparse.Namespace, trials: "list[StrategyTrial]"
 ) -> "Iterator[StrategyMeasurement]":
-    """Play all, one after the other; where that is shown to somebody, with its progress."""
+    """Run all trials one by one, with a progress bar on a terminal."""
     from hansa.console.progress import progress_bar
     from hansa.protocol.routing import STRATEGIES
     from hansa.simulator.scenarios.comparison import measure_strategy
@@ -123,7 +123,7 @@ def _measure(
                 progress.advance(bar)
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- tables
 
 
 def _print_tables(measured: "list[StrategyMeasurement]", seed: int) -> None:
@@ -138,7 +138,7 @@ def _print_tables(measured: "list[StrategyMeasurement]", seed: int) -> None:
         out.print(f"[bold]{name}[/bold]: {titles[name]}")
         out.print(
             f"{first.publications} publications left their broker, {first.expected} deliveries"
-            f" expected; the paper's subscription tables would take {first.notices} notices"
+            f" expected; the paper's subscription tables would need {first.notices} notices"
         )
         made = make_table(*_COLUMNS)
         for each in rows:
@@ -151,7 +151,7 @@ def _print_tables(measured: "list[StrategyMeasurement]", seed: int) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Try the place now, and not when everything has been measured."""
+    """Create the directory before the trials, so that an error is reported early."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,10 +1,9 @@
-"""The `hansa` command: finds the command that was asked for and turns its end into an exit code.
+"""The `hansa` command: dispatches to a module of this package and maps exceptions to exit codes.
 
-Exit codes: 0 all is well, 1 a promise was broken, 2 bad input (one line on stderr says what to
-change), 70 a fault of ours, 74 the disk is full, 130 stopped with Ctrl-C, 141 the reader of our
-output went away.
+Exit codes: 0 success, 1 a promise was broken or a check failed, 2 bad input (one line on stderr
+says what to change), 70 internal error, 74 disk full, 130 Ctrl-C, 141 stdout was closed.
 
-Only the command that runs is imported, so that `hansa --help` answers at once.
+Only the module of the command is imported, so that `hansa --help` is fast.
 """
 
 import difflib
@@ -23,32 +22,32 @@ from hansa.launcher import command_line
 from hansa.printable import printable
 
 TRACEBACK = "HANSA_TRACEBACK"
-"""The variable that makes a fault of ours show its traceback."""
+"""Environment variable that shows the traceback of an internal error."""
 
 COMMANDS = {
-    "advise": "say what a recorded federation would better change, and what that brings",
+    "advise": "propose changes to a recorded federation, with their predicted effect",
     "agent": "run one agent beside its broker",
-    "chaos": "break a live federation on purpose, and account for every publication",
-    "demo": "watch real brokers carry a message once, lose an agent and a broker, and heal",
-    "doctor": "check a broker, and print what its configuration lacks",
-    "experiment": "compare the routing strategies; sweep thousands of simulations over Spark",
-    "manager": "run the topology manager: nodes join, are watched, and get their links",
-    "pipeline": "make tables from what was recorded, with Spark, and ask them",
-    "report": "show what was recorded as one page with plots",
-    "simulate": "run a federation on virtual time: the papers' scenarios, or any topology",
+    "chaos": "inject faults into a live federation, and account for every publication",
+    "demo": "three real brokers: exactly one delivery, a killed agent, a killed broker",
+    "doctor": "check a broker, and print missing settings",
+    "experiment": "compare routing strategies; run thousands of simulations on Spark",
+    "manager": "run the topology manager: it registers nodes, monitors them, plans links",
+    "pipeline": "make tables from telemetry and journals with Spark, and query them",
+    "report": "show the tables as one page with plots",
+    "simulate": "run a federation in virtual time: the papers' scenarios, or any topology",
     "status": "show neighbours, members, topics with their core, interest, counters",
     "top": "the same, live",
-    "topology": "show, export and change the graph that a manager keeps; compare rules for it",
-    "up": "start a whole federation of real Mosquittos and agents on this machine",
+    "topology": "show, export and change the graph of a manager; compare rules for graphs",
+    "up": "start a federation of real Mosquittos and agents on this machine",
 }
 
 LINE_ENDS = "\n\t"
-"""Control characters that an error message may hold."""
+"""Control characters that are kept in error messages."""
 
 HELP = f"""Usage: hansa COMMAND [OPTIONS]
 
-Hansa joins MQTT brokers that stay as they are into one federation: a message published at any
-broker reaches the subscribers of all, over any graph of links, and survives the loss of nodes.
+Hansa joins unmodified MQTT brokers into one federation: a message published at any broker reaches
+the subscribers at all brokers, over any graph of links, also after failures of nodes and links.
 
 Commands:
   demo        {COMMANDS["demo"]}
@@ -66,20 +65,20 @@ Commands:
   report      {COMMANDS["report"]}
   advise      {COMMANDS["advise"]}
 
-  -h, --help  this; `hansa COMMAND --help` explains a command and its options
+  -h, --help  show this; `hansa COMMAND --help` explains a command and its options
   --version   print the version
 
 Examples:
-  hansa demo                                    a minute that shows what Hansa does
+  hansa demo                                    shows in a minute what Hansa does
   hansa up ring:3 --ready-file up.json          three brokers and agents, until Ctrl-C
-  hansa status up.json                          what they say of themselves
+  hansa status up.json                          their status
   hansa doctor localhost:1883                   is this broker ready for an agent?
-  hansa simulate --list                         the scenarios, with what each paper claims
+  hansa simulate --list                         the scenarios, with the claims of the papers
   hansa simulate --scenario spohn-2020          the six brokers of the first paper, checked
-  hansa simulate --topology grid:3x3 --seed 7   a grid of nine, publications and all
+  hansa simulate --topology grid:3x3 --seed 7   a grid of nine brokers
   hansa simulate --topology random:25,4 --faults crashes=3,cuts=2 --runs 100
                                                 a hundred seeds of random faults, on all cores
-  hansa experiment compare                      what each routing strategy costs, and when it pays
+  hansa experiment compare                      cost of each routing strategy
 """
 
 
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without ◆ gets a question mark
+        sys.stdout.reconfigure(errors="replace")  # terminals without ◆ show a question mark
     try:
         code = _command(given)
         sys.stdout.flush()
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return 141
-    except Exception as fault:  # noqa: BLE001  # whatever it is, it must not look like bad input
+    except Exception as fault:  # noqa: BLE001  # a bug must not look like bad input
         if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
             print(f"hansa: cannot write: {os.strerror(fault.errno).lower()}", file=sys.stderr)
             _silence_stdout()
@@ -111,21 +110,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _silence_stdout() -> None:
-    """Python flushes it once more on its way out, and that must not fail again."""
-    with suppress(OSError, ValueError):  # under a test it may be no file at all
+    """Redirect stdout to /dev/null: Python flushes it at exit, which would fail again."""
+    with suppress(OSError, ValueError):  # in tests stdout may have no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_internal_error(fault: Exception) -> None:
-    """Say that the fault is ours; its traceback is for those who ask for it."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(fault)
-    what = " ".join([f"{type(fault).__name__}: {fault}", *getattr(fault, "__notes__", ())])
-    shown = printable(what, keep=LINE_ENDS)
-    print(f"hansa: this is a fault of Hansa, not yours: {shown}", file=sys.stderr)
+    text = " ".join([f"{type(fault).__name__}: {fault}", *getattr(fault, "__notes__", ())])
+    print(f"hansa: internal error: {printable(text, keep=LINE_ENDS)}", file=sys.stderr)
     print(
-        f"hansa: please report it where you got Hansa, with what {TRACEBACK}=1 before the same"
-        " command prints",
+        f"hansa: please report it, with the output of the same command after {TRACEBACK}=1",
         file=sys.stderr,
     )
 

@@ -1,4 +1,4 @@
-"""`hansa manager`: the topology manager, an HTTP service."""
+"""`hansa manager`: run the topology manager, an HTTP service."""
 
 import asyncio
 import re
@@ -13,13 +13,13 @@ from hansa.printable import log_to_stderr
 SCOPES = ("join", "read", "admin")
 
 EXAMPLES = """\
-  hansa manager                                    on 127.0.0.1:8080, with SQLite in this folder
+  hansa manager                                    on 127.0.0.1:8080, with SQLite in this directory
   hansa manager --database postgresql://hansa@db/hansa
   HANSA_MANAGER_TOKEN=… hansa manager --host 0.0.0.0
-  hansa manager --add-token agents --scope join    print a new token, and end
+  hansa manager --add-token agents --scope join    print a new token and exit
 
-The paper's variables give the federation's settings: CORE_ANN_INTERVAL, BEACON_INTERVAL,
-FED_REDUNDANCY, TOP_MAX_REDUNDANCY. The API describes itself at /docs and /openapi.json.
+The paper's variables set the federation's settings: CORE_ANN_INTERVAL, BEACON_INTERVAL,
+FED_REDUNDANCY, TOP_MAX_REDUNDANCY. The API is documented at /docs and /openapi.json.
 """
 
 
@@ -46,14 +46,14 @@ def _add_token(database: str, name: str, scopes: tuple[str, ...]) -> int:
     from hansa.manager.store import open_store
 
     if not re.fullmatch(TOKEN_NAME, name):
-        raise UsageError(f"--add-token {name!r}: it should be {PATTERN_MEANINGS[TOKEN_NAME]}")
+        raise UsageError(f"--add-token {name!r}: the name must be {PATTERN_MEANINGS[TOKEN_NAME]}")
     store = open_store(database)
     replaced = any(row.name == name for row in store.tokens())
     print(AccessControl(store).add_token(name, scopes, time.time_ns() / 1e9))
     store.close()
     what = "replaced the token" if replaced else "added the token"
     print(
-        f"{what} {name!r} with scope {', '.join(scopes)}; only its digest is kept, so it"
+        f"{what} {name!r} with scope {', '.join(scopes)}; only its digest is stored, so it"
         " cannot be shown again",
         file=sys.stderr,
     )
@@ -63,16 +63,16 @@ def _add_token(database: str, name: str, scopes: tuple[str, ...]) -> int:
 def _parser() -> Parser:
     made = Parser(
         "hansa manager",
-        "Let nodes join a federation, watch them, and plan their links.",
+        "Register the nodes of a federation, monitor them, and plan their links.",
         EXAMPLES,
     )
     made.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS",
-        help="where to listen (default 127.0.0.1); beyond this machine only with a token",
+        help="listening address (default 127.0.0.1); another one requires a token",
     )  # fmt: skip
     made.add_argument(
         "--port", type=whole_number(0, 65_535), default=8080, metavar="PORT",
-        help="default 8080; 0 takes a free one and logs it",
+        help="listening port (default 8080); 0 takes a free one and logs it",
     )  # fmt: skip
     made.add_argument(
         "--database", default="sqlite:///hansa-manager.db", metavar="URL",
@@ -80,11 +80,11 @@ def _parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--rate", type=decimal_number(1, 100_000), default=100.0, metavar="N",
-        help="requests per second of one client, twice as many at once (default 100)",
+        help="requests per second of one client, twice as many in a burst (default 100)",
     )  # fmt: skip
-    made.add_argument("--add-token", metavar="NAME", help="make a token, print it, and end")
+    made.add_argument("--add-token", metavar="NAME", help="create a token, print it, and exit")
     made.add_argument(
         "--scope", action="append", choices=SCOPES,
-        help="with --add-token: what it is for; may be repeated (default join)",
+        help="with --add-token: a scope of the token; may be repeated (default join)",
     )  # fmt: skip
     return made

@@ -31,31 +31,30 @@ EXAMPLES = """\
 ROWS_SHOWN_MAX = 1_000
 
 TOKEN = "HANSA_ADMIN_TOKEN"
-"""The variable with the token of agents that are read from: a command line is seen by others."""
+"""Environment variable of the agents' token; other users could see it on a command line."""
 
 
 def run(given: Sequence[str]) -> int:
-    """Do what was asked and return the exit code."""
     args = _parser().parse_intermixed_args(given)
     steps = {"run": _run, "tables": _tables, "query": _query}
     try:
         return steps[args.step](args)
     except TableBroken as broken:
-        print(f"hansa: {printable(str(broken))}; the tables are left as they were", file=sys.stderr)
+        print(f"hansa: {printable(str(broken))}; the tables are unchanged", file=sys.stderr)
         return 1
 
 
 def _parser() -> Parser:
     parser = Parser(
         "hansa pipeline",
-        "Make tables from what agents and simulations recorded, with Spark, and ask them.\n"
-        "A lake is a directory of Parquet files: bronze as recorded, silver by subject, gold as\n"
-        "answers; docs/pipeline.md describes them.",
+        "Make tables from recordings of agents and simulations with Spark, and query them.\n"
+        "A lake is a directory of Parquet files: bronze as recorded, silver by subject, gold\n"
+        "for analysis; docs/pipeline.md describes them.",
         EXAMPLES,
     )
     parser.add_argument(
         "step", type=arguments.one_of(("run", "tables", "query")), metavar="run|tables|query",
-        help="run: bring a lake up to date; tables: what is in it; query: ask it in SQL",
+        help="run: update a lake; tables: list its tables; query: query it in SQL",
     )  # fmt: skip
     parser.add_argument(
         "words", nargs="*", metavar="SOURCE|SQL",
@@ -63,34 +62,34 @@ def _parser() -> Parser:
         f" as http://host:port, with their token in {TOKEN}; query: one SELECT",
     )  # fmt: skip
     parser.add_argument(
-        "--lake", type=arguments.path, required=True, metavar="DIR", help="where the tables are"
+        "--lake", type=arguments.path, required=True, metavar="DIR", help="directory of the tables"
     )
-    parser.add_argument("--master", metavar="URL", help="a Spark cluster; without it, this machine")
+    parser.add_argument("--master", metavar="URL", help="a Spark cluster (default: this machine)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
-        "--once", action="store_true", help="run: end when all is taken in (the default)"
+        "--once", action="store_true", help="run: exit when all input is read (the default)"
     )
-    how.add_argument("--stream", action="store_true", help="run: go on until Ctrl-C")
+    how.add_argument("--stream", action="store_true", help="run: continue until Ctrl-C")
     parser.add_argument(
         "--every", type=decimal_number(0.1, 86_400, "seconds"), default=10.0, metavar="SECONDS",
-        help="with --stream: how often to look for news (default 10)",
+        help="with --stream: seconds between two batches (default 10)",
     )  # fmt: skip
     parser.add_argument(
         "--payloads", type=arguments.path, metavar="FILE",
-        help="run: which topics hold which JSON, as TOML; each becomes a table, from now on",
+        help="run: TOML file that maps topics with JSON payloads to tables; it is remembered",
     )  # fmt: skip
     parser.add_argument(
         "--format", type=arguments.one_of(("parquet", "delta", "iceberg")),
         metavar="parquet|delta|iceberg",
-        help="run: what a new lake is to other readers (default parquet); the files are the same",
+        help="run: table format of a new lake (default parquet); the data files are the same",
     )  # fmt: skip
     parser.add_argument(
         "--batch-bytes", type=whole_number(1, 1 << 40, "bytes"), metavar="N",
-        help="run: of what was recorded, in one micro-batch (default 256 MiB)",
+        help="run: bytes of recordings per micro-batch (default 256 MiB)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-loss", action="store_true",
-        help="run: go on where retention or a disk lost what was not read yet",
+        help="run: continue although retention or a disk lost unread recordings",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="query: print a JSON object per row")
     return parser
@@ -104,7 +103,7 @@ def _run(args: argparse.Namespace) -> int:
     from hansa.pipeline.session import session
 
     if not args.words:
-        _parser().error("run needs a SOURCE, a directory to read from")
+        _parser().error("run needs a SOURCE, a directory or the address of an agent")
     formats.require_package(args.format or "parquet")
     token = check_sources(args.words, may_be_empty=args.stream)
     with ConsoleProgress("starting Spark") as progress:
@@ -118,7 +117,7 @@ def _run(args: argparse.Namespace) -> int:
             batch_bytes=args.batch_bytes,
             payloads=args.payloads,
         )
-        runner.all_tables(args.payloads)  # a mistake in the file is told before the work begins
+        runner.all_tables(args.payloads)  # report an error in the file before the work
         place = lake.Lake.open_or_create(args.lake, args.format)
         if args.stream:
             _stream(spark, place, work, args.every, progress)
@@ -128,7 +127,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def check_sources(sources: Sequence[str], may_be_empty: bool) -> str:
-    """Tell at once, before Spark is started, what cannot be read; return the token for agents."""
+    """Raise UsageError before Spark is started if there is no input; return the agents' token."""
     from hansa.pipeline import feeds
 
     token = os.environ.get(TOKEN, "")
@@ -152,7 +151,7 @@ def _stream(
 ) -> None:
     from hansa.pipeline import runner
 
-    progress.show("following; Ctrl-C ends it")
+    progress.show("streaming; Ctrl-C stops it")
     runner.run_continuously(spark, lake, work, every_s, progress.report_table, progress.warn)
 
 
@@ -164,7 +163,7 @@ def _tables(args: argparse.Namespace) -> int:
     from hansa.pipeline.lake import EXPERIMENTS, Lake
 
     lake = Lake(args.lake)
-    made = make_table("layer", "table", ">rows", "a row")
+    made = make_table("layer", "table", ">rows", "grain")
     for kept in [] if lake.is_only_experiments else lake.tables():
         made.add_row(kept.layer, kept.name, f"{kept.rows:,}", Text(kept.grain))
     if lake.experiments:
@@ -193,14 +192,14 @@ def _query(args: argparse.Namespace) -> int:
 def ask(
     spark: "SparkSession", lake: "Lake", select: str
 ) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Return the columns of an answer and as many rows as are shown, and one more if there is."""
+    """Return columns and rows of a query; one row more than is shown, if there are more."""
     from hansa.pipeline import query
 
     return query.run_query(spark, lake, select, ROWS_SHOWN_MAX + 1)
 
 
 def show(columns: list[str], rows: list[tuple[object, ...]], as_json: bool = False) -> None:
-    """Print an answer as a table, or as a JSON object per row."""
+    """Print the rows as a table, or as one JSON object per row."""
     from hansa.console.terminal import console, make_table
 
     if as_json:
@@ -224,7 +223,7 @@ def _format_cell(value: object) -> Text:
 
 
 def _format_value(value: object) -> str:
-    """Bytes are shown as SQL writes them."""
+    """Return a value as text; bytes as an SQL literal."""
     if isinstance(value, bytes | bytearray):
         return f"X'{value.hex().upper()}'"
     return printable(str(value), keep="\n")

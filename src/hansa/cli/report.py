@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from hansa.pipeline.report.page import ReportedPaper
 
 EXAMPLES = """\
-  hansa report --lake lake --out report.html           what the federation did, as a page
-  hansa report --lake lake /var/lib/hansa              take in what was recorded first
-  hansa report --lake lake --papers --out report.html  and the papers' tables beside ours"""
+  hansa report --lake lake --out report.html           a page about the federation
+  hansa report --lake lake /var/lib/hansa              update the lake from recordings first
+  hansa report --lake lake --papers --out report.html  with the papers' numbers beside ours"""
 
 
 def run(given: Sequence[str]) -> int:
-    """Write a report and return the exit code."""
     args = _parser().parse_intermixed_args(given)
     from hansa.pipeline.lake import Lake
     from hansa.pipeline.session import session
@@ -38,7 +37,7 @@ def run(given: Sequence[str]) -> int:
         from hansa.pipeline.report.page import render_page
 
         if args.sources:
-            runner.all_tables(args.payloads)  # a mistake in the file is reported before the work
+            runner.all_tables(args.payloads)  # report an error in the file before the work
             runner.run_once(
                 spark,
                 Lake.open_or_create(args.lake),
@@ -56,9 +55,9 @@ def run(given: Sequence[str]) -> int:
 
 
 def _check_output_path(out: Path) -> None:
-    """Tell at once that no page can be written there."""
+    """Raise UsageError before the work if the page cannot be written."""
     if out.is_dir():
-        raise UsageError(f"cannot write {out}: it is a directory; say --out {out / 'report.html'}")
+        raise UsageError(f"cannot write {out}: it is a directory; use --out {out / 'report.html'}")
     if not out.parent.is_dir():
         raise UsageError(f"cannot write {out}: there is no directory {out.parent}")
 
@@ -73,19 +72,19 @@ def _write(out: Path, text: str) -> None:
 def _parser() -> Parser:
     parser = Parser(
         "hansa report",
-        "Write one page, with plots, about what a federation did: delay by hops and by pair,\n"
-        "delivery and loss, what redundancy costs, bytes by link, announcements against the\n"
-        "papers' bound, healing after each fault, who talks to whom, hot topics; and how the\n"
-        "combinations of `hansa experiment run` compare and scale.",
+        "Write one page with plots about a federation: delay by hops and by pair, delivery and\n"
+        "loss, cost of redundancy, bytes by link, announcements against the papers' bound,\n"
+        "recovery after each fault, traffic between nodes, busiest topics; and the sweeps of\n"
+        "`hansa experiment run`.",
         EXAMPLES,
     )
     parser.add_argument(
         "sources", nargs="*", metavar="SOURCE",
-        help="bring the lake up to what is recorded here first, as `hansa pipeline run` does",
+        help="update the lake from these recordings first, as `hansa pipeline run` does",
     )  # fmt: skip
     parser.add_argument(
         "--lake", type=arguments.path, required=True, metavar="DIR",
-        help="where `hansa pipeline run` made tables",
+        help="directory of the tables",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=arguments.path, default=Path("report.html"), metavar="FILE",
@@ -93,17 +92,17 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--payloads", type=arguments.path, metavar="FILE",
-        help="with SOURCE: which topics hold which JSON, as for `hansa pipeline run`",
+        help="with SOURCE: topics with JSON payloads, as for `hansa pipeline run`",
     )  # fmt: skip
     parser.add_argument(
         "--query", metavar="SELECT",
-        help="also print the answer to one SELECT, as `hansa pipeline query` does",
+        help="also print the result of one SELECT, as `hansa pipeline query` does",
     )  # fmt: skip
     parser.add_argument(
         "--papers", action="store_true",
-        help="play the papers' experiments now, and show their numbers beside ours",
+        help="run the papers' experiments now, and show their numbers beside ours",
     )  # fmt: skip
-    parser.add_argument("--master", metavar="URL", help="a Spark cluster; without it, this machine")
+    parser.add_argument("--master", metavar="URL", help="a Spark cluster (default: this machine)")
     return parser
 
 

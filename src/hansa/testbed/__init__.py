@@ -1,1 +1,1 @@
-"""A whole federation on this machine: real brokers, real agents, to try out and to test."""
+"""Live federations on this machine, for tests and demonstration: real brokers, real agents."""

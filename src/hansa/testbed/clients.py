@@ -1,7 +1,7 @@
-"""MQTT clients as anybody has them, that note when they got what: for the demo and the doctor.
+"""Ordinary MQTT clients that record arrivals, for the demo and the doctor.
 
-They keep connected, and know nothing of the federation. Their arrivals have the clock of this
-process, so that a delay from one client to another is a difference on one clock.
+They reconnect, and know nothing of the federation. All arrivals have times of this process's clock,
+so delays between clients need no clock synchronisation.
 """
 
 import asyncio
@@ -20,21 +20,17 @@ from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 READY_TIMEOUT_S = 10.0
 POLL_S = 0.002
 ARRIVALS_MAX = 1_000_000
-"""Publications that a client keeps; it counts further ones."""
+"""Publications that a client stores; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One publication, as it came."""
-
     at: float
     topic: str
     payload: bytes
 
 
 class RecordingClient:
-    """One client at one broker."""
-
     def __init__(
         self,
         address: BrokerAddress,
@@ -43,17 +39,16 @@ class RecordingClient:
         version: Version = Version.V5,
         answer_timeout: float = 10.0,
     ) -> None:
-        """Prepare; `start` connects."""
         self.client_id = client_id
         self.filters = filters
         self.arrivals: list[Arrival] = []
         self.arrival_count = 0
         self.limits: BrokerLimits | None = None
-        """What the broker granted, once it has."""
+        """Limits of the CONNACK; None while there is no connection."""
         self.problem = ""
         """Why there is no connection."""
         self.granted: dict[str, bool] = {}
-        """Per filter whether the broker accepted it."""
+        """Whether the broker accepted a subscription, by filter."""
         options = ConnectOptions(
             client_id=client_id,
             clean_start=True,
@@ -64,7 +59,7 @@ class RecordingClient:
         self._connection = Connection(address, options, self._on_effect, random.Random())
 
     async def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Connect and subscribe; raise UsageError if the broker does not let it."""
+        """Connect and subscribe; raise UsageError if the broker refuses or does not answer."""
         self._connection.start()
         ready = await wait_until(lambda: self.is_ready or bool(self.problem), timeout_s)
         if not ready or self.problem:
@@ -72,11 +67,11 @@ class RecordingClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is connected and has an answer for every filter."""
+        """Whether the client is connected and every subscription is answered."""
         return self.limits is not None and len(self.granted) == len(self.filters)
 
     def subscribe(self, *filters: str) -> None:
-        """Ask for more; `granted` has the answers."""
+        """Subscribe to more filters; the results appear in `granted`."""
         if not filters:
             return
         self.filters += filters
@@ -84,15 +79,13 @@ class RecordingClient:
         self._connection.submit(inputs.Subscribe(subscriptions))
 
     def unsubscribe(self, *filters: str) -> None:
-        """Ask for less."""
         self._connection.submit(inputs.Unsubscribe(filters))
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 0; without a connection it is lost."""
+        """Publish at QoS 0; without a connection the publication is lost."""
         self._connection.submit(inputs.Publish([packets.PublishPacket(topic, payload)]))
 
     async def stop(self) -> None:
-        """Leave."""
         await self._connection.stop()
 
     def _on_effect(self, effect: effects.Effect) -> None:
@@ -108,8 +101,8 @@ class RecordingClient:
                     )
                     self._connection.submit(inputs.Subscribe(subscriptions))
             case effects.Subscribed(subscriptions=subscriptions, reasons=reasons):
-                for wish, reason in zip(subscriptions, reasons, strict=True):
-                    self.granted[wish.topic_filter] = reason < REFUSAL_CODE_MIN
+                for subscription, reason in zip(subscriptions, reasons, strict=True):
+                    self.granted[subscription.topic_filter] = reason < REFUSAL_CODE_MIN
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self.limits, self.problem = None, effect.text
 
@@ -125,7 +118,7 @@ def _number(number: int) -> bytes:
 
 
 class NumberedStream:
-    """Publishes numbered payloads at a steady pace, and keeps when each left."""
+    """Publishes numbered payloads at a constant rate until stopped, and records their times."""
 
     def __init__(
         self,
@@ -134,7 +127,6 @@ class NumberedStream:
         interval_s: float,
         payload: Callable[[int], bytes] = _number,
     ) -> None:
-        """Publish at this client, until stopped."""
         self.sent_at: list[float] = []
         self._client, self._topic, self._payload = client, topic, payload
         self._task = asyncio.create_task(self._run(interval_s))
@@ -147,13 +139,12 @@ class NumberedStream:
             await asyncio.sleep(interval_s)
 
     async def stop(self) -> None:
-        """Publish no more."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for a condition; return whether it came true in time."""
+    """Wait for a condition; return whether it became true before the timeout."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while not condition():

@@ -1,4 +1,4 @@
-"""A UDP relay that holds datagrams back for a while and loses some: a bad link, on loopback."""
+"""A UDP relay on loopback that delays, loses, duplicates and cuts: a degraded link."""
 
 import asyncio
 import random
@@ -8,17 +8,15 @@ from typing import Any
 from hansa.testbed.link_conditions import BOTH_DIRECTIONS, Direction, LinkConditions
 
 DELAYED_MAX = 4_096
-"""Datagrams that are held back at a time; more are lost, as in any network."""
+"""Limit of delayed datagrams; more are dropped."""
 
 SEED = 1
-"""Of chance: the same datagrams of a run are lost every time."""
 
 
 class DatagramRelay:
-    """Listens on loopback and leads to one other port of it."""
+    """Relays between a port of its own and a target port; its random losses are repeatable."""
 
     def __init__(self, target_port: int, delay_s: float, loss: float) -> None:
-        """Prepare; nothing happens before `start`."""
         self.conditions = LinkConditions(delay_s, loss=loss)
         self._target = ("127.0.0.1", target_port)
         self._rng = random.Random(SEED)
@@ -37,7 +35,6 @@ class DatagramRelay:
         return port
 
     async def stop(self) -> None:
-        """Carry no more."""
         if self._listening_transport is not None:
             self._listening_transport.close()
         for opened in await asyncio.gather(
@@ -47,15 +44,16 @@ class DatagramRelay:
                 opened.close()
 
     def cut(self, directions: Iterable[Direction] = BOTH_DIRECTIONS) -> None:
-        """Let nothing pass, and tell nobody."""
+        """Drop all datagrams of these directions."""
         self._cut = frozenset(directions)
 
     def restore(self) -> None:
-        """Let everything pass again; what was sent meanwhile is lost."""
+        """Undo `cut`; datagrams sent meanwhile are lost."""
         self._cut = frozenset()
 
     def _receive_from_dialler(self, data: bytes, sender: Any) -> None:
-        """Every dialler gets a port of its own towards the target, which tells them apart by it."""
+        """Forward from a dialler through a port of its own, by which the target distinguishes
+        diallers."""
         if sender not in self._target_transports:
             self._target_transports[sender] = asyncio.create_task(self._open(sender))
         opening = self._target_transports[sender]

@@ -1,12 +1,12 @@
-"""Stands where a Mosquitto would when the broker lives in its agent: it comes and goes with it."""
+"""Stands in for a `Mosquitto` if agents run embedded brokers, which start and stop with them."""
 
 from dataclasses import dataclass
 
 
 def is_amqtt_installed() -> bool:
-    """Whether agents can have a broker of their own."""
+    """Whether agents can run embedded brokers."""
     try:
-        import amqtt.broker  # noqa: F401 - only an import tells whether all it needs is there
+        import amqtt.broker  # noqa: F401 - an import also checks its dependencies
     except ImportError:
         return False
     return True
@@ -14,14 +14,12 @@ def is_amqtt_installed() -> bool:
 
 @dataclass(slots=True)
 class EmbeddedBrokerStub:
-    """A broker without a process."""
-
     port: int
     log_file: str = ""
     process: None = None
 
     async def start(self) -> None:
-        """The agent does."""
+        """Do nothing: the agent starts the broker."""
 
     async def stop(self) -> None:
-        """The agent does."""
+        """Do nothing: the agent stops the broker."""

@@ -1,4 +1,8 @@
-"""Starts one broker and one agent per node of a topology, and stops them without a trace."""
+"""Starts one broker and one agent per node of a topology, on loopback, and stops them.
+
+`stop` ends all processes and removes the directory, unless it was given by the caller. It must be
+called also if `start` failed.
+"""
 
 import asyncio
 import json
@@ -34,25 +38,24 @@ STATUS_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """What all links are made of."""
+    """Properties of all links of a federation."""
 
     transport: str = "tcp"
     delay_s: float = 0.0
     """Each way."""
     loss: float = 0.0
-    """Probability that a datagram is lost; streams lose nothing."""
+    """Probability that a datagram is lost; ignored for streams."""
     can_cut: bool = False
-    """Whether it can be cut although it is neither long nor lossy."""
+    """Whether links go through relays even without delay and loss."""
     relays_brokers: bool = False
-    """Whether one leads from every agent to its broker, too, which can be cut."""
+    """Whether agents also reach their brokers through relays."""
 
     @property
     def needs_relay(self) -> bool:
-        """Whether something must stand between two agents to make it so."""
         return bool(self.delay_s or self.loss or self.can_cut)
 
     def make_relay(self, port: int) -> Relay | DatagramRelay:
-        """Return what makes it so, in front of a port."""
+        """Return a relay to a port."""
         if self.transport == "udp":
             return DatagramRelay(port, self.delay_s, self.loss)
         return Relay(port, self.delay_s)
@@ -63,7 +66,7 @@ DIRECT_LINKS = LinkProfile()
 
 @dataclass(slots=True)
 class LocalNode:
-    """A broker with its agent."""
+    """A broker and its agent."""
 
     name: str
     broker: Mosquitto | EmbeddedBrokerStub
@@ -71,37 +74,36 @@ class LocalNode:
     admin_port: int
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
-    """Environment variables for its agent alone."""
+    """Environment variables of this agent only."""
     agent: asyncio.subprocess.Process | None = field(default=None, init=False)
 
     @property
     def ports(self) -> tuple[int, int, int]:
-        """Where its broker, its links and its pages are."""
+        """Ports of broker, links and admin endpoints."""
         return self.broker.port, self.link_port, self.admin_port
 
     @property
     def admin_url(self) -> str:
-        """Where the agent's pages are."""
         return f"http://127.0.0.1:{self.admin_port}"
 
     @property
     def log_file(self) -> Path:
-        """What the agent says, in all its lives."""
+        """Log of the agent over all its restarts."""
         return self.directory / "agent.log"
 
     def last_log_line(self) -> str:
-        """Return the last line that the agent said."""
         lines = self.log_file.read_text().strip().splitlines()
-        return lines[-1] if lines else "without a word"
+        return lines[-1] if lines else "no log"
 
     def status(self) -> dict[str, object]:
-        """Read the agent's status page."""
-        with urllib.request.urlopen(f"{self.admin_url}/status", timeout=STATUS_TIMEOUT_S) as answer:
-            status: dict[str, object] = json.load(answer)
+        """Fetch `/status` of the agent; raise OSError if it does not answer."""
+        url = f"{self.admin_url}/status"
+        with urllib.request.urlopen(url, timeout=STATUS_TIMEOUT_S) as response:
+            status: dict[str, object] = json.load(response)
             return status
 
     def describe(self) -> dict[str, object]:
-        """Return what a ready file says of this node."""
+        """Return the entry of this node in a ready file."""
         broker, agent = self.broker.process, self.agent
         return {
             "name": self.name,
@@ -136,7 +138,7 @@ class LocalNode:
 
 
 class LocalFederation:
-    """All nodes of one federation on loopback."""
+    """One federation on loopback."""
 
     def __init__(
         self,
@@ -147,9 +149,11 @@ class LocalFederation:
         persistent: bool = False,
         directory: Path | None = None,
     ) -> None:
-        """Choose ports; `settings` are environment variables for all agents. Persistent brokers
-        keep what they hold when they are stopped gently. A directory stays, with all state, logs,
-        journals and telemetry; without one nothing does."""
+        """Choose ports, free ones unless `base_port` is given.
+
+        `environment` holds variables for all agents. Persistent brokers save sessions and messages
+        when they are stopped gracefully. State and logs are kept only in a given `directory`.
+        """
         self._is_persistent = persistent
         self._is_embedded = environment.get("HANSA_BROKER_OBSERVER") == "embedded"
         if not self._is_embedded:
@@ -160,7 +164,7 @@ class LocalFederation:
         self._relays: dict[tuple[int, int], Relay | DatagramRelay] = {}
         self._dialled_ports: dict[tuple[int, int], int] = {}
         self.broker_relays: list[Relay] = []
-        """Relays between agents and their brokers, if the cable has them."""
+        """Relays between agents and brokers, by node, if the link profile has them."""
         self._broker_relay_ports: list[int] = []
         self._is_kept = directory is not None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
@@ -182,7 +186,7 @@ class LocalFederation:
         return LocalNode(str(number), broker, link_port, ports[2], directory)
 
     async def start(self) -> None:
-        """Start brokers, then agents. If one fails, `stop` still has to be called."""
+        """Start brokers, then agents."""
         for node in self.nodes:
             for port in node.ports:
                 require_free_port(port)
@@ -191,12 +195,12 @@ class LocalFederation:
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
-                raise outcome  # only now: no start may go on behind the back of `stop`
+                raise outcome  # after the gather, so that no start continues during `stop`
         for number in range(len(self.nodes)):
             await self.start_agent(number)
 
     async def _start_relays(self) -> None:
-        """Give each link the port that its dialler dials: the neighbour's, or a relay's."""
+        """Choose the port that each link dials: the neighbour's, or that of a relay."""
         for near, far in self.topology.links:
             port = self.nodes[near].link_port
             if self._link_profile.needs_relay:
@@ -205,37 +209,35 @@ class LocalFederation:
             self._dialled_ports[near, far] = port
         if self._link_profile.relays_brokers:
             self.broker_relays = [Relay(node.broker.port, 0.0) for node in self.nodes]
-            self._broker_relay_ports = [await gate.start() for gate in self.broker_relays]
+            self._broker_relay_ports = [await relay.start() for relay in self.broker_relays]
 
     def describe(self) -> dict[str, object]:
-        """Return what a ready file says."""
+        """Return the content of a ready file."""
         return {"nodes": [node.describe() for node in self.nodes]}
 
     def neighbours_of(self, number: int) -> list[int]:
-        """Return whom a node is linked to."""
         return [b if a == number else a for a, b in self.topology.links if number in (a, b)]
 
     def link_relay(self, a: int, b: int) -> Relay | DatagramRelay:
-        """Return what stands between two neighbours: a link can be made worse there."""
         return self._relays[min(a, b), max(a, b)]
 
     def cut_link(self, a: int, b: int) -> None:
-        """Cut a link without telling its ends, as when a cable is pulled out."""
+        """Cut a link without notifying its ends, like an unplugged cable."""
         self.link_relay(a, b).cut()
 
     def restore_link(self, a: int, b: int) -> None:
-        """Undo `cut`."""
+        """Undo `cut_link`."""
         self.link_relay(a, b).restore()
 
     async def start_agent(self, number: int, **overrides: str) -> None:
-        """Start one agent, maybe with some other settings."""
+        """Start the agent of a node; `overrides` are environment variables."""
         node = self.nodes[number]
         node.directory.mkdir(parents=True, exist_ok=True)
         node.agent = await self.spawn_agent(number, **overrides)
 
     async def spawn_agent(self, number: int, **overrides: str) -> asyncio.subprocess.Process:
-        """Start an agent with the settings of this node, and maybe some others; the smaller number
-        of two neighbours is dialled by the larger."""
+        """Start a process with the settings of a node. Of two neighbours the one with the larger
+        number dials."""
         node = self.nodes[number]
         ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
         broker_port = self._broker_relay_ports[number] if self.broker_relays else node.broker.port
@@ -260,9 +262,10 @@ class LocalFederation:
         timeout_s: float = CONVERGE_TIMEOUT_S,
         on_progress: Callable[[list[str]], None] = lambda waiting: None,
     ) -> float:
-        """Wait until all links stand, all agents know each other and all interest is installed.
+        """Wait until all links are up, all agents know each other and all interest is installed.
 
-        `told` hears now and then what is still waited for. Return how long it took.
+        `on_progress` gets the pending reasons at each poll. Return the seconds that it took. Raise
+        UsageError at the timeout, or if an agent ends.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -277,9 +280,9 @@ class LocalFederation:
         return loop.time() - began
 
     async def pending_reasons(self) -> list[str]:
-        """Return what each node still waits for; nothing once the federation has converged."""
-        answers = await asyncio.gather(*(self._pending_reason(node) for node in self.nodes))
-        return [answer for answer in answers if answer]
+        """Return for each node why it has not converged; empty if all have."""
+        reasons = await asyncio.gather(*(self._pending_reason(node) for node in self.nodes))
+        return [reason for reason in reasons if reason]
 
     async def _pending_reason(self, node: LocalNode) -> str:
         try:
@@ -309,7 +312,7 @@ class LocalFederation:
         return sum(self.nodes.index(node) in link for link in self.topology.links)
 
     async def stop(self) -> None:
-        """Stop everything and leave nothing behind but what is to be kept."""
+        """Stop all processes, even if this is cancelled."""
         await run_to_completion(self._stop())
 
     async def _stop(self) -> None:

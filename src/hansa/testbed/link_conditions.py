@@ -1,4 +1,4 @@
-"""What a link on this machine is like. Whoever carries its bytes asks, so it may change at will."""
+"""Conditions of a relayed link; relays read them for every chunk, so they may change any time."""
 
 import math
 from dataclasses import dataclass
@@ -6,10 +6,8 @@ from enum import Enum
 
 
 class Direction(Enum):
-    """Which way bytes go."""
-
-    OUT = "from who dials"
-    BACK = "to who dials"
+    OUT = "from the dialler"
+    BACK = "to the dialler"
 
 
 BOTH_DIRECTIONS = tuple(Direction)
@@ -17,15 +15,13 @@ BOTH_DIRECTIONS = tuple(Direction)
 
 @dataclass(slots=True)
 class LinkConditions:
-    """Its length and its quality."""
-
     delay_s: float = 0.0
     """Each way."""
     jitter_s: float = 0.0
-    """Up to so much more, by chance. A stream keeps its order, datagrams do not."""
+    """Largest random addition to the delay. It reorders datagrams, but not streams."""
     bytes_per_s: float = math.inf
-    """How much a stream carries each way."""
+    """Bandwidth of a stream, each way."""
     loss: float = 0.0
-    """Probability that a datagram is lost; streams lose nothing."""
+    """Probability that a datagram is lost; ignored for streams."""
     duplicate: float = 0.0
-    """Probability that a datagram comes twice."""
+    """Probability that a datagram is duplicated."""

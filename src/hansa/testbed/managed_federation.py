@@ -1,4 +1,4 @@
-"""A federation on this machine whose links are the topology manager's business."""
+"""A live federation whose links are planned by a topology manager."""
 
 import asyncio
 import json
@@ -16,11 +16,11 @@ from hansa.testbed.mosquitto import free_port, spawn, terminate_process
 
 START_TIMEOUT_S = 30.0
 NEIGHBOURS_PER_NODE = 2
-"""What every node gets from the planner if it can."""
+"""Number of neighbours that the planner gives to every node, if there are enough nodes."""
 
 
 class ManagedFederation(LocalFederation):
-    """A manager, and so many brokers and agents that join through it."""
+    """A manager, and brokers with agents that join through it."""
 
     def __init__(
         self,
@@ -30,7 +30,6 @@ class ManagedFederation(LocalFederation):
         base_port: int | None = None,
         directory: Path | None = None,
     ) -> None:
-        """Choose ports; the settings are environment variables of all agents and of the manager."""
         super().__init__(
             make_topology(f"{count} through a manager", count, []),
             dict(environment or {}),
@@ -44,7 +43,6 @@ class ManagedFederation(LocalFederation):
 
     @property
     def manager_url(self) -> str:
-        """Where the manager is."""
         return f"http://127.0.0.1:{self.manager_port}"
 
     async def start(self) -> None:
@@ -53,7 +51,7 @@ class ManagedFederation(LocalFederation):
         await super().start()
 
     async def start_manager(self) -> None:
-        """Start the manager; return when it answers."""
+        """Start the manager and wait until it answers."""
         self.directory.mkdir(parents=True, exist_ok=True)
         database = f"sqlite:///{self.directory / 'manager.db'}"
         command = [sys.executable, "-m", "hansa.cli", "manager", "--database", database]
@@ -69,12 +67,11 @@ class ManagedFederation(LocalFederation):
                 return
             except OSError as error:
                 if self.manager.returncode is not None or loop.time() > deadline:
-                    words = self.manager_log.read_text().strip().splitlines()
-                    raise UsageError(f"the manager does not start: {words[-1:]}") from error
+                    lines = self.manager_log.read_text().strip().splitlines()
+                    raise UsageError(f"the manager does not start: {lines[-1:]}") from error
             await asyncio.sleep(POLL_S)
 
     async def kill_manager(self) -> None:
-        """Kill the manager, as if its machine had failed."""
         if self.manager is not None:
             self.manager.kill()
             await self.manager.wait()
@@ -82,11 +79,11 @@ class ManagedFederation(LocalFederation):
 
     @property
     def manager_log(self) -> Path:
-        """What the manager says, in all its lives."""
+        """Log of the manager over all its restarts."""
         return self.directory / "manager.log"
 
     def request_manager(self, path: str, method: str = "GET", body: object = None) -> Any:
-        """Ask the manager something."""
+        """Send a request to the manager; return the JSON of the response."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         token = self._manager_environment.get("HANSA_MANAGER_TOKEN") or os.environ.get(
@@ -97,16 +94,15 @@ class ManagedFederation(LocalFederation):
         request = urllib.request.Request(
             f"{self.manager_url}/api/v1{path}", data, headers, method=method
         )
-        with urllib.request.urlopen(request, timeout=STATUS_TIMEOUT_S) as answer:
-            text = answer.read()
+        with urllib.request.urlopen(request, timeout=STATUS_TIMEOUT_S) as response:
+            text = response.read()
             return json.loads(text) if text else None
 
     def describe(self) -> dict[str, object]:
-        """Return what a ready file says."""
         return {**super().describe(), "manager": self.manager_url}
 
     def neighbours_of(self, number: int) -> list[int]:
-        """Return whom the manager wants a node to be linked to."""
+        """Return the neighbours that the manager assigned to a node."""
         nodes = self.request_manager("/nodes")
         places = {node["id"]: int(node["name"]) for node in nodes}
         return sorted(

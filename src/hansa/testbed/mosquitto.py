@@ -1,4 +1,4 @@
-"""A real Mosquitto for a while: found, configured to be observed, started, stopped."""
+"""Mosquitto processes: found on this machine, configured so that an agent can observe them."""
 
 import asyncio
 import getpass
@@ -17,25 +17,24 @@ from hansa.errors import UsageError
 from hansa.testbed.probes.advice import IN_FLIGHT_RECOMMENDED, LOG_SETTINGS, QUEUED_RECOMMENDED
 
 SEARCH_PATHS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
-"""Where Mosquitto lives when it is not on the PATH, as on Debian."""
+"""Directories outside the PATH in which packages install Mosquitto, as on Debian."""
 
 CANDIDATE_PORTS = range(10_000, 32_768)
-"""Where free ports are looked for: above them systems take the ports of outgoing connections, and
-one of those could be there first."""
+"""Range of chosen ports; the ephemeral ports above are used by outgoing connections."""
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
-"""Seconds until a process that was asked to stop is killed: a broker has to save what it holds."""
+"""Seconds between SIGTERM and SIGKILL: a broker needs time to save its state."""
 
 
 def find_mosquitto() -> str:
-    """Return the path of the broker; say what to install if there is none."""
+    """Return the path of Mosquitto; raise UsageError with a hint if it is not installed."""
     found = shutil.which("mosquitto") or next(
         (path for place in SEARCH_PATHS if (path := shutil.which("mosquitto", path=place))), None
     )
     if found is None:
         raise UsageError(
-            "no mosquitto on this machine: apt-get install mosquitto, or your system's way"
+            "mosquitto is not installed: run apt-get install mosquitto, or what your system has"
         )
     return found
 
@@ -44,7 +43,7 @@ _next_ports = itertools.cycle(random.sample(CANDIDATE_PORTS, len(CANDIDATE_PORTS
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody uses now, and that was not returned lately."""
+    """Return a free port of loopback that was not returned recently."""
     for port in itertools.islice(_next_ports, len(CANDIDATE_PORTS)):
         with suppress(UsageError):
             require_free_port(port)
@@ -55,7 +54,7 @@ def free_port() -> int:
 
 
 def require_free_port(port: int) -> None:
-    """Raise UsageError if somebody listens there: a broker that cannot would only say so later."""
+    """Raise UsageError if a port of loopback is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -71,7 +70,7 @@ def make_configuration(
     lines = [
         f"listener {port} 127.0.0.1",
         "allow_anonymous true",
-        # Started by root it would drop to a user that cannot write here.
+        # Started as root, Mosquitto would switch to a user that cannot write here.
         f"user {getpass.getuser()}",
         *LOG_SETTINGS,
         f"log_dest file {log_file}",
@@ -86,8 +85,6 @@ def make_configuration(
 
 @dataclass(slots=True)
 class Mosquitto:
-    """One broker process."""
-
     directory: Path
     port: int
     extra_lines: tuple[str, ...] = ()
@@ -96,11 +93,10 @@ class Mosquitto:
 
     @property
     def log_file(self) -> Path:
-        """What the broker logs."""
         return self.directory / "mosquitto.log"
 
     async def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the broker and wait until it accepts connections."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / "mosquitto.conf"
         path.write_text(
@@ -118,8 +114,8 @@ class Mosquitto:
                 _, writer = await asyncio.open_connection("127.0.0.1", self.port)
             except OSError as error:
                 if self.process.returncode is not None:
-                    said = (self.directory / "mosquitto.out").read_text().strip()
-                    raise UsageError(f"mosquitto ended at once: {said}") from error
+                    output = (self.directory / "mosquitto.out").read_text().strip()
+                    raise UsageError(f"mosquitto ended at once: {output}") from error
                 if asyncio.get_running_loop().time() > deadline:
                     raise UsageError(f"mosquitto does not answer on port {self.port}") from error
                 await asyncio.sleep(0.02)
@@ -128,12 +124,12 @@ class Mosquitto:
                 return
 
     async def stop(self) -> None:
-        """Stop it, gently at first."""
+        """Stop the broker gracefully: it saves its state if it is persistent."""
         if self.process is not None:
             await terminate_process(self.process)
 
     async def kill(self) -> None:
-        """Kill -9: it saves nothing."""
+        """Send SIGKILL: the broker saves nothing."""
         if self.process is not None:
             _signal(self.process, signal.SIGKILL)
             await self.process.wait()
@@ -142,18 +138,18 @@ class Mosquitto:
 async def spawn(
     out: IO[bytes], environment: dict[str, str], *command: str
 ) -> asyncio.subprocess.Process:
-    """Start a process that Ctrl-C does not reach: whoever started it ends it, in order."""
+    """Start a process in its own process group, so that Ctrl-C does not reach it."""
     return await asyncio.create_subprocess_exec(
         *command,
         stdout=out,
         stderr=out,
         env={**os.environ, **environment},
-        process_group=0,  # a session of its own would be scheduled apart, and answer later
+        process_group=0,  # a new session would be scheduled separately (autogroup), and be slower
     )
 
 
 async def terminate_process(process: asyncio.subprocess.Process) -> None:
-    """Terminate a process, and kill it if it does not listen."""
+    """Send SIGTERM, and SIGKILL after STOP_TIMEOUT_S."""
     _signal(process, signal.SIGTERM)
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -164,7 +160,6 @@ async def terminate_process(process: asyncio.subprocess.Process) -> None:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Signal a process that may have ended this moment, unknown to asyncio as yet."""
     if process.returncode is None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it ended, and asyncio has not noticed yet
             process.send_signal(number)

@@ -1,9 +1,8 @@
-"""A TCP relay that holds everything back for a while: a link as long as one likes, on loopback.
+"""A TCP relay on loopback with delay, bandwidth and faults, in place of kernel traffic shaping.
 
-Not every kernel can delay packets, and the papers' delays have to come from somewhere. Bytes leave
-in the order they came, each a delay after it came, in both directions. A relay can also be cut:
-then nothing passes and nobody is told, as when a cable is pulled out; in one direction alone, if
-one likes. It can break connections off, towards both ends or towards one.
+Bytes leave in the order of their arrival, each after the delay. A relay can be cut, in one
+direction or both: nothing passes and neither end is notified, like an unplugged cable. It can
+reset connections at both ends, or at the dialling end only.
 """
 
 import asyncio
@@ -19,34 +18,31 @@ from dataclasses import dataclass, field
 from hansa.testbed.link_conditions import BOTH_DIRECTIONS, Direction, LinkConditions
 
 DELAYED_BYTES_MAX = 4 << 20
-"""Bytes that one direction holds back; then it stops reading, as a long cable does."""
+"""Limit of delayed bytes per direction; at the limit the relay stops reading."""
 
 READ_BYTES = 1 << 16
 
 PIECE_BYTES = 1 << 10
-"""Bytes that a narrow line carries at a time."""
+"""Bytes per write of a link with limited bandwidth."""
 
 LINGER_RESET = struct.pack("ii", 1, 0)
-"""For SO_LINGER: close with RST, and forget what was not sent."""
+"""For SO_LINGER: close with RST and discard unsent bytes."""
 
 
 @dataclass(slots=True, eq=False)
 class RelayedConnection:
-    """One connection: both its ends, until something breaks it."""
-
     near: asyncio.StreamWriter
-    """To who dialled."""
+    """Towards the dialler."""
     far: asyncio.StreamWriter
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     is_half_open: bool = False
-    """Whether the far end is not told."""
+    """Whether only the near end was reset."""
 
 
 class Relay:
-    """Listens on loopback and leads to one other port of it."""
+    """Relays between a port of its own and a target port."""
 
     def __init__(self, target_port: int, delay_s: float) -> None:
-        """Prepare; nothing happens before `start`."""
         self.conditions = LinkConditions(delay_s)
         self._target_port = target_port
         self._rng = random.Random(target_port)
@@ -63,7 +59,7 @@ class Relay:
         return port
 
     async def stop(self) -> None:
-        """Listen no more and cut what stands."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._connections:
@@ -73,38 +69,37 @@ class Relay:
     def cut(
         self, directions: Iterable[Direction] = BOTH_DIRECTIONS, refuse_connections: bool = True
     ) -> None:
-        """Let nothing pass: what is sent meanwhile is held back. Who dials is refused, or else
-        hears nothing."""
+        """Let nothing pass in these directions; bytes sent meanwhile are buffered. New connections
+        are refused, or get no answer."""
         for direction in directions:
             self._passing[direction].clear()
         self._refuses_connections = refuse_connections
 
     def restore(self) -> None:
-        """Let everything pass again, first what was held back: TCP would send it once more."""
+        """Undo `cut`; buffered bytes pass first, as TCP would retransmit them."""
         self._refuses_connections = False
         for direction in self._passing.values():
             direction.set()
 
     def reset(self) -> None:
-        """Break every connection off; both ends are told at once."""
-        for joint in self._relayed:
-            joint.broken.set()
-            _abort(joint.near)
-            _abort(joint.far)
+        """Reset every connection at both ends."""
+        for connection in self._relayed:
+            connection.broken.set()
+            _abort(connection.near)
+            _abort(connection.far)
 
     def make_half_open(self) -> None:
-        """Break every connection off towards who dialled; the other end believes that it stands."""
-        for joint in self._relayed:
-            joint.is_half_open = True
-            joint.broken.set()
-            _abort(joint.near)
+        """Reset every connection at the dialler; the target still considers it open."""
+        for connection in self._relayed:
+            connection.is_half_open = True
+            connection.broken.set()
+            _abort(connection.near)
 
     async def wait_until_passing(self, direction: Direction) -> None:
-        """Wait until bytes may pass."""
         await self._passing[direction].wait()
 
     def next_delay_s(self) -> float:
-        """Return how long the next bytes take."""
+        """Return the delay of the next bytes, with jitter."""
         return self.conditions.delay_s + self._rng.uniform(0.0, self.conditions.jitter_s)
 
     @property
@@ -118,7 +113,7 @@ class Relay:
         try:
             await self._relay_connection(reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # nobody behind it, or the end: both sides see a closed connection
+            pass  # no target, or stopped: the dialler sees a closed connection
         finally:
             writer.close()
             self._connections.discard(task)
@@ -131,35 +126,34 @@ class Relay:
         for direction in Direction:
             await self.wait_until_passing(direction)
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-        joint = RelayedConnection(writer, far_writer)
-        self._relayed.add(joint)
+        connection = RelayedConnection(writer, far_writer)
+        self._relayed.add(connection)
         out = RelayedStream(self, Direction.OUT, reader, far_writer)
         back = RelayedStream(self, Direction.BACK, far_reader, writer)
-        tasks = [
-            asyncio.create_task(each) for each in (out.run(), back.run(), _wait_until_broken(joint))
-        ]
+        coroutines = (out.run(), back.run(), _wait_until_broken(connection))
+        tasks = [asyncio.create_task(each) for each in coroutines]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if joint.is_half_open:
+            if connection.is_half_open:
                 while await far_reader.read(READ_BYTES):
-                    pass  # until that end gives up by itself
+                    pass  # until the target closes the connection
         finally:
-            self._relayed.discard(joint)
+            self._relayed.discard(connection)
             for task in tasks:
                 task.cancel()
             far_writer.close()
 
 
-async def _wait_until_broken(joint: RelayedConnection) -> None:
-    await joint.broken.wait()
+async def _wait_until_broken(connection: RelayedConnection) -> None:
+    await connection.broken.wait()
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
     tcp_socket = writer.get_extra_info("socket")
-    with suppress(OSError):  # it may be closed already
+    with suppress(OSError):  # already closed
         tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
     writer.transport.abort()
 
@@ -174,7 +168,6 @@ class RelayedStream:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Prepare to carry from the reader to the writer, as the relay is at that time."""
         self._relay = relay
         self._direction = direction
         self._reader = reader
@@ -184,7 +177,7 @@ class RelayedStream:
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
-        """Carry until the reader ends and the last byte has left."""
+        """Relay until end of file, and until the last byte is written."""
         reading = asyncio.create_task(self._read())
         try:
             with suppress(ConnectionError):

@@ -1,11 +1,11 @@
-"""Ends things in order, however impatient whoever waits for it is."""
+"""Clean-up that cancellation does not interrupt."""
 
 import asyncio
 from collections.abc import Coroutine
 
 
 async def run_to_completion(coroutine: Coroutine[object, object, None]) -> None:
-    """Do this to its end, also if whoever waits is cancelled meanwhile: that counts only then."""
+    """Await a coroutine to its end; raise a cancellation that arrives meanwhile only then."""
     task = asyncio.ensure_future(coroutine)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

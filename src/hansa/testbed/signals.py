@@ -1,4 +1,4 @@
-"""Runs what must be taken down again, and lets Ctrl-C and SIGTERM end it in order."""
+"""Runs a coroutine that must clean up, and cancels it at Ctrl-C, SIGTERM and SIGHUP."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run_until_stopped(coroutine: Coroutine[object, object, T]) -> T:
-    """Run it; a signal cancels it, and raises KeyboardInterrupt once it has cleared away."""
+    """Run a coroutine; a signal cancels it, and raises KeyboardInterrupt after its clean-up."""
     try:
         return asyncio.run(_run_cancellable(coroutine))
     except asyncio.CancelledError:

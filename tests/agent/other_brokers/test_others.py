@@ -207,7 +207,7 @@ def test_the_doctor_names_the_class_and_what_is_missing(kind, stage, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert f"guaranteed delivery: {ABLE[kind].delivery}" in said
     assert "MQTT 3.1.1" in said
-    assert "the broker speaks no MQTT 5: properties and the retain flag" in said
+    assert "the broker does not support MQTT 5: properties and retain flags" in said
     assert "mosquitto.conf" not in said
     assert ('overlap_copies = "once"' in said) == (ABLE[kind].overlap_copies == "once")
     assert said.endswith("An agent can work here, with the limits named above.")

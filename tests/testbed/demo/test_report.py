@@ -16,8 +16,8 @@ from hansa.errors import UsageError
 from hansa.telemetry.reader import read_rows
 from hansa.testbed.demo import readings, report
 from hansa.testbed.demo.healing import OutageMeasurement
-from hansa.testbed.demo.report import DemoRecord, Event, Place, explain_difference
-from hansa.testbed.demo.story import DemoOutput
+from hansa.testbed.demo.output import DemoOutput
+from hansa.testbed.demo.report import DemoDirectory, DemoRecord, Event, explain_difference
 
 DEMO = [sys.executable, "-m", "hansa.cli", "demo"]
 NODES = ("0" * 15 + "1", "0" * 15 + "2")
@@ -30,9 +30,9 @@ needs_spark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("counted", "said", "done", "reason"),
     [
-        (5, 5, "", "the same"),
-        (5, 4, "kill agent 1", "the 1 missing were its last before kill -9, not written yet"),
-        (5, 7, "kill broker 2", "the 2 more were handed to the broker as it was killed"),
+        (5, 5, "", "equal"),
+        (5, 4, "kill agent 1", "the last 1 before kill -9 were not written yet"),
+        (5, 7, "kill broker 2", "2 were published to the broker as it was killed"),
         (5, 4, "", None),
         (1_002, 1, "kill agent 1", None),
         (5, 7, "kill agent 1", None),
@@ -88,7 +88,7 @@ def test_directory_of_an_earlier_demo_is_replaced(tmp_path):
     recorded.mkdir()
     for name in ("0", "1"):
         (recorded / name).mkdir()
-        Place(tmp_path / "out").fill(recorded)
+        DemoDirectory(tmp_path / "out").fill(recorded)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == [
         *("0", "1", "agents", "payloads.toml")
     ]
@@ -97,10 +97,9 @@ def test_directory_of_an_earlier_demo_is_replaced(tmp_path):
 def test_directory_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UsageError) as error:
-        Place(tmp_path)
+        DemoDirectory(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path} holds 'thesis.tex', which no demo has left there; name another directory:"
-        " --out"
+        f"{tmp_path} contains 'thesis.tex', which is not from a demo; name another directory: --out"
     )
 
 
@@ -108,7 +107,7 @@ def test_directory_with_other_files_is_left_alone(tmp_path):
 def test_place_that_cannot_be_written_to_is_refused_before_the_demo_begins(tmp_path, name):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot write to"):
-        Place(tmp_path / name)
+        DemoDirectory(tmp_path / name)
 
 
 # ---------------------------------------------------------------- with and without Spark
@@ -118,13 +117,13 @@ def test_without_spark_the_demo_says_what_is_left_out_and_how_to_make_it(
     tmp_path, monkeypatch, capsys
 ):
     failing = [sys.executable, "-c", "raise SystemExit(2)"]
-    monkeypatch.setattr(report, "program", lambda: failing)
+    monkeypatch.setattr(report, "command_prefix", lambda: failing)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    place = Place(tmp_path / "out")
+    place = DemoDirectory(tmp_path / "out")
     assert report.write_report(DemoOutput(console()), DemoRecord(tmp_path), place)
     *said, again = capsys.readouterr().out.strip().splitlines()
     text = " ".join(line.strip() for line in said)
-    assert "Left out, because Spark is not installed, see above: the table of readings" in text
+    assert "No table of readings and no report, because Spark is not installed" in text
     words = shlex.split(again)
     assert words[:4] == ["hansa", "report", "--lake", str(place.lake)]
     assert words[-1] == str(place.agents)
@@ -134,10 +133,10 @@ def test_tables_that_cannot_be_made_although_spark_is_there_fail_the_demo(
     tmp_path, monkeypatch, capsys
 ):
     failing = [sys.executable, "-c", "raise SystemExit(1)"]
-    monkeypatch.setattr(report, "program", lambda: failing)
+    monkeypatch.setattr(report, "command_prefix", lambda: failing)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     assert not report.write_report(
-        DemoOutput(console()), DemoRecord(tmp_path), Place(tmp_path / "out")
+        DemoOutput(console()), DemoRecord(tmp_path), DemoDirectory(tmp_path / "out")
     )
     assert "that failed, see above" in capsys.readouterr().out
 
@@ -183,10 +182,12 @@ def test_tables_and_report_agree_with_what_the_demo_printed(tmp_path):
     page = (tmp_path / "hansa-demo" / "report.html").read_text()
     assert observations_printed(done.stdout) == observations_on(page)
     delivered = re.findall(
-        r"^ *(\d) +([\d,]+) +([\d,]+) +([\d,]+) +(the .*?) *$", done.stdout, re.MULTILINE
+        r"^ *(\d) +([\d,]+) +([\d,]+) +([\d,]+) +(equal|the last .*?|[\d,]+ were .*?) *$",
+        done.stdout,
+        re.MULTILINE,
     )
     assert [row[0] for row in delivered] == ["0", "1", "2"], done.stdout
-    assert "the same" in [row[4] for row in delivered]  # to one of the three nothing was done
+    assert "equal" in [row[4] for row in delivered]  # one of the three had no fault
     published, got = (sum(number(row[column]) for row in delivered) for column in (1, 2))
     assert f"<b>{got:,} of {published:,}</b><span>arrived at clients of other brokers" in page
     by_site = re.findall(

@@ -1,4 +1,4 @@
-"""The simulated demo tells a true story, and tells that it is simulated."""
+"""The simulated demo."""
 
 import io
 
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from hansa.cli.main import main
 from hansa.simulator.run import Simulation
-from hansa.testbed.demo import story
+from hansa.testbed.demo import output
 from hansa.testbed.demo.drawing import draw_grid
 
 
@@ -16,7 +16,7 @@ def test_the_demo_ends_well_with_any_seed(seed, capsys):
     assert main(["demo", "--simulated", "--seed", seed]) == 0
     out = capsys.readouterr().out
     assert f"seed {seed}." in out
-    assert "the same protocol code that the live agent runs" in out
+    assert "the protocol code of the live agent in virtual time" in out
     assert "each broker got it once" in out
     assert "2 to 5 min (Machado 2023" in out
     assert " ms " in out
@@ -39,9 +39,9 @@ def test_the_demo_says_when_a_promise_is_broken(monkeypatch, capsys):
 def test_a_terminal_gets_time_to_read(monkeypatch):
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
-    story.DemoOutput(Console(force_terminal=True, file=io.StringIO())).say("text")
-    story.DemoOutput(Console(force_terminal=False, file=io.StringIO())).say("text")
-    assert waited == [story.PARAGRAPH_PAUSE_S]
+    output.DemoOutput(Console(force_terminal=True, file=io.StringIO())).say("text")
+    output.DemoOutput(Console(force_terminal=False, file=io.StringIO())).say("text")
+    assert waited == [output.PARAGRAPH_PAUSE_S]
 
 
 def test_a_grid_is_drawn_with_its_mesh():

@@ -178,9 +178,9 @@ def test_of_a_broker_without_a_log_only_what_it_can_do_matters():
     problems = [advice.problem.split(":")[0] for advice in advise_on_broker(learned, "static")]
     assert problems == [
         "of 2 publications for a disconnected client the broker kept 1 and dropped the rest",
-        "the broker speaks no MQTT 5",
-        "the broker takes packets of at most 2000 bytes",
-        "of a publication that two filters of one client match it sends one copy",
+        "the broker does not support MQTT 5",
+        "the broker accepts packets of at most 2000 bytes",
+        "the broker sends one copy of a publication that matches two filters of a client",
     ]
     assert configuration_lines(advise_on_broker(learned, "static")) == ()
 

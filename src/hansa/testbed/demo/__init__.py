@@ -1,1 +1,1 @@
-"""The demo: a live federation, or a simulated one where there is no broker."""
+"""The demo: a live federation, or a simulated one if no broker is installed."""

@@ -1,4 +1,4 @@
-"""What plain bridges make of a ring: the other half of `hansa demo --compare`."""
+"""A ring of Mosquittos with plain bridges, in which messages loop: `hansa demo --compare`."""
 
 import asyncio
 import shutil
@@ -18,7 +18,7 @@ BRIDGE_STATE_FILTER = "$SYS/broker/connection/+/state"
 
 
 async def count_looping_deliveries() -> int:
-    """Publish once, and return how often one subscriber got it within STORM_S; then end it all."""
+    """Publish once, and return how often one subscriber received it within LOOP_S seconds."""
     directory = Path(tempfile.mkdtemp(prefix="hansa-bridges-"))
     ports = [free_port() for _ in range(BROKERS)]
     brokers = [
@@ -28,7 +28,7 @@ async def count_looping_deliveries() -> int:
         for number, port in enumerate(ports)
     ]
     addresses = [BrokerAddress("127.0.0.1", port) for port in ports]
-    clients = [RecordingClient(address, "onlooker", BRIDGE_STATE_FILTER) for address in addresses]
+    clients = [RecordingClient(address, "monitor", BRIDGE_STATE_FILTER) for address in addresses]
     try:
         await asyncio.gather(*(broker.start() for broker in brokers))
         await asyncio.gather(*(client.start() for client in clients))
@@ -47,7 +47,7 @@ async def count_looping_deliveries() -> int:
 
 
 async def _kill(broker: Mosquitto) -> None:
-    """End a broker that is too busy to listen."""
+    """Kill a broker, which may be too busy for a graceful stop."""
     if broker.process is not None and broker.process.returncode is None:
         broker.process.kill()
         await broker.process.wait()
@@ -63,6 +63,6 @@ def _bridge_lines(number: int, to_port: int) -> tuple[str, ...]:
 
 
 def _is_bridged(client: RecordingClient) -> bool:
-    """Whether its broker's own bridge and the one that leads to it are up."""
+    """Whether the outgoing and the incoming bridge of its broker are connected."""
     states = {arrival.topic: arrival.payload for arrival in client.arrivals}
     return sum(state == b"1" for state in states.values()) >= 2

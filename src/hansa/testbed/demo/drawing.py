@@ -1,17 +1,17 @@
-"""Graphs drawn in text: what the demo shows. Pure: nodes and links in, lines out."""
+"""Drawings of graphs as text. Pure."""
 
 from collections.abc import Callable, Collection
 
 from hansa.simulator.topologies import TopologyLink
 
 NodeMark = Callable[[int], str]
-"""What is drawn for a node: one character."""
+"""Returns the character that represents a node."""
 
 
 def draw_grid(
     rows: int, columns: int, mark: NodeMark, mesh_links: Collection[TopologyLink]
 ) -> list[str]:
-    """Draw a grid, numbered row by row. Heavy links are those of a mesh."""
+    """Draw a grid, numbered row by row; links of a mesh are heavy lines."""
     lines = []
     for row in range(rows):
         first = row * columns

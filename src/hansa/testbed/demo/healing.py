@@ -1,4 +1,4 @@
-"""How long an outage took, from what was published when and what arrived when. Pure."""
+"""Measurement of an outage from the times of publications and arrivals. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OutageMeasurement:
-    """What one subscriber saw of the publications from an event until a later moment."""
+    """Deliveries to one subscriber between an event and a later moment."""
 
     resumed_s: float | None
-    """From the event to the arrival of the first publication after the last lost one, or of the
-    first of all if none was lost; None if the last one was lost."""
+    """Seconds from the event to the arrival of the first publication after the last lost one, or of
+    the first one if none was lost; None if the last one was lost."""
     published: int
     lost: int
     duplicates: int
 
     @property
     def interruption_s(self) -> float | None:
-        """How long deliveries were interrupted: not at all if none was lost."""
+        """Seconds without deliveries; 0 if nothing was lost."""
         return self.resumed_s if self.lost or not self.published else 0.0
 
     @property
     def arrived(self) -> int:
-        """Publications that arrived, once or more often."""
+        """Publications that arrived at least once."""
         return self.published - self.lost
 
 
@@ -34,11 +34,10 @@ def measure_outage(
     until: float = math.inf,
     in_flight_s: float = 0.0,
 ) -> OutageMeasurement:
-    """Return how a subscriber fared with the publications from `since` until `until`.
+    """Measure the deliveries of publications from `since` until `until`.
 
-    `sent` has the time of each publication, by number; arrivals are pairs of number and time.
-    Publications up to `in_flight_s` before `since` count, too: the event may have met them on
-    their way.
+    `sent` holds the time of each publication by number; arrivals are pairs of number and time.
+    Publications up to `in_flight_s` before `since` are included: they may have been in flight.
     """
     numbers = [number for number, at in enumerate(sent) if since - in_flight_s <= at < until]
     arrived_at: dict[int, float] = {}

@@ -1,7 +1,7 @@
-"""The readings that the demo's sensors publish, and the table that Spark makes of them.
+"""Payloads of the demo's sensors, and their mapping to a table.
 
-A reading is a JSON object: {"site": "0", "celsius": 21.4, "n": 17}. `site` is the broker where it
-was published, `n` counts the readings of one stream from 0.
+A reading is a JSON object: {"site": "0", "celsius": 21.4, "n": 17}. `site` is the broker of the
+publication, `n` its number in the stream, from 0.
 """
 
 import json
@@ -13,7 +13,7 @@ PAYLOADS = """\
 filter = "plant/+/temp"
 columns = "site string, celsius double, n bigint"
 """
-"""The mapping for `--payloads`: every reading becomes a row of the table `temperatures`."""
+"""File for `--payloads`: every reading becomes a row of the table `temperatures`."""
 
 QUERY = (
     "select topic, site, count(*) readings, round(avg(celsius), 2) mean, min(celsius) min,"
@@ -21,11 +21,11 @@ QUERY = (
 )
 
 PERIOD = 300
-"""Readings until a temperature begins to repeat."""
+"""Readings per period of the temperature."""
 
 
 def temperature(site: int) -> Callable[[int], bytes]:
-    """Return the payloads of a site's thermometer, by number."""
+    """Return a function from number to payload for the thermometer of a site."""
 
     def payload(number: int) -> bytes:
         celsius = 20 + site + 1.5 * math.sin(2 * math.pi * number / PERIOD)
@@ -35,7 +35,6 @@ def temperature(site: int) -> Callable[[int], bytes]:
 
 
 def speed(site: int) -> bytes:
-    """Return the payload of a site's tachometer."""
     return _encode({"site": str(site), "rpm": 1450, "n": 0})
 
 

@@ -1,7 +1,7 @@
-"""The end of the demo: tables and a page, made by Spark from what the agents recorded.
+"""The report of the demo: tables and a page, made by Spark from the recordings of the agents.
 
-`hansa report` makes both, in a process of its own, so that `./run` installs Spark when it comes to
-that. Then the demo compares the tables with what its sensors published and its clients received.
+`hansa report` makes both in another process, so that `./run` installs Spark only then. The demo
+compares the tables with the publications of its sensors and the deliveries to its clients.
 """
 
 import asyncio
@@ -24,47 +24,49 @@ from hansa.telemetry import schema
 from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.testbed.demo import readings
 from hansa.testbed.demo.healing import OutageMeasurement
-from hansa.testbed.demo.story import DemoOutput
+from hansa.testbed.demo.output import DemoOutput
 from hansa.testbed.signals import run_until_stopped
 
 TELEMETRY_ENVIRONMENT = {
     "HANSA_TELEMETRY_SAMPLE": "all",
     "HANSA_RECORD": "plant/line1/temp,plant/+/speed",
 }
-"""Let the agents record the readings, and every step of every publication."""
+"""The agents record the readings, and telemetry of every publication."""
 
 CALM = "no fault"
-"""The event of an observation that begins with none."""
+"""Name of the event of an observation without a fault."""
 
 UNWRITTEN_RECORDS_MAX = 1_000
-"""What a killed agent may not have written down: two seconds' worth at 500 a second. It writes
-every second, and a busy disk takes its time."""
+"""Records that a killed agent may lose: 2 s at 500 per second. It writes every second, and the disk
+may be busy."""
 
 STOP_TIMEOUT_S = 10.0
 
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""A JVM that runs for a minute does not get back what it spends on compiling; this saves a third of
-the time for the tables."""
+"""In a JVM that runs for a minute, optimising compilation costs more than it saves; without it the
+tables take a third less time."""
 
 
-# ---------------------------------------------------------------- the directory
+# ---------------------------------------------------------------- the output directory
 
 
-class Place:
-    """The directory that the demo leaves behind."""
+class DemoDirectory:
+    """The directory with recordings, lake and report of a demo."""
 
     PARTS = ("agents", "lake", "payloads.toml", "report.html")
 
     def __init__(self, path: Path) -> None:
-        """Choose it; raise UsageError if the demo cannot write there without doing harm."""
+        """Raise UsageError if the path is not usable, or a directory with foreign files."""
         if path.exists():
             if not path.is_dir():
-                raise UsageError(f"cannot write to {path}: it is no directory; name another: --out")
+                raise UsageError(
+                    f"cannot write to {path}: it is not a directory; name another: --out"
+                )
             others = sorted({entry.name for entry in path.iterdir()} - {*self.PARTS})
             if others:
                 raise UsageError(
-                    f"{path} holds {others[0]!r}, which no demo has left there; name another"
+                    f"{path} contains {others[0]!r}, which is not from a demo; name another"
                     " directory: --out"
                 )
         elif not path.parent.is_dir():
@@ -73,7 +75,7 @@ class Place:
         self.agents, self.lake, self.payloads, self.report = (path / name for name in self.PARTS)
 
     def fill(self, recorded: Path) -> None:
-        """Put recordings in the place of what an earlier demo left."""
+        """Replace the files of an earlier demo by new recordings."""
         try:
             self.remove()
             shutil.copytree(recorded, self.agents)
@@ -82,16 +84,15 @@ class Place:
             raise UsageError(f"cannot write to {self.path}: {error.strerror or error}") from error
 
     def remove(self) -> None:
-        """Leave nothing behind."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-# ---------------------------------------------------------------- what the demo knows
+# ---------------------------------------------------------------- expected results
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the demo did, and when, by its own clock and by the clock of the records."""
+    """An action of the demo, with its time on the event loop's clock and in telemetry."""
 
     what: str
     at: float
@@ -100,29 +101,29 @@ class Event:
 
 @dataclass(slots=True)
 class DemoRecord:
-    """What the demo did, what its sensors published and what its clients received."""
+    """Faults, publications and deliveries of the demo, also written as telemetry."""
 
     directory: Path
-    """Where the agents keep their records, too."""
+    """Also the directory of the agents' recordings."""
     published: Counter[str] = field(default_factory=Counter)
-    """Temperatures by site, wherever they went."""
+    """Published temperatures by site."""
     expected: Counter[str] = field(default_factory=Counter)
-    """Per broker, publications at other brokers to which its client was subscribed."""
+    """Publications at other brokers to which its client was subscribed, by broker."""
     received_counts: Counter[str] = field(default_factory=Counter)
-    """Per broker, how many of them its client received, copies included."""
+    """Deliveries to its client, duplicates included, by broker."""
     faults_by_broker: dict[str, str] = field(default_factory=dict)
-    """Per broker, what was done to it or its agent."""
+    """Faults of the broker or its agent, by broker."""
     records: int = 0
 
     def record_fault(self, name: str, event: Event, node: str) -> None:
-        """Note a fault; in the tables it stands beside what the agents did then."""
+        """Record a fault."""
         self.faults_by_broker[name] = f"{self.faults_by_broker.get(name, '')} {event.what}"
         self._write(schema.FaultInjected(event.time_ns, event.what, int(node, 16)))
 
     def observe(
         self, name: str, event: Event, ids: tuple[str, str], seen: OutageMeasurement
     ) -> None:
-        """Note what the client at a broker received of the publications since an event."""
+        """Record deliveries to the client at a broker since an event."""
         self.expected[name] += seen.published
         self.received_counts[name] += seen.arrived + seen.duplicates
         origin, target = (int(node, 16) for node in ids)
@@ -137,7 +138,7 @@ class DemoRecord:
     def _write(self, record: schema.AnyRecord) -> None:
         log = TelemetryLog(self.directory / "demo")
         self.records += 1
-        # An incarnation for each record, because every recorder numbers its records from 1.
+        # One incarnation per record, because every recorder numbers its records from 1.
         recorder = NodeRecorder(log, schema.FAULT_INJECTOR, self.records)
         recorder.put(record)
         recorder.flush()
@@ -147,9 +148,9 @@ class DemoRecord:
 # ---------------------------------------------------------------- tables and report
 
 
-def write_report(output: DemoOutput, record: DemoRecord, place: Place) -> bool:
-    """Make tables and report; return whether they agree with what the demo knows."""
-    output.say("\n[bold]Your data.[/bold] Spark makes tables of what the agents recorded.")
+def write_report(output: DemoOutput, record: DemoRecord, place: DemoDirectory) -> bool:
+    """Make tables and report; return whether the tables agree with the record."""
+    output.say("\n[bold]Your data.[/bold] Spark makes tables of the agents' recordings.")
     arguments = ["--lake", place.lake, "--payloads", place.payloads, "--out", place.report]
     words = ["report", *map(str, arguments), "--query", readings.QUERY, str(place.agents)]
     try:
@@ -173,8 +174,8 @@ def write_report(output: DemoOutput, record: DemoRecord, place: Place) -> bool:
 async def _output(words: list[str]) -> tuple[int, str]:
     """Run a command; return its exit code and output.
 
-    It gets a new session, so Ctrl-C reaches only the demo, which then stops the command and
-    all that it started: Spark's Java, or pip.
+    It runs in a new session, so Ctrl-C reaches only the demo, which then stops the command and its
+    children: Spark's Java, or pip.
     """
     options = f"{os.environ.get(JAVA_OPTIONS, '')} {QUICK_JAVA}".strip()
     process = await asyncio.create_subprocess_exec(
@@ -196,30 +197,28 @@ async def _output(words: list[str]) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
-def _without(story: DemoOutput, place: Place, words: list[str]) -> bool:
-    """Say what is left out; it is no failure of the demo where Spark is not installed."""
+def _without(output: DemoOutput, place: DemoDirectory, words: list[str]) -> bool:
+    """Print why there is no report; that is a failure only if Spark is installed."""
     importlib.invalidate_caches()
     is_installed = importlib.util.find_spec("pyspark") is not None
     why = "that failed, see above" if is_installed else "Spark is not installed, see above"
-    story.say(
-        f"   Left out, because {why}: the table of readings and the report. What the agents"
-        f" recorded is in {place.agents}; later this makes both:"
+    output.say(
+        f"   No table of readings and no report, because {why}. The recordings of the agents are in"
+        f" {place.agents}; this command makes both later:"
     )
-    story.print(f"  {command_line(*words)}")
+    output.print(f"  {command_line(*words)}")
     return not is_installed
 
 
-def _compare_recorded(story: DemoOutput, account: DemoRecord, tables: Path) -> bool:
-    """Compare the readings in the table with what the sensors published."""
+def _compare_recorded(output: DemoOutput, account: DemoRecord, tables: Path) -> bool:
+    """Compare the readings in the table with the publications of the sensors."""
     found = Counter(row["site"] for row in _rows(tables / "silver" / "temperatures"))
     if found == account.published:
-        story.say(
-            f"   All {found.total():,} readings that the sensors published are in the table, once."
-        )
+        output.say(f"   All {found.total():,} published readings are in the table, once.")
         return True
-    story.say(
+    output.say(
         f"[red]The sensors published {_by_site(account.published)}, the table has"
-        f" {_by_site(found)}: this should be the same.[/red]"
+        f" {_by_site(found)}: these must be equal.[/red]"
     )
     return False
 
@@ -228,46 +227,46 @@ def _by_site(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} at {site}" for site, count in sorted(counts.items())) or "nothing"
 
 
-def _compare_delivered(story: DemoOutput, account: DemoRecord, tables: Path) -> bool:
-    """Compare the deliveries that agents recorded with what their clients received."""
+def _compare_delivered(output: DemoOutput, account: DemoRecord, tables: Path) -> bool:
+    """Compare the deliveries that agents recorded with those that their clients received."""
     names = {row["node_id"]: row["node_name"] for row in _rows(tables / "silver" / "nodes")}
     told: Counter[str] = Counter()
     for row in _rows(tables / "gold" / "traffic_matrix"):
         told[names[row["node_id"]]] += row["publications"]
     made = make_table(
-        "at broker", ">published elsewhere", ">its client got", ">agent delivered", ""
+        "at broker", ">published elsewhere", ">client received", ">agent delivered", ""
     )
     is_good = True
     for name in sorted(account.received_counts):
         counted, said = account.received_counts[name], told[name]
         reason = explain_difference(counted, said, account.faults_by_broker.get(name, ""))
         is_good = is_good and reason is not None
-        shown = "[red]this should be the same[/red]" if reason is None else reason
+        shown = "[red]must be equal[/red]" if reason is None else reason
         made.add_row(name, f"{account.expected[name]:,}", f"{counted:,}", f"{said:,}", shown)
-    story.say(
-        "   The report has both counts of deliveries: what clients got, and what agents recorded."
+    output.say(
+        "   The report has both counts of deliveries: received by clients, recorded by agents."
     )
-    story.print_table(made)
+    output.print_table(made)
     return is_good
 
 
 def explain_difference(received: int, recorded: int, faults: str) -> str | None:
-    """Return why the two numbers are as they are, None if nothing that was done explains it.
+    """Return why the two counts differ, or None if no fault explains it.
 
-    A client counts what reaches it. An agent records what it hands to its broker, and writes that
-    down once a second.
+    A client counts deliveries. An agent records publications to its broker, and writes the records
+    once a second.
     """
     if received == recorded:
-        return "the same"
+        return "equal"
     if 0 < received - recorded <= UNWRITTEN_RECORDS_MAX and "kill agent" in faults:
-        return f"the {received - recorded:,} missing were its last before kill -9, not written yet"
+        return f"the last {received - recorded:,} before kill -9 were not written yet"
     if recorded > received and "kill broker" in faults:
-        return f"the {recorded - received:,} more were handed to the broker as it was killed"
+        return f"{recorded - received:,} were published to the broker as it was killed"
     return None
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Read a table; pyarrow may have been installed since this process began."""
+    """Read a table; pyarrow may have been installed since this process started."""
     importlib.invalidate_caches()
     parquet = importlib.import_module("pyarrow.parquet")
     rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()

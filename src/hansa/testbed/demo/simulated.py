@@ -1,7 +1,7 @@
-"""The simulated demo: a federation forms, carries a message, loses its core and heals, in text.
+"""The simulated demo: a ring, then a grid with a killed core and a partition.
 
-Simulated: the same protocol code that the live agent runs, on virtual time. So the times are those
-of the protocol over links of two milliseconds, not of this machine, and it says so.
+It runs the protocol code of the live agent in virtual time, so all times are those of the protocol
+over links of 2 ms, not of this machine.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ from hansa.simulator.scenarios.scenario import FederationSnapshot, recoveries
 from hansa.simulator.topologies import parse_topology
 from hansa.simulator.world.transcript import MessageDelivered, MessagePublished
 from hansa.testbed.demo import drawing
-from hansa.testbed.demo.story import DemoOutput
+from hansa.testbed.demo.output import DemoOutput
 
 LINKS = LinkOptions(delay_ms=2.0, jitter_ms=0.5)
 
@@ -39,7 +39,7 @@ SUBSCRIBERS = (5, 0, 3, 10, 15)
 """The first one becomes the core."""
 PUBLISHER = 12
 PUBLICATIONS_DURING_FAILURE = 40
-"""Publications around the failure, 25 ms apart."""
+"""Publications around the crash, 25 ms apart."""
 FAIL_S, RETURN_S, SPLIT_S, MERGE_S, END_S = 4.0, 8.0, 12.0, 20.0, 26.0
 
 MACHADO_CORE = "2 to 5 min (Machado 2023, 6 to 25 brokers)"
@@ -47,10 +47,10 @@ MACHADO_SPLIT = "up to 5 min (Machado 2023)"
 
 
 def run_simulated_demo(output: DemoOutput, seed: int) -> int:
-    """Tell the story and return the exit code."""
+    """Run the demo; return exit code 1 if a promise was broken."""
     output.say(
-        "[bold]Hansa[/bold], simulated: the same protocol code that the live agent runs, on"
-        f" virtual time; links of {LINKS.delay_ms:g} ms, seed {seed}."
+        "[bold]Hansa[/bold], simulated: the protocol code of the live agent in virtual time;"
+        f" links of {LINKS.delay_ms:g} ms, seed {seed}."
     )
     results = [_ring(output, seed), _grid(output, seed)]
     return _summary(output, results)
@@ -59,8 +59,8 @@ def run_simulated_demo(output: DemoOutput, seed: int) -> int:
 # ---------------------------------------------------------------- a ring
 
 
-def _ring(story: DemoOutput, seed: int) -> SimulationResult:
-    """Four in a ring: the two ways round are as long, so both are used and copies meet."""
+def _ring(output: DemoOutput, seed: int) -> SimulationResult:
+    """Four nodes in a ring: both paths have the same length, so copies meet."""
     lines: list[tuple[float, int | None, object]] = []
     schedule = (
         ScheduledAction(1.0, ClientSubscribe(1, RING_FILTER)),
@@ -73,25 +73,25 @@ def _ring(story: DemoOutput, seed: int) -> SimulationResult:
     )
     simulation = Simulation(options, lambda *what: lines.append(what))
     result = simulation.run()
-    story.say(
+    output.say(
         "\n[bold]1. Four brokers in a ring.[/bold]"
-        f" Clients at 1 and 2 want {RING_FILTER}; a sensor publishes {TOPIC} at 0."
+        f" Clients at 1 and 2 subscribe to {RING_FILTER}; a sensor publishes {TOPIC} at 0."
     )
     state = FederationSnapshot(tuple(simulation.statuses()))
-    story.print_lines(
+    output.print_lines(
         drawing.draw_grid(2, 2, _make_node_mark(state, RING_FILTER), state.mesh_links(RING_FILTER))
     )
     for line in _describe_journey(lines):
-        story.say(f"   {line}")
-    story.say(
-        f"   {result.data_frames} copies, {result.duplicates_dropped} recognised and cut:"
-        " each broker got it once. Plain bridges would send it round for ever."
+        output.say(f"   {line}")
+    output.say(
+        f"   {result.data_frames} copies, {result.duplicates_dropped} dropped as duplicates:"
+        " each broker got it once. Between plain bridges it would loop for ever."
     )
     return result
 
 
 def _describe_journey(lines: Iterable[tuple[float, int | None, object]]) -> Iterable[str]:
-    """Yield what happened to the one publication, in milliseconds since it was made."""
+    """Yield the events of the publication, with milliseconds since it was made."""
     start = 0.0
     for now, place, what in lines:
         match what:
@@ -99,35 +99,34 @@ def _describe_journey(lines: Iterable[tuple[float, int | None, object]]) -> Iter
                 start = now
                 yield f"   0.0 ms  published at broker {place}"
             case MessageDelivered():
-                yield f"{(now - start) * 1000:6.1f} ms  broker {place} gets it"
+                yield f"{(now - start) * 1000:6.1f} ms  delivered at broker {place}"
             case Duplicate():
-                yield f"{(now - start) * 1000:6.1f} ms  a second copy reaches {place}: cut"
+                yield f"{(now - start) * 1000:6.1f} ms  a second copy reaches {place}: dropped"
 
 
 # ---------------------------------------------------------------- a grid
 
 
-def _grid(story: DemoOutput, seed: int) -> SimulationResult:
+def _grid(output: DemoOutput, seed: int) -> SimulationResult:
     simulation = Simulation(_grid_options(seed))
     core = SUBSCRIBERS[0]
-    story.say(
-        f"\n[bold]2. Sixteen brokers in a grid.[/bold] Clients at {_format_list(SUBSCRIBERS)} want"
-        f" {GRID_FILTER}; the first, {core}, is core (◆). Members of the mesh are ●, others ○."
+    output.say(
+        f"\n[bold]2. Sixteen brokers in a grid.[/bold] Clients at {_format_list(SUBSCRIBERS)}"
+        f" subscribe to {GRID_FILTER}; the first, {core}, is core (◆). Members of the mesh are ●,"
+        " others ○."
     )
-    _draw_at(story, simulation, FAIL_S - 0.5)
-    story.say(
-        f"   A sensor at {PUBLISHER} publishes every 25 ms. Now the agent of the [bold]core {core}"
-        " is killed[/bold] (✗), mid-traffic."
+    _draw_at(output, simulation, FAIL_S - 0.5)
+    output.say(
+        f"   A sensor at {PUBLISHER} publishes every 25 ms. Meanwhile the agent of the [bold]core"
+        f" {core} is killed[/bold] (✗)."
     )
-    _draw_at(story, simulation, RETURN_S - 0.5)
-    story.say(
-        "   It returns; then the grid is [bold]split in two[/bold], without a word to anybody."
+    _draw_at(output, simulation, RETURN_S - 0.5)
+    output.say("   It is restarted; then the grid is [bold]partitioned[/bold] silently.")
+    _draw_at(output, simulation, MERGE_S - 0.5)
+    output.say(
+        "   Heartbeats detect it; each half elects a core. The partition is healed: one core again."
     )
-    _draw_at(story, simulation, MERGE_S - 0.5)
-    story.say(
-        "   Heartbeats noticed it; each half has a core. The cable is mended: one core again."
-    )
-    _draw_at(story, simulation, END_S)
+    _draw_at(output, simulation, END_S)
     return simulation.run()
 
 
@@ -158,11 +157,11 @@ def _grid_options(seed: int) -> SimulationOptions:
     )
 
 
-def _draw_at(story: DemoOutput, simulation: Simulation, at_s: float) -> None:
-    """Run on to a moment and draw the mesh as it is then."""
+def _draw_at(output: DemoOutput, simulation: Simulation, at_s: float) -> None:
+    """Continue the simulation to a time, and draw the mesh."""
     simulation.run_until(at_s)
     state = FederationSnapshot(tuple(simulation.statuses()))
-    story.print_lines(
+    output.print_lines(
         drawing.draw_grid(
             SIDE, SIDE, _make_node_mark(state, GRID_FILTER), state.mesh_links(GRID_FILTER)
         )
@@ -183,30 +182,30 @@ def _make_node_mark(state: FederationSnapshot, group: Group) -> Callable[[int], 
     return mark
 
 
-# ---------------------------------------------------------------- the end
+# ---------------------------------------------------------------- summary
 
 
-def _summary(story: DemoOutput, results: Sequence[SimulationResult]) -> int:
+def _summary(output: DemoOutput, results: Sequence[SimulationResult]) -> int:
     took = {found.after.split()[0]: found.duration_text for found in recoveries(results[1])}
     published = sum(result.publications for result in results)
     delivered = sum(result.delivered for result in results)
     expected = sum(result.expected for result in results)
     twice = sum(result.duplicates_delivered for result in results)
-    rows = make_table("", "the papers", "here, simulated")
-    rows.add_row("core killed, all right again after", MACHADO_CORE, took["crash"])
-    rows.add_row("split, both halves right after", MACHADO_SPLIT, took["partition"])
-    rows.add_row("merged, one federation after", "not measured", took["heal"])
+    rows = make_table("", "the papers", "simulated")
+    rows.add_row("core killed, recovered after", MACHADO_CORE, took["crash"])
+    rows.add_row("partitioned, both halves converged after", MACHADO_SPLIT, took["partition"])
+    rows.add_row("healed, one federation after", "not measured", took["heal"])
     rows.add_row(
         f"{published} publications", "", f"{delivered} of {expected} delivered, {twice} twice"
     )
-    story.print_table(rows)
+    output.print_table(rows)
     if expected > delivered:
-        story.say("What was lost was on its way to the core when it died: QoS 0 allows that.")
+        output.say("Lost publications were in flight at the killed core: QoS 0 allows that.")
     broken = [text for result in results for text in result.violations]
     for text in broken:
-        story.say(f"[red]broken promise: {text}[/red]")
+        output.say(f"[red]broken promise: {text}[/red]")
     more = command_line("simulate", "--list")
-    story.say(f"Next: [bold]{more}[/bold] has the papers' own experiments.")
+    output.say(f"Next: [bold]{more}[/bold] has the papers' own experiments.")
     return 1 if broken else 0
 
 

@@ -1,1 +1,1 @@
-"""Probes of a live broker, and the advice that follows from them: `hansa doctor`."""
+"""Probes of a broker, and advice on its configuration: `hansa doctor`."""

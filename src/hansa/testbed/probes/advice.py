@@ -1,9 +1,7 @@
-"""What a broker lacks for an agent beside it: the judgement of `hansa doctor`.
+"""Advice on a broker for `hansa doctor`: problems, and the lines to add to mosquitto.conf. Pure.
 
-The shell finds out (it connects a probe that subscribes, unsubscribes and is taken over, and sees
-which lines arrive); here is what follows from that, with the exact lines to add; those about the
-log take effect at SIGHUP. What could not be found out is None, and no reason to complain. Of a
-broker that the agent does not observe by its log, what it can do is all that matters.
+`BrokerFindings` holds the results of the probes; a value of None was not found out and gives no
+advice. For a broker whose log the agent does not use, only its capabilities matter.
 """
 
 import re
@@ -15,16 +13,16 @@ from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
 
 IN_FLIGHT_RECOMMENDED = 100
-"""Publications under way to the broker at QoS 1 and 2; a commit to disk covers about so many."""
+"""Publications in flight to the broker at QoS 1 and 2; one group commit covers about as many."""
 
 QUEUED_RECOMMENDED = 100_000
-"""Messages that the broker should keep for an agent that is away or slow."""
+"""Messages that the broker should queue for a disconnected or slow agent."""
 
 QUEUED_BY_DEFAULT = 1_000
-"""Messages that Mosquitto keeps if its configuration does not say."""
+"""Mosquitto's default of `max_queued_messages`."""
 
 PACKET_BYTES_RECOMMENDED = 1 << 20
-"""Bytes of a packet that passes everywhere, as in `Options.packet_bytes_max`."""
+"""Least `max_packet_size`: the default of the agent's `packet_bytes_max`."""
 
 LOG_SETTINGS = (
     "log_dest topic",
@@ -36,43 +34,39 @@ LOG_SETTINGS = (
     "log_type information",
     "connection_messages true",
 )
-"""What makes a log that an agent can live on. Always all of it: where no type is named some are on
-by default, and the first one that is named turns the others off. To name one twice does no harm."""
+"""Log settings that the observer needs. Always all of them: the first `log_type` in a configuration
+turns off the default types. Repeated lines do no harm."""
 
 _VERSION = re.compile(r"mosquitto version (\d+)\.(\d+)\b.*")
 
 
 class Severity(Enum):
-    """How bad it is."""
-
     ERROR = "error"
-    """The agent cannot learn what is wanted here."""
+    """The agent cannot learn the subscriptions."""
     WARNING = "warning"
-    """It works, but messages can be lost or doubled."""
+    """Messages can be lost or duplicated."""
     NOTE = "note"
-    """It works, and could work better."""
+    """A possible improvement."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAdvice:
-    """One thing to change."""
-
     severity: Severity
     problem: str
     lines: tuple[str, ...] = ()
-    """What to add to the broker's configuration."""
+    """Lines to add to mosquitto.conf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFindings:
-    """What could be found out about a broker; None for what could not."""
+    """Results of the probes; None: not found out."""
 
     version: str | None = None
-    """What `$SYS/broker/version` says; empty if nothing came."""
+    """Value of `$SYS/broker/version`; empty if nothing was received."""
     limits: BrokerLimits | None = None
-    """What the broker granted when the agent connected."""
+    """Limits of the CONNACK."""
     logs_subscribe: bool | None = None
-    """Whether a line came for the probe's subscription; and so on."""
+    """Whether a log line arrived for the probe's subscription; the next ones alike."""
     logs_unsubscribe: bool | None = None
     logs_connect: bool | None = None
     logs_takeover: bool | None = None
@@ -81,7 +75,7 @@ class BrokerFindings:
     has_history: bool | None = None
     """Whether the agent can read the broker's log file."""
     earlier_count: int | None = None
-    """Subscriptions that the broker counted before it was looked at, where there is no log file."""
+    """Subscriptions from before the check, if there is no log file."""
     known_count: int | None = None
     """Subscriptions that an agent would know from the log file."""
     is_observed: bool | None = None
@@ -91,21 +85,21 @@ class BrokerFindings:
     restores_sessions: bool = False
     """Whether the log shows that the broker saves its sessions to disk."""
     has_persistence: bool | None = None
-    """Whether the broker still knew the agent's lasting session after a restart of its own."""
+    """Whether the broker keeps sessions over a restart."""
     dropped_count: int | None = None
-    """What `$SYS/broker/publish/messages/dropped` says."""
+    """Value of `$SYS/broker/publish/messages/dropped`."""
     proof: DeliveryProbeResult | None = None
-    """How it treated clients that broke off."""
+    """Delivery to clients that were disconnected."""
     bridges: tuple[str, ...] = ()
-    """Bridges that the observer noticed."""
+    """Names of connected bridges."""
     overlap_copies: int | None = None
-    """What came of one publication that two filters of one client matched."""
+    """Copies of one publication that matched two filters of one client."""
 
 
 def advise_on_broker(
     findings: BrokerFindings, observer: str = "mosquitto"
 ) -> tuple[BrokerAdvice, ...]:
-    """Return what to change, the worst first; how is only known of Mosquitto."""
+    """Return the advice, the most severe first; only for Mosquitto with lines to add."""
     found = [
         *_check_version(findings),
         *_check_logs(findings),
@@ -130,7 +124,7 @@ def advise_on_broker(
 
 
 def configuration_lines(advices: tuple[BrokerAdvice, ...]) -> tuple[str, ...]:
-    """Return all lines to add, each once, in the order of the advice."""
+    """Return the lines of all advice, each once."""
     return tuple(dict.fromkeys(line for advice in advices for line in advice.lines))
 
 
@@ -140,68 +134,67 @@ def _check_version(learned: BrokerFindings) -> list[BrokerAdvice]:
     if not learned.version:
         problem = (
             "no $SYS topics: sys_interval is 0, or an access list hides them from the agent; or it"
-            " is no Mosquitto, then try again with --observer beacon or static"
+            " is not Mosquitto, then try again with --observer beacon or static"
         )
         return [BrokerAdvice(Severity.WARNING, problem, ("sys_interval 10",))]
     found = _VERSION.fullmatch(learned.version)
     if found is None:
         problem = (
-            f"{learned.version!r} is no Mosquitto: use the observer beacon or static, and try again"
-            " with --observer"
+            f"{learned.version!r} is not Mosquitto: use the observer beacon or static, and try"
+            " again with --observer"
         )
         return [BrokerAdvice(Severity.ERROR, problem)]
     if (int(found[1]), int(found[2])) < (2, 0):
-        problem = f"{learned.version} is older than 2.0: what it logs has not been tried"
+        problem = f"{learned.version} is older than 2.0: its log format is not tested"
         return [BrokerAdvice(Severity.WARNING, problem)]
     return []
 
 
 def _check_logs(learned: BrokerFindings) -> list[BrokerAdvice]:
-    """Look at the four kinds of lines."""
     rows = (
-        (learned.logs_subscribe, Severity.ERROR, "who subscribes is not told"),
-        (learned.logs_connect, Severity.ERROR, "who connects and leaves is not told"),
+        (learned.logs_subscribe, Severity.ERROR, "subscriptions are not logged"),
+        (learned.logs_connect, Severity.ERROR, "connections are not logged"),
         (
             learned.logs_unsubscribe,
             Severity.WARNING,
-            "who unsubscribes is not told: messages keep coming that nobody wants",
+            "unsubscriptions are not logged: the agent keeps forwarding for ended subscriptions",
         ),
         (
             learned.logs_takeover,
             Severity.WARNING,
-            "who is taken over is not told: its filters may be dropped too early",
+            "take-overs are not logged: filters may be dropped too early",
         ),
     )
-    lacking = [(severity, problem) for is_told, severity, problem in rows if is_told is False]
-    if len(lacking) == len(rows):
+    missing = [(severity, problem) for is_logged, severity, problem in rows if is_logged is False]
+    if len(missing) == len(rows):
         problem = (
-            "nothing of the log arrives: it does not go to topics, an access list hides it"
+            "no log lines arrive: the broker does not log to topics, an access list hides them"
             " (the agent's user needs `topic read $SYS/broker/log/#`), or the broker could not"
-            " open its `log_dest file`, and logs nowhere then"
+            " open its `log_dest file`, and then logs nothing"
         )
         return [BrokerAdvice(Severity.ERROR, problem, LOG_SETTINGS)]
-    return [BrokerAdvice(severity, problem, LOG_SETTINGS) for severity, problem in lacking]
+    return [BrokerAdvice(severity, problem, LOG_SETTINGS) for severity, problem in missing]
 
 
 LOG_FILE_LINES = ("log_dest file /var/log/mosquitto/mosquitto.log", "log_type information")
 
 SIGHUP_IS_NOT_ENOUGH = (
-    "SIGHUP does not help: Mosquitto logs only new subscriptions. Let the clients that are"
-    " connected reconnect, or restart the broker"
+    "SIGHUP does not help: Mosquitto logs only new subscriptions. Make the connected clients"
+    " reconnect, or restart the broker"
 )
 RESTART_IS_NOT_ENOUGH = (
-    "neither SIGHUP nor a restart helps for persistent sessions: the broker restores them and logs"
-    " nothing. Let their clients subscribe again"
+    "neither SIGHUP nor a restart helps for persistent sessions: the broker restores them without"
+    " logging. Make their clients subscribe again"
 )
 
 
 def _check_history(learned: BrokerFindings) -> list[BrokerAdvice]:
-    """Look at what was subscribed before."""
+    """Check whether an agent would know subscriptions from before its start."""
     found: list[BrokerAdvice] = []
     if learned.has_history is False:
         problem = (
-            "what was subscribed before the agent came is unknown: let the broker also log to a"
-            " file that the agent may read; `information` has the line that shows its beginning"
+            "subscriptions from before the agent's start are unknown: let the broker also log to a"
+            " file that the agent can read; `information` has the line that marks its start"
         )
         found.append(BrokerAdvice(Severity.WARNING, problem, LOG_FILE_LINES))
     if learned.is_observed is False:
@@ -213,12 +206,15 @@ def _check_history(learned: BrokerFindings) -> list[BrokerAdvice]:
     elif learned.earlier_count and learned.has_history is not True:
         problem = (
             f"the broker had {learned.earlier_count} subscriptions before this check. An agent"
-            " knows them only from the broker's log file since the broker's start: give --log-file"
-            f" or --config to compare them. Where there is none, {SIGHUP_IS_NOT_ENOUGH}"
+            " learns them only from a log file since the start of the broker: give --log-file"
+            f" or --config to compare them. Without a log file, {SIGHUP_IS_NOT_ENOUGH}"
         )
         found.append(BrokerAdvice(Severity.WARNING, problem))
     if learned.publishes_counts is False and learned.version != "":
-        problem = "the broker's counts do not arrive: the agent cannot see whether it knows all"
+        problem = (
+            "the broker's counters do not arrive: the agent cannot check whether it knows all"
+            " subscriptions"
+        )
         found.append(BrokerAdvice(Severity.WARNING, problem, ("sys_interval 10",)))
     return found
 
@@ -227,8 +223,8 @@ def _check_bridges(learned: BrokerFindings) -> list[BrokerAdvice]:
     return [
         BrokerAdvice(
             Severity.WARNING,
-            f"bridge {name!r}: if it leads to a broker of this federation, messages will loop;"
-            " remove its `connection` from the configuration on either side",
+            f"bridge {name!r}: if it connects to a broker of this federation, messages loop;"
+            " remove its `connection` from the configuration",
         )
         for name in learned.bridges
     ]
@@ -237,24 +233,21 @@ def _check_bridges(learned: BrokerFindings) -> list[BrokerAdvice]:
 def _check_persistence(learned: BrokerFindings) -> list[BrokerAdvice]:
     lines = ("persistence true", "autosave_interval 60")
     if learned.has_persistence is False:
-        problem = "the broker forgets its sessions when it restarts, and with them what is queued"
+        problem = "the broker loses its sessions and their queued messages when it restarts"
         return [BrokerAdvice(Severity.WARNING, problem, lines)]
     if (
         learned.has_persistence is None
         and learned.proof is not None
         and learned.proof.resumes_session
     ):
-        problem = "whether the broker keeps its sessions when it restarts cannot be seen from here"
+        problem = "it is unknown whether the broker keeps its sessions when it restarts"
         return [BrokerAdvice(Severity.NOTE, problem, lines)]
     return []
 
 
 def _check_queue(learned: BrokerFindings) -> list[BrokerAdvice]:
-    """Look at how much waits for a client.
-
-    What was tried counts for more than what is usual, and than what was dropped before: that may
-    have been for a doctor's client.
-    """
+    """Check the queue of a disconnected client. A probe has precedence over the default and over
+    earlier drops, which may have been caused by a probe."""
     lines = (f"max_queued_messages {QUEUED_RECOMMENDED}",)
     proof = learned.proof or DeliveryProbeResult()
     if proof.has_queue_overflowed:
@@ -270,7 +263,7 @@ def _check_queue(learned: BrokerFindings) -> list[BrokerAdvice]:
         return [BrokerAdvice(Severity.WARNING, problem, lines)]
     if learned.dropped_count == 0:
         problem = (
-            f"by default the broker keeps {QUEUED_BY_DEFAULT} messages for a client, and drops the"
+            f"by default the broker queues {QUEUED_BY_DEFAULT} messages for a client and drops the"
             " rest"
         )
         return [BrokerAdvice(Severity.NOTE, problem, lines)]
@@ -283,35 +276,36 @@ def _check_limits(limits: BrokerLimits | None) -> list[BrokerAdvice]:
     found: list[BrokerAdvice] = []
     if limits.version is not Version.V5:
         problem = (
-            "the broker speaks no MQTT 5: properties and the retain flag of what is published here"
-            " do not cross; what is published while the agent is away is lost, and when it comes"
-            " back after a crash some may come twice"
+            "the broker does not support MQTT 5: properties and retain flags of publications here"
+            " do not reach other brokers; publications while the agent is disconnected are lost,"
+            " and some may be duplicated after a crash of the agent"
         )
         found.append(BrokerAdvice(Severity.WARNING, problem))
     elif limits.receive_maximum < IN_FLIGHT_RECOMMENDED:
-        problem = f"only {limits.receive_maximum} messages of QoS 1 and 2 may be under way to it"
+        problem = f"only {limits.receive_maximum} messages of QoS 1 and 2 may be in flight to it"
         lines = (f"max_inflight_messages {IN_FLIGHT_RECOMMENDED}",)
         found.append(BrokerAdvice(Severity.NOTE, problem, lines))
     if limits.qos_max < 2:
         problem = f"the agent's listener allows QoS {limits.qos_max} at most"
         found.append(BrokerAdvice(Severity.WARNING, problem, ("max_qos 2",)))
     if not limits.retain_available:
-        problem = "the broker takes no retained messages"
+        problem = "the broker does not accept retained messages"
         found.append(BrokerAdvice(Severity.WARNING, problem, ("retain_available true",)))
     if limits.packet_bytes_max < PACKET_BYTES_RECOMMENDED:
-        problem = f"the broker takes packets of at most {limits.packet_bytes_max} bytes"
+        problem = f"the broker accepts packets of at most {limits.packet_bytes_max} bytes"
         lines = (f"max_packet_size {PACKET_BYTES_RECOMMENDED}",)
         found.append(BrokerAdvice(Severity.WARNING, problem, lines))
     return found
 
 
 def _check_overlap(learned: BrokerFindings) -> list[BrokerAdvice]:
-    """MQTT 5 tells copies apart; before it, how many there are has to be known."""
+    """MQTT 5 identifies copies by subscription identifiers; for 3.1.1 the agent must know their
+    number."""
     limits = learned.limits
     if limits is None or limits.version is Version.V5 or learned.overlap_copies != 1:
         return []
     problem = (
-        "of a publication that two filters of one client match it sends one copy: write"
+        "the broker sends one copy of a publication that matches two filters of a client: set"
         ' overlap_copies = "once" in [broker] of the agent\'s settings'
     )
     return [BrokerAdvice(Severity.WARNING, problem)]

@@ -1,9 +1,8 @@
-"""Finds out how a broker treats QoS 1 and 2 when clients break off: the evidence for its class.
+"""Probes how a broker delivers QoS 1 and 2 when clients disconnect in the middle of a handshake.
 
-Clients with names of their own break off at the worst moments on a topic of their own, and come
-back. Their sessions are ended afterwards, whatever happened; nothing is retained. What follows from
-what was seen is `hansa.agent.broker.delivery_class`. MQTT lets a client send again only on a new
-connection, so every attempt is one *life*: a connection that is not made again.
+The probes have unique client ids and a topic of their own, retain nothing, and end their sessions
+in any case. `hansa.agent.broker.delivery_class` draws the conclusions. MQTT allows resending only
+on a new connection, so every attempt uses a `ProbeConnection` that does not reconnect.
 """
 
 import asyncio
@@ -24,79 +23,78 @@ from hansa.testbed.clients import READY_TIMEOUT_S, wait_until
 from hansa.testbed.probes.advice import QUEUED_BY_DEFAULT
 
 ANSWER_TIMEOUT_S = 1.0
-"""How long an answer may take, or a publication, or what is sent again."""
+"""Seconds until an acknowledgement, a publication or a redelivery must arrive."""
 
 IN_FLIGHT_COUNT = 4
-"""Publications to a client that breaks off: fewer than any broker has under way at a time."""
+"""Publications in flight at the disconnection: fewer than any broker's limit."""
 
 QUEUE_TRIED = QUEUED_BY_DEFAULT + 200
-"""Publications for a client that is away: more than Mosquitto keeps by default."""
+"""Publications for a disconnected client: more than Mosquitto queues by default."""
 
 QUEUE_TRIED_BRIEFLY = 20
-"""So few fit into any queue: a broker that drops some counts them, and agents raise an alarm."""
+"""Publications that fit into any queue: drops would raise an alarm at agents of this broker."""
 
 QUEUE_TIMEOUT_S = 2.0
-"""How long they may take to the broker, and back again; a broker far away gets fewer."""
+"""Seconds for filling and for draining the queue; a distant broker is tried with fewer."""
 
 MARK_INTERVAL_S = 0.05
 QUIET_S = 0.3
-"""How long nothing more of what was kept may come until that was all."""
+"""Seconds without a queued publication after which the queue counts as drained."""
 
 SESSION_EXPIRY_S = 60
-"""What ends the sessions of a doctor that was killed."""
+"""Ends the sessions if the doctor is killed."""
 
 QUEUED_PREFIX = b"queued"
 END_MARK = b"mark"
 
 
 class ProbeConnection:
-    """One connection of a client, from its beginning to the end that the probe gives it."""
+    """One connection that does not reconnect."""
 
     def __init__(self, address: BrokerAddress, options: ConnectOptions, sends_acks: bool) -> None:
-        """Prepare; `start` connects."""
         self.received: list[packets.PublishPacket] = []
         self.answers: list[packets.AnyHandshakePacket] = []
         self.limits: BrokerLimits | None = None
         self.session_present = False
         self.granted_qos: int | None = None
         self.problem = ""
-        """Why there is no connection any more."""
+        """Why the connection was closed."""
         self._address = address
         self._sends_acks = sends_acks
         self._connection = Connection(address, options, self._on_effect, random.Random())
         self._run_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect; raise UsageError if the broker does not let it."""
+        """Connect; raise UsageError if the broker refuses."""
         self._run_task = asyncio.create_task(self._connection.run())
         await wait_until(lambda: self.limits is not None or bool(self.problem), READY_TIMEOUT_S)
         if self.limits is None:
             raise UsageError(f"broker {self._address}: {self.problem or 'no answer'}")
 
     async def subscribe(self, topic: str) -> bool:
-        """Subscribe at QoS 2; return whether the broker grants it, at whatever QoS."""
+        """Subscribe at QoS 2; return whether the broker grants any QoS."""
         self.send(inputs.Subscribe((packets.Subscription(topic, qos=2),)))
         await self.wait_for(lambda: self.granted_qos is not None)
         return self.granted_qos in (0, 1, 2)
 
     async def publish(self, publish: packets.PublishPacket) -> bool:
-        """Publish at QoS 1 or 2; return whether the broker says that it has it."""
+        """Publish at QoS 1 or 2; return whether the broker sends PUBACK or PUBREC."""
         self.send(inputs.Publish([publish]))
         kind = packets.PubRecPacket if publish.qos == 2 else packets.PubAckPacket
         return await self.wait_for(lambda: self.has_answer(kind, publish.packet_id))
 
     async def release(self, packet_id: int) -> bool:
-        """Send a PUBREL; return whether it is answered."""
+        """Send a PUBREL; return whether the broker sends PUBCOMP."""
         self.send(inputs.Answer([packets.PubRelPacket(packet_id)]))
         return await self.wait_for(lambda: self.has_answer(packets.PubCompPacket, packet_id))
 
     async def wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Wait for something while the connection stands; return whether it came."""
+        """Wait for a condition while the connection is open; return whether it holds."""
         await wait_until(lambda: condition() or bool(self.problem), ANSWER_TIMEOUT_S)
         return condition()
 
     def has_answer(self, kind: type[packets.AnyHandshakePacket], packet_id: int) -> bool:
-        """Whether a step of a handshake came; a PUBCOMP is one also when it knows no such id."""
+        """Whether a handshake packet arrived; a PUBCOMP counts also with "id not found"."""
         return any(
             type(each) is kind
             and each.packet_id == packet_id
@@ -105,7 +103,7 @@ class ProbeConnection:
         )
 
     def is_all_released(self) -> bool:
-        """Whether all that came at QoS 2 has been released; that is the broker's last word."""
+        """Whether all received publications of QoS 2 have been released by the broker."""
         return all(
             self.has_answer(packets.PubRelPacket, publish.packet_id)
             for publish in self.received
@@ -113,30 +111,30 @@ class ProbeConnection:
         )
 
     def count_copies(self, payload: bytes) -> int:
-        """How many publications with this payload came."""
+        """Number of received publications with this payload."""
         return sum(publish.payload == payload for publish in self.received)
 
     def count_queued(self, tried: int) -> int:
-        """How many came of so many that were published while it was away."""
+        """Number of received ones of the `tried` publications made while disconnected."""
         payloads = self.ids_by_payload()
         return sum(b"%b %d" % (QUEUED_PREFIX, number) in payloads for number in range(1, tried + 1))
 
     def ids_by_payload(self) -> dict[bytes, int]:
-        """Return what came, with its packet ids."""
+        """Packet ids of the received publications, by payload."""
         return {publish.payload: publish.packet_id for publish in self.received}
 
     @property
     def quota(self) -> int:
-        """How many publications may now be ordered."""
+        """Number of publications that may be sent now."""
         return self._connection.session.quota if self._connection.session else 0
 
     def send(self, event: inputs.Command) -> None:
-        """Have the connection do something; one that has ended does nothing."""
+        """Submit a command; ignored after the connection was closed."""
         if not self.problem:
             self._connection.submit(event)
 
     async def abort(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a DISCONNECT."""
         if self._run_task is not None:
             self._connection.abort()
             self._run_task.cancel()
@@ -144,7 +142,7 @@ class ProbeConnection:
             await wait_until(lambda: self._connection.session is None, ANSWER_TIMEOUT_S)
 
     async def disconnect(self) -> None:
-        """Close the connection as MQTT wants it."""
+        """Close the connection with a DISCONNECT."""
         await self._connection.disconnect()
         await self.abort()
 
@@ -167,7 +165,7 @@ class ProbeConnection:
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self.problem = effect.text
                 if self._run_task is not None:
-                    self._run_task.cancel()  # it would connect again
+                    self._run_task.cancel()  # it would reconnect
 
 
 def _make_ack(publish: packets.PublishPacket) -> packets.AnyHandshakePacket:
@@ -181,11 +179,10 @@ async def probe_delivery(
     version: Version = Version.V5,
     queue_tried: int = QUEUE_TRIED,
 ) -> DeliveryProbeResult:
-    """Try a broker, and leave nothing at it; raise UsageError if it does not let a client in.
+    """Run all delivery probes and clean up; raise UsageError if the broker refuses the client.
 
-    `tell` is told what is being tried. A broker that answers MQTT 5 with silence is tried with
-    3.1.1 only if that is given; one that says no is tried with it anyway. `queue_tried`: how many
-    publications are sent to a client that is away.
+    A broker that does not answer a CONNECT of MQTT 5 needs `version` 3.1.1; one that refuses it is
+    tried with 3.1.1 anyway. `queue_tried`: publications for a disconnected client.
     """
     probe = _DeliveryProbe(address, version, queue_tried)
     try:
@@ -195,8 +192,6 @@ async def probe_delivery(
 
 
 class _DeliveryProbe:
-    """All that is tried at one broker."""
-
     def __init__(self, address: BrokerAddress, version: Version, queue_tried: int) -> None:
         self._address = address
         self._queue_tried = queue_tried
@@ -207,8 +202,7 @@ class _DeliveryProbe:
         self._roles: set[str] = set()
 
     async def run(self, on_progress: Callable[[str], None]) -> DeliveryProbeResult:
-        """Try one thing after the other, as long as that makes sense."""
-        on_progress("QoS 2 that is sent again")
+        on_progress("resent QoS 2")
         listener = await self._connect("listener", is_persistent=False)
         sender = await self._connect("sender")
         if not (
@@ -220,29 +214,29 @@ class _DeliveryProbe:
         await sender.abort()
         proof = await self._try_repeated_publish(listener)
         await listener.abort()
-        on_progress("a client that breaks off")
+        on_progress("an aborted connection")
         proof = await self._try_aborted_connection(proof)
         if proof.resumes_session:
-            on_progress(f"{self._queue_tried} publications for a client that is away")
+            on_progress(f"{self._queue_tried} publications for a disconnected client")
             proof = await self._try_queue(proof)
         return proof
 
     async def clean_up(self) -> None:
-        """End all connections and sessions: a client that starts clean and leaves has none.
+        """Close all connections and end all sessions by a clean start.
 
-        It unsubscribes as well, or an agent beside the broker takes the topic for wanted for a
-        while: how long a session of MQTT 5 lasts no line of the log tells.
+        The clients also unsubscribe. Otherwise an agent at this broker would keep the interest for
+        a while, because Mosquitto's log does not contain the session expiry.
         """
-        await asyncio.gather(*(life.abort() for life in self._connections))
+        await asyncio.gather(*(each.abort() for each in self._connections))
         for role in sorted(self._roles):
-            life = await self._connect(role, is_persistent=False)
-            life.send(inputs.Unsubscribe((self._topic,)))
-            await life.disconnect()
+            connection = await self._connect(role, is_persistent=False)
+            connection.send(inputs.Unsubscribe((self._topic,)))
+            await connection.disconnect()
 
-    # ------------------------------------------------------------ what is tried
+    # ------------------------------------------------------------ probes
 
     async def _try_repeated_publish(self, listener: ProbeConnection) -> DeliveryProbeResult:
-        """Send a PUBLISH again before its PUBREL, and that again after its PUBCOMP."""
+        """Resend a PUBLISH before its PUBREL, and the PUBREL after its PUBCOMP."""
         sender = await self._connect("sender")
         once = self._publication(b"once", 2, packet_id=1)
         takes_qos_2 = listener.granted_qos == 2 and await sender.publish(once)
@@ -273,7 +267,7 @@ class _DeliveryProbe:
     async def _all_arrived(
         self, sender: ProbeConnection, listener: ProbeConnection, fence: bytes
     ) -> bool:
-        """Wait until what was sent before must have arrived: one more, behind it, has."""
+        """Publish a fence, and wait until it has arrived after everything sent before."""
         return (
             await sender.publish(self._publication(fence, 2, packet_id=2))
             and await sender.release(2)
@@ -281,35 +275,33 @@ class _DeliveryProbe:
         )
 
     async def _try_aborted_connection(self, proof: DeliveryProbeResult) -> DeliveryProbeResult:
-        """Break off with publications under way to the client, and come back."""
+        """Abort a connection with unacknowledged publications, and reconnect."""
         keeper = await self._connect("keeper", acknowledges=False)
-        under_way = await self._put_in_flight(keeper, qos_max=2 if proof.accepts_qos2 else 1)
+        in_flight = await self._put_in_flight(keeper, qos_max=2 if proof.accepts_qos2 else 1)
         await keeper.abort()
         keeper = await self._connect("keeper")
         if not keeper.session_present:
             return replace(proof, resumes_session=False)
         redelivers = await keeper.wait_for(
-            lambda: keeper.ids_by_payload().keys() >= under_way.keys()
+            lambda: keeper.ids_by_payload().keys() >= in_flight.keys()
         )
-        await keeper.wait_for(
-            keeper.is_all_released
-        )  # what is under way would take room in the queue
+        await keeper.wait_for(keeper.is_all_released)  # else they stay in the queue
         await keeper.abort()
         return replace(
             proof,
             resumes_session=True,
             redelivers_unacknowledged=redelivers,
-            keeps_packet_ids=keeper.ids_by_payload() == under_way if redelivers else None,
+            keeps_packet_ids=keeper.ids_by_payload() == in_flight if redelivers else None,
             marks_dup=all(each.dup for each in keeper.received) if redelivers else None,
         )
 
     async def _put_in_flight(self, keeper: ProbeConnection, qos_max: int) -> dict[bytes, int]:
-        """Send the keeper what it does not acknowledge; return the packet ids by payload."""
+        """Publish to the keeper, which does not acknowledge; return packet ids by payload."""
         await keeper.subscribe(self._topic)
         sender = await self._connect("sender")
         for packet_id in range(1, IN_FLIGHT_COUNT + 1):
             qos = min(qos_max, 1 + packet_id % 2)
-            payload = b"under way %d" % packet_id
+            payload = b"in flight %d" % packet_id
             await sender.publish(self._publication(payload, qos, packet_id))
             if qos == 2:
                 await sender.release(packet_id)
@@ -318,10 +310,8 @@ class _DeliveryProbe:
         return keeper.ids_by_payload()
 
     async def _try_queue(self, proof: DeliveryProbeResult) -> DeliveryProbeResult:
-        """Publish for the keeper, who is away, and count what it gets.
-
-        That is unknown if it was still getting some when time was up.
-        """
+        """Publish for the disconnected keeper, and count what it receives; unknown if it still
+        receives some at the timeout."""
         sender = await self._connect("sender")
         tried = await self._fill_queue(sender)
         keeper = await self._connect("keeper")
@@ -333,31 +323,29 @@ class _DeliveryProbe:
         return replace(proof, queued_count=queued if is_known else None, queue_offered_count=tried)
 
     async def _receives_more(self, keeper: ProbeConnection, tried: int) -> bool:
-        """Whether the keeper gets more although the mark has come: some brokers send what was kept
-        beside what is new."""
+        """Whether queued publications still arrive after the mark: some brokers interleave queued
+        and new ones."""
         before = keeper.count_queued(tried)
         return before < tried and await wait_until(
             lambda: keeper.count_queued(tried) > before, QUIET_S
         )
 
     async def _send_end_marks(self, sender: ProbeConnection, keeper: ProbeConnection) -> bool:
-        """Publish behind what was kept until that arrives: a full queue drops a mark as well.
-
-        Return whether one arrived.
-        """
+        """Publish marks behind the queue until one arrives, as a full queue may drop them. Return
+        whether one arrived."""
         began = asyncio.get_running_loop().time()
         for packet_id in count(self._queue_tried + 1):
             if sender.quota:
                 sender.send(inputs.Publish([self._publication(END_MARK, 1, packet_id)]))
             if await wait_until(lambda: bool(keeper.count_copies(END_MARK)), MARK_INTERVAL_S):
                 return True
-            patience = QUEUE_TIMEOUT_S if keeper.received else ANSWER_TIMEOUT_S
-            if asyncio.get_running_loop().time() - began > patience:
+            timeout_s = QUEUE_TIMEOUT_S if keeper.received else ANSWER_TIMEOUT_S
+            if asyncio.get_running_loop().time() - began > timeout_s:
                 break
         return False
 
     async def _fill_queue(self, sender: ProbeConnection) -> int:
-        """Publish as fast as the broker takes it; return how many it has acknowledged."""
+        """Publish as fast as the broker accepts; return the number of acknowledgements."""
         sent = 0
         deadline = asyncio.get_running_loop().time() + QUEUE_TIMEOUT_S
         while len(sender.answers) < self._queue_tried and not sender.problem:
@@ -372,7 +360,7 @@ class _DeliveryProbe:
             await wait_until(lambda: len(sender.answers) > answered, ANSWER_TIMEOUT_S)  # noqa: B023
         return len(sender.answers)
 
-    # ------------------------------------------------------------ with what
+    # ------------------------------------------------------------ connections
 
     async def _connect(
         self, role: str, *, is_persistent: bool = True, acknowledges: bool = True
@@ -383,13 +371,13 @@ class _DeliveryProbe:
             clean_start=not is_persistent,
             session_expiry=SESSION_EXPIRY_S if is_persistent else 0,
         )
-        life = ProbeConnection(self._address, options, acknowledges)
-        self._connections.append(life)
-        await life.start()
+        connection = ProbeConnection(self._address, options, acknowledges)
+        self._connections.append(connection)
+        await connection.start()
         self._roles.add(role)
-        assert life.limits is not None
-        self._version = life.limits.version
-        return life
+        assert connection.limits is not None
+        self._version = connection.limits.version
+        return connection
 
     def _publication(
         self, payload: bytes, qos: int, packet_id: int, *, dup: bool = False

@@ -1,8 +1,4 @@
-"""What a Mosquitto's configuration file says about what an agent beside the broker would learn.
-
-For `hansa doctor --config mosquitto.conf`: the file is read, no broker is asked. What follows from
-it is the same advice as at a running broker.
-"""
+"""Findings from a mosquitto.conf without its broker, for `hansa doctor --config mosquitto.conf`."""
 
 from pathlib import Path
 
@@ -10,15 +6,15 @@ from hansa.errors import UsageError
 from hansa.testbed.probes.advice import QUEUED_RECOMMENDED, BrokerFindings
 
 DEFAULT_LOG_TYPES = frozenset({"error", "warning", "notice", "information"})
-"""Types that are logged if the configuration names none."""
+"""Log types of a configuration without `log_type`."""
 
 Settings = dict[str, list[str]]
-"""Per setting, the values of all its lines."""
+"""The values of all lines of a setting, by its name."""
 
 
 def read_settings(path: Path) -> Settings:
-    """Read a configuration with the files of its `include_dir`; raise UsageError if one cannot be
-    read."""
+    """Read a configuration with the files of its `include_dir`; raise UsageError if a file is not
+    readable."""
     settings: Settings = {}
     for line in _text(path).splitlines():
         name, _, value = line.strip().partition(" ")
@@ -34,7 +30,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def learn(settings: Settings) -> BrokerFindings:
-    """Return what an agent would find at a broker with these settings."""
+    """Return the findings about a broker with these settings."""
     destinations = settings.get("log_dest", [])
     types = set(settings.get("log_type", DEFAULT_LOG_TYPES))
     has_topic = "topic" in destinations
@@ -60,7 +56,7 @@ def learn(settings: Settings) -> BrokerFindings:
 def _queued(settings: Settings) -> int:
     value = _last(settings, "max_queued_messages", "1000")
     count = int(value) if value.isdigit() else 0
-    return count or QUEUED_RECOMMENDED  # 0 is no limit
+    return count or QUEUED_RECOMMENDED  # 0 means no limit
 
 
 def _last(settings: Settings, name: str, default: str) -> str:

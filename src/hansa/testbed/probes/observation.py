@@ -1,8 +1,7 @@
-"""Finds out whether an agent that starts now would know every subscription at a Mosquitto.
+"""Checks whether an agent that starts now would know every subscription at a Mosquitto.
 
-The doctor observes the broker as an agent does, with the same observer: it watches the log topics,
-reads the log file if it knows where that is, and compares what it learned with the broker's own
-counters.
+It runs the observer of the agent: it reads the log topics and, if known, the log file, and compares
+the subscriptions with the broker's counters.
 """
 
 import asyncio
@@ -19,20 +18,19 @@ from hansa.observers.mosquitto.observer import COUNTS_WAIT_S, MosquittoObserver
 from hansa.testbed.clients import RecordingClient, wait_until
 
 SAMPLE_TIMEOUT_S = 12.0
-"""How long to wait for the next sample of the counters; `sys_interval` is 10 s by default."""
+"""Seconds to wait for the next counters; `sys_interval` is 10 s by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an agent would know of a broker's subscriptions."""
+    """Subscriptions that an agent would know."""
 
     earlier_count: int | None = None
-    """Without a log file: subscriptions from before the doctor connected; None if no sample of the
-    counters came in time."""
+    """Without a log file: subscriptions from before the check; None if no counters arrived."""
     known_count: int | None = None
-    """With a log file: how many subscriptions are known; None if it cannot be read."""
+    """With a log file: known subscriptions; None if it is not readable."""
     is_complete: bool | None = None
-    """With a log file: whether these are all; None if no sample came in time."""
+    """With a log file: whether all subscriptions are known; None if no counters arrived."""
     reason: str = ""
     """Why they are not."""
     has_persistence: bool = False
@@ -40,10 +38,9 @@ class Observation:
 
 
 class ObservationProbe:
-    """An observer for as long as the doctor looks."""
+    """An observer for the duration of a check; without a log file it only reads counters."""
 
     def __init__(self, address: BrokerAddress, version: Version, log_file: Path | None) -> None:
-        """Without a log file only the counters are looked at."""
         name = f"hansa-doctor-{secrets.token_hex(4)}-observer"
         self._observer = MosquittoObserver(own_prefix=name)
         self._client = RecordingClient(
@@ -53,8 +50,7 @@ class ObservationProbe:
         self._taken = 0
 
     async def start(self) -> None:
-        """Subscribe, before the doctor's other clients do; raise UsageError if the broker does not
-        let a client in."""
+        """Subscribe, before the other probes do; raise UsageError if the broker refuses."""
         self._observer.on_connected(session_lost=True, now=0.0)
         await self._client.start()
         await asyncio.sleep(RETAINED_DELAY_S)
@@ -62,8 +58,8 @@ class ObservationProbe:
         self._client.subscribe(*self._observer.extra_subscriptions())
 
     async def finish(self) -> Observation:
-        """Read the log file, compare with the counters, and leave. To be called when the doctor's
-        other clients have left."""
+        """Read the log file, compare with the counters, and disconnect. Call this after the other
+        probes have disconnected."""
         try:
             return await self._compare()
         finally:
@@ -87,7 +83,7 @@ class ObservationProbe:
         )
 
     async def _read_log(self) -> bool:
-        """Learn from the log file what was subscribed before; return whether that was possible."""
+        """Learn earlier subscriptions from the log file; return whether it is readable."""
         self._take()
         self._observer.begin_resync(now=0.0)
         try:
@@ -100,7 +96,7 @@ class ObservationProbe:
         return bool(text)
 
     async def _wait_for_sample(self, has_log: bool) -> bool:
-        """Wait for the next sample, unless the log is already confirmed or there are none."""
+        """Wait for the next counters, unless the log is confirmed or the broker has none."""
         observer = self._observer
         if observer.lacks_counts or (has_log and observer.is_complete):
             return False

@@ -1,4 +1,4 @@
-"""A story told in paragraphs, pictures and tables: what both demos are."""
+"""Output of both demos: paragraphs, drawings and tables."""
 
 import time
 from collections.abc import Iterable
@@ -8,12 +8,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 PARAGRAPH_PAUSE_S = 0.35
-"""Real seconds between two paragraphs on a terminal: time to read, none to get bored."""
+"""Seconds between two paragraphs on a terminal, as time to read."""
 
 
 class DemoOutput:
-    """Prints paragraphs, at a reader's pace if there is one."""
-
     def __init__(self, out: Console, pause_s: float = PARAGRAPH_PAUSE_S) -> None:
         self._out = out
         self._pause_s = pause_s
@@ -25,19 +23,18 @@ class DemoOutput:
             time.sleep(self._pause_s)
 
     def show_status(self, text: str) -> AbstractContextManager[object]:
-        """Say on a terminal what is waited for, as long as it is."""
+        """Show a spinner with a text on a terminal."""
         return self._out.status(text)
 
     def print_lines(self, lines: Iterable[str]) -> None:
-        """Print a picture."""
+        """Print a drawing."""
         for line in lines:
             self._out.print(Text(f"      {line}", style="cyan"))
         self._out.print()
 
     def print(self, text: str) -> None:
-        """Print a text as it is: unwrapped, so that a command in it can be pasted."""
+        """Print a text without wrapping, so that a command in it can be pasted."""
         self._out.print(Text(text), soft_wrap=True)
 
     def print_table(self, what: RenderableType) -> None:
-        """Print a table."""
         self._out.print(what)
