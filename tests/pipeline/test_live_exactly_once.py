@@ -59,7 +59,7 @@ class Pipeline:
         self.process = subprocess.Popen(command, start_new_session=True)
 
     async def kill(self, when: Callable[[], bool], with_java: bool) -> None:
-        """Kill it when a condition holds; without `with_java`, its JVM may still write for a while."""
+        """Kill it when a condition holds; without `with_java`, its JVM may continue briefly."""
         assert self.process is not None
         assert await wait_until(lambda: when() or self.process.poll() is not None, TIMEOUT_S)  # type: ignore[union-attr]
         assert self.process.poll() is None, "the pipeline ended early"
