@@ -50,11 +50,11 @@ def test_what_is_wanted_arrives_once_whatever_breaks(diamond):
         fifty_arrive(publisher, subscribers, b"rest %d" % number)
     publisher = diamond.client(0)
 
-    diamond.federation.cut(1, 3)
+    diamond.federation.cut_link(1, 3)
     eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the cut is noticed")
     wait_for_a_way(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"cut")
-    diamond.federation.mend(1, 3)
+    diamond.federation.restore_link(1, 3)
     diamond.wait_converged()
 
     sure = diamond.client_of(SureClient, 2).subscribe_surely("sure/#")

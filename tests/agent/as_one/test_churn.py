@@ -44,7 +44,7 @@ def test_retained_churn_with_partitions_ends_in_agreement(ring_of_five, seed):
     for _ in range(3):
         cut = chance.sample(links, 2)
         for link in cut:
-            live.federation.cut(*link)
+            live.federation.cut_link(*link)
         for step in range(60):
             payload = b"" if chance.random() < 0.25 else b"%d" % step
             writer = chance.choice(writers)
@@ -52,7 +52,7 @@ def test_retained_churn_with_partitions_ends_in_agreement(ring_of_five, seed):
             for each in subscribers:
                 each.read_for(0)
         for link in cut:
-            live.federation.mend(*link)
+            live.federation.restore_link(*link)
         live.wait_converged()
     # What was written last, and by one alone, is what all must hold; what was deleted is gone.
     last = {topic: b"last" if number % 2 else b"" for number, topic in enumerate(TOPICS[:6])}

@@ -30,14 +30,14 @@ def test_time_in_a_partition_counts_towards_the_expiry(line):
     subscriber = line.at("three hops").subscribe_surely("expiry/parted")
     line.wait_installed(FAR, "expiry/parted")
     expired = line.counter(FAR, EXPIRED)
-    line.federation.cut(2, 3)
+    line.federation.cut_link(2, 3)
     began = time.monotonic()
     line.at("same").publish_as(
         expiring("expiry/parted", b"short", 1), expiring("expiry/parted", b"long", 1_000)
     )
     eventually(lambda: len(line.nodes[0].status()["reachable_nodes"]) == 3, "the partition seen")
     eventually(lambda: time.monotonic() - began > WAIT_S, "some seconds")
-    line.federation.mend(2, 3)
+    line.federation.restore_link(2, 3)
     assert subscriber.read_until(1) == [b"long"]
     assert left(subscriber.received[0]) <= 1_000 - int(WAIT_S)
     assert line.counter(FAR, EXPIRED) == expired + 1

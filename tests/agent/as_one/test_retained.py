@@ -117,9 +117,9 @@ def test_reconnection_sends_nothing_again(line):
     line.wait_installed(FAR, "calm/#")
     line.at("same").publish_as(*(kept(f"calm/{n}", b"%d" % n) for n in range(20)))
     subscriber.read_until(20)
-    line.federation.cut(2, 3)
+    line.federation.cut_link(2, 3)
     eventually(lambda: len(line.nodes[0].status()["reachable_nodes"]) == 3, "the partition seen")
-    line.federation.mend(2, 3)
+    line.federation.restore_link(2, 3)
     line.wait_converged()
     line.at("same").publish_as(kept("calm/fence", b"end"))
     assert len(subscriber.read_until(21)) == 21
@@ -136,7 +136,7 @@ def test_a_partition_ends_in_agreement(line, qos):
     publishers[0].publish_as(*(kept(topic, b"old", qos) for topic in topics))
     for each in subscribers:
         each.read_until(len(topics))
-    line.federation.cut(1, 2)
+    line.federation.cut_link(1, 2)
     eventually(lambda: len(line.nodes[0].status()["reachable_nodes"]) == 2, "the partition seen")
     eventually(lambda: len(line.nodes[FAR].status()["reachable_nodes"]) == 2, "on both sides")
     publishers[0].publish_as(
@@ -145,7 +145,7 @@ def test_a_partition_ends_in_agreement(line, qos):
     publishers[1].publish_as(
         kept(topics[0], b"right", qos), kept(topics[2], b"", qos), kept(topics[4], b"right", qos)
     )
-    line.federation.mend(1, 2)
+    line.federation.restore_link(1, 2)
     sure = {topics[3]: b"left", topics[4]: b"right", topics[5]: b"old"}
 
     def agree() -> bool:

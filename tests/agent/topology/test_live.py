@@ -195,7 +195,7 @@ def test_without_the_manager_agents_start_from_what_they_knew(five):
         lambda: all((node.directory / "agent" / "topology.json").exists() for node in five.nodes),
         "what is known is on disk",
     )
-    five.run(five.federation.stop_manager())
+    five.run(five.federation.kill_manager())
     five.kill(1, 2)
     five.revive()
     five.wait_whole()

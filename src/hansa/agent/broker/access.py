@@ -1,4 +1,4 @@
-"""How to be let in at a broker, as settings say it: a name, a password, TLS."""
+"""Credentials and TLS of a broker connection, as the settings give them."""
 
 import ssl
 from typing import Protocol
@@ -7,27 +7,27 @@ from hansa.errors import UsageError
 
 
 class AccessSettings(Protocol):
-    """The settings that every section about a broker has."""
+    """Settings that every section about a broker has."""
 
     @property
     def username(self) -> str:
-        """As whom; empty is nobody."""
+        """User name; empty: connect without one."""
 
     @property
     def password(self) -> str:
-        """With a username."""
+        """Password; requires a user name."""
 
     @property
     def tls(self) -> bool:
-        """Whether to speak TLS."""
+        """Whether to use TLS."""
 
     @property
     def tls_ca(self) -> str:
-        """File with the authorities to trust; the system's if empty."""
+        """File with the certificate authorities to trust; empty: those of the system."""
 
 
 def check_access(section: str, settings: AccessSettings) -> None:
-    """Raise UsageError for what cannot be meant."""
+    """Raise UsageError for settings that contradict each other."""
     if settings.password and not settings.username:
         raise UsageError(f"[{section}] password needs a username")
     if settings.tls_ca and not settings.tls:
@@ -35,11 +35,11 @@ def check_access(section: str, settings: AccessSettings) -> None:
 
 
 def tls_context(section: str, settings: AccessSettings) -> ssl.SSLContext | None:
-    """Return what TLS needs, None without; raise UsageError if tls_ca is of no use."""
+    """Return the TLS context, None without TLS; raise UsageError if tls_ca is unusable."""
     if not settings.tls:
         return None
     try:
         return ssl.create_default_context(cafile=settings.tls_ca or None)
-    except OSError as error:  # an SSLError if the file is there and holds no certificates
+    except OSError as error:  # includes SSLError: the file holds no certificates
         reason = error.strerror or error
         raise UsageError(f"[{section}] tls_ca {settings.tls_ca}: {reason}") from error

@@ -1,8 +1,9 @@
-"""The agent's own client at its broker: it takes what others want, and publishes what they sent.
+"""The agent's main client at its broker: subscribes for other nodes and publishes their messages.
 
-Subscriptions have identifiers, so that of a publication that several of them match only one copy is
-taken (`subscriptions`). Publications of QoS 0 go straight through; those of QoS 1 and 2, and their
-handshakes, are the business of `hansa.agent.delivery`. Nothing here knows who wants what, or why.
+Subscriptions have identifiers, so that the agent forwards one copy of a publication that several of
+them match (`subscription_table`). QoS 0 passes straight through; QoS 1 and 2 and their handshakes
+belong to `hansa.agent.delivery`. When the broker is disconnected or too slow, QoS 0 publications
+are dropped and counted, except the newest retained value of each topic.
 """
 
 import asyncio
@@ -25,21 +26,21 @@ from hansa.protocol.forwarding.engine import TOO_LARGE
 from hansa.protocol.model import PlainMessage, Publication
 
 BUFFER_BYTES_MAX = 16 << 20
-"""Bytes that may wait for the broker, besides one publication of the largest, before others are
-dropped."""
+"""Bytes that may wait for the broker, in addition to one publication of the largest size. Above
+this, QoS 0 publications are dropped."""
 
 DELAYED_RETAINED_MAX = 1_024
-"""Retained values of QoS 0 that wait for the broker, the newest of each topic; their payload has at
+"""Topics whose newest retained value of QoS 0 waits for the broker. Their payloads together are at
 most BUFFER_BYTES_MAX."""
 
 RETAINED_RETRY_S = 1.0
-"""Seconds until a broker that was slow is offered again what was withheld from it."""
+"""Seconds until delayed retained values are offered again to a slow broker."""
 
 TOO_MANY_LEVELS = "topic with too many levels"
-"""Why some publications stay at their broker."""
+"""Reason for which a publication is not forwarded."""
 
 OVERLAP_WAIT_S = 0.1
-"""Seconds that a copy waits for the one that decides about it."""
+"""Seconds that a copy waits for the copy that decides about it."""
 
 SESSION_TAKEN_OVER = (
     "another client has the agent's client id, and may have got publications that are now lost: "
@@ -59,19 +60,19 @@ class BrokerClient:
         local_topics: Iterable[str] = (),
         delivery: tuple[GuaranteedDeliveryPort, SubscriptionLog] | None = None,
     ) -> None:
-        """`connection` makes the connection that reports to this client; `status` is told why it
-        is lost, and an empty text when it stands; publications to `staying` stay here. Without
-        `guarantees` all is of QoS 0."""
+        """`connection` makes the connection that reports to this client. `on_status` is called with
+        the reason when the connection is lost and with an empty text when it is up. Publications to
+        `local_topics` are neither captured nor injected. Without `delivery` everything is QoS 0."""
         self.connection = connection(self._on_effect)
         self._local_topics = tuple(local_topics)
         self.subscriptions = SubscriptionTable(self._local_topics)
         self.on_session_lost: Callable[[], None] | None = None
-        """Is told that the broker has no session of before."""
+        """Called when the broker has lost the previous session."""
         self.on_session_taken_over: Callable[[str], None] | None = None
-        """Is told that another client has taken the session over."""
+        """Called when another client has taken over the session."""
         self.counters: Counter[str] = Counter()
         self.sends_overlap_copies = True
-        """Whether a broker of 3.1.1 sends a copy for each subscription that matches."""
+        """Whether a broker of MQTT 3.1.1 sends one copy for each matching subscription."""
         self._on_captured = on_captured
         self._on_status = on_status
         self._delivery: GuaranteedDeliveryPort | None = delivery[0] if delivery else None
@@ -88,7 +89,7 @@ class BrokerClient:
         )
         self._overlap_timer: asyncio.TimerHandle | None = None
         self._echo_filter: EchoFilter | None = None
-        """What comes back of our own at a broker that only speaks MQTT 3.1.1."""
+        """Filter for the agent's own publications, for brokers that only support MQTT 3.1.1."""
         self._delayed_retained: dict[str, Publication] = {}
         self._delayed_bytes = 0
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -96,19 +97,20 @@ class BrokerClient:
     # ------------------------------------------------------------ what the node orders
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribe, now or when the broker is back; `Granted` or `Denied` will be fed."""
+        """Subscribe now or at the next connection; the node gets SubscriptionsGranted or
+        SubscriptionsDenied."""
         for name in filters:
             self.subscriptions.require(name)
         self._subscriber.reconcile(filters)
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Give filters up."""
+        """Unsubscribe from filters."""
         for name in filters:
             self.subscriptions.stop_requiring(name)
         self._subscriber.reconcile(filters)
 
     def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
-        """Publish to the broker's clients, with one write."""
+        """Publish QoS 0 to the broker's clients, with one write."""
         if self._delivery is not None and self._delivery.has_pending_retained:
             publications = self._delivery.hold_back(publications)
         reason = self._blocked_reason()
@@ -140,7 +142,7 @@ class BrokerClient:
         self.connection.submit(inputs.Publish(batch))
 
     def _delay_retained(self, publications: Sequence[PlainMessage | Publication]) -> int:
-        """Keep retained values until the broker takes them: it has to hold the newest."""
+        """Keep the newest retained value of each topic until the broker accepts it."""
         count = 0
         for each in publications:
             if isinstance(each, tuple) or not each.retain:
@@ -181,7 +183,7 @@ class BrokerClient:
     # ------------------------------------------------------------ what guaranteed delivery orders
 
     def inject(self, batch: Sequence[packets.PublishPacket]) -> None:
-        """Publish at QoS 1 and 2, with the packet ids that are given."""
+        """Publish QoS 1 and 2 with the given packet ids."""
         if self._echo_filter is not None:
             for each in batch:
                 self._echo_filter.expect(
@@ -190,24 +192,23 @@ class BrokerClient:
         self.connection.submit(inputs.Publish(batch))
 
     def discard_delayed(self, topics: Iterable[str]) -> None:
-        """Newer values of these topics have come at QoS 1 or 2: older ones that wait must not
-        follow them."""
+        """Discard delayed QoS 0 values of these topics: newer ones have arrived at QoS 1 or 2."""
         for topic in topics:
             if (older := self._delayed_retained.pop(topic, None)) is not None:
                 self._delayed_bytes -= len(older.payload)
 
     def send_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
-        """Write steps of handshakes."""
+        """Send acknowledgements of QoS 1 and 2."""
         if self._is_connected:
             self.connection.submit(inputs.Answer(batch))
 
     def is_local_topic(self, topic: str) -> bool:
-        """Whether publications to a topic never enter."""
+        """Whether publications to a topic stay at this broker."""
         return bool(self._local_topics) and self.subscriptions.is_local_topic(topic)
 
     @property
     def newest_subscription(self) -> int:
-        """The last identifier of a subscription that can have brought something."""
+        """The newest subscription identifier of which a publication can have arrived."""
         return self.subscriptions.last_confirmed
 
     # ------------------------------------------------------------ what the broker says
@@ -245,7 +246,7 @@ class BrokerClient:
         self._on_status(reason)
 
     def _drop_oversized(self, publication: packets.OversizedPublish) -> None:
-        """It is lost, and acknowledged: it would come again after every reconnection."""
+        """Drop and acknowledge it: otherwise the broker sends it again after every reconnection."""
         if publication.qos and self._delivery:
             self._delivery.report_dropped(TOO_LARGE, publication.topic, publication.qos)
             placeholder = packets.PublishPacket(
@@ -256,8 +257,8 @@ class BrokerClient:
             self.counters[f"dropped: {TOO_LARGE}"] += 1
 
     def _on_not_sent(self, effect: effects.PublishNotSent) -> None:
-        """QoS 1 and 2 wait for the next session, if it is only that this one is over: we hear so
-        after what came with the broker's last words."""
+        """Report publications that cannot be sent. QoS 1 and 2 wait for the next session if only
+        this connection has ended; the session reports that after the broker's last packets."""
         batch, reason = effect.batch, effect.reason
         guaranteed = [p for p in batch if not isinstance(p, tuple) and p.qos]
         if len(guaranteed) < len(batch):
@@ -286,7 +287,7 @@ class BrokerClient:
             return
         for is_guaranteed, some in groupby(
             batch, lambda p: p.qos > 0
-        ):  # in order: values may replace
+        ):  # in order: a value may replace an earlier one
             if is_guaranteed:
                 self._delivery.on_publications(self._select_guaranteed(list(some)))
             else:
@@ -303,7 +304,7 @@ class BrokerClient:
         delivery.on_publications(self._count_decisions(self._overlap_dedup.decide_waiting()))
 
     def _select_guaranteed(self, batch: Sequence[packets.PublishPacket]) -> CopyDecisions:
-        """Say of each copy of QoS 1 and 2 whether it counts; all of them want an answer."""
+        """Decide for each copy of QoS 1 and 2 whether it counts; all of them are acknowledged."""
         decided: CopyDecisions = []
         for copy in batch:
             if self._echo_filter is None or self._is_from_client(self._echo_filter, copy):
@@ -322,7 +323,7 @@ class BrokerClient:
         return decided
 
     def _select_qos0(self, batch: Sequence[packets.PublishPacket]) -> list[packets.PublishPacket]:
-        """Leave out copies that do not count."""
+        """Return the copies of QoS 0 that count."""
         if self._echo_filter is not None:
             batch = [p for p in batch if self._is_from_client(self._echo_filter, p)]
         oldest = self.subscriptions.deciding_identifier
@@ -341,19 +342,19 @@ class BrokerClient:
         return selected
 
     def _is_from_client(self, echo_filter: EchoFilter, copy: packets.PublishPacket) -> bool:
-        """Tell news from what MQTT 3.1.1 sends besides: stored values, which only there have the
-        flag, and what we published ourselves."""
+        """Whether a client published it just now. MQTT 3.1.1 also delivers stored retained values,
+        marked by the retain flag, and the agent's own publications."""
         if copy.retain:
             self.counters["retained replays ignored"] += 1
             return False
         is_echo = echo_filter.consume_echo(copy.topic, copy.payload)
         self.counters["echoes"] += is_echo
         self.counters["echoes missed"] = echo_filter.missed_count
-        if not is_echo:  # then its other copies are none, either
+        if not is_echo:  # then its other copies are echoes, too
             echo_filter.expect(copy.topic, copy.payload, self._expected_copies(copy.topic) - 1)
         return not is_echo
 
     def _expected_copies(self, topic: str) -> int:
-        """Return how many copies a broker of 3.1.1 sends of what is published."""
+        """Return how many copies a broker of MQTT 3.1.1 sends of a publication."""
         count = self.subscriptions.count_matching(topic)
         return count if self.sends_overlap_copies else min(count, 1)

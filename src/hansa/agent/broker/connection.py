@@ -1,7 +1,7 @@
-"""One client of the broker, kept connected: sockets and back-off around a pure MQTT session.
+"""One client connection to a broker: sockets, reconnection and back-off around a pure MQTT session.
 
-What the client does with the connection is its owner's business; MQTT 5 is tried first and 3.1.1
-when the broker does not know it.
+It tries MQTT 5 first and 3.1.1 if the broker does not support it. The owner gets every effect of
+the session that it has to act on.
 """
 
 import asyncio
@@ -32,24 +32,24 @@ CLOSE_GRACE_S = 1.0
 """Seconds that the last bytes have to leave when a connection is closed."""
 
 STABLE_AFTER_S = 1.0
-"""Seconds after which a connection counts as a success: a broker that accepts us and then breaks
-off at once is retried as slowly as one that refuses."""
+"""Seconds after which a connection counts as a success. A broker that accepts the agent and
+disconnects at once is retried as slowly as one that refuses."""
 
 READ_BYTES = 1 << 18
 
 QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
-"""Linux has it; others do without."""
+"""Linux only; None elsewhere."""
 
 SILENT_REFUSALS_MAX = 8
-"""Connections in a row that the broker closes without a word until its version is doubted: it may
-stop just now, or start behind something that takes its connections. With the pauses between them it
-has about 10 s; if it leaves one open for so long, as amqtt does, that is enough. One that is known
-to speak MQTT 5 is not doubted unless it says so: it hangs, is full, or is away behind a front."""
+"""Connections in a row that the broker closes without CONNACK before the agent tries MQTT 3.1.1:
+the broker may be stopping, or starting behind a load balancer. With the back-off that takes about
+10 s; one connection that stays open without CONNACK for so long, as with amqtt, is enough. A broker
+that has accepted MQTT 5 before is not doubted unless it refuses the version explicitly."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where the broker is and how to be let in."""
+    """Address of a broker, with credentials and TLS."""
 
     host: str
     port: int
@@ -57,33 +57,33 @@ class BrokerAddress:
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
     credentials_source: str = "the user name and the password"
-    """Where the user name and the password are set, for a message that the broker refuses them."""
+    """Name of the setting that holds the credentials, for the message when the broker refuses them.
+    """
 
     def __str__(self) -> str:
-        """Return it as people write it."""
         return f"{self.host}:{self.port}"
 
 
 LOGIN_REFUSED = "login refused by the broker"
-"""How the text begins if the broker refuses the user name or the password."""
+"""Prefix of the reason when the broker refuses user name or password."""
 
 _LOGIN_REFUSED_CODES = {4, 5, Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED}
-"""Codes of CONNACK about user name and password: two of MQTT 3.1.1, two of MQTT 5. Mosquitto
-answers `not authorized` to a wrong password."""
+"""CONNACK codes about user name and password: two of MQTT 3.1.1, two of MQTT 5. Mosquitto answers
+`not authorized` to a wrong password."""
 
 
 class ConnectHooks(Protocol):
-    """Who has to know when the broker hears of us."""
+    """Called around CONNECT, before the broker can know of this connection."""
 
     async def before_connect(self) -> None:
-        """CONNECT leaves when this returns."""
+        """Called before CONNECT is sent; CONNECT waits until this returns."""
 
     def on_connect_refused(self) -> None:
-        """The broker has refused it, or it did not leave."""
+        """CONNECT was refused or not sent."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Reconnects for as long as `run` runs; hands every effect that is news to its owner."""
+    """Keeps one client connected while `run` runs; hands effects of the session to its owner."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Connection(asyncio.BufferedProtocol):
         rng: random.Random,
         is_low_latency: bool = False,
     ) -> None:
-        """Prepare; nothing happens before `run`. Prompt connections are for little that is urgent,
-        in both directions: without it, Mosquitto's next packet waits up to 40 ms until the kernel
-        has confirmed the last one (Nagle's algorithm there, delayed acknowledgements here)."""
+        """A prompt connection sends and acknowledges small packets at once. Otherwise Mosquitto's
+        next packet waits up to 40 ms for the kernel's acknowledgement of the previous one (Nagle's
+        algorithm there, delayed acknowledgements here)."""
         self._quick_ack = QUICK_ACK if is_low_latency else None
         self._address = address
         self._preferred_options = replace(
@@ -120,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         """Why there is no connection; empty while there is one."""
 
     async def run(self) -> None:
-        """Keep the client connected."""
+        """Keep the client connected until cancelled."""
         while True:
             if await self._connect():
                 began = asyncio.get_running_loop().time()
@@ -131,61 +131,61 @@ class Connection(asyncio.BufferedProtocol):
             self._retry_delay = min(2 * self._retry_delay, RETRY_MAX_S)
 
     def mark_mqtt5_known(self) -> None:
-        """The broker keeps a session of ours, so it speaks MQTT 5."""
+        """The broker keeps a session of this client, so it supports MQTT 5."""
         self._is_known_mqtt5 = True
 
     def set_will(self, will: packets.Will) -> None:
-        """Give the broker another will at the next connection."""
+        """Use another will from the next connection on."""
         self._preferred_options = replace(self._preferred_options, will=will)
         self._options = replace(self._options, will=will)
 
     def submit(self, event: inputs.Input) -> None:
-        """Hand an order to the session; without a connection there is nothing to order."""
+        """Pass a request to the session; without a connection it is ignored."""
         if self._session is not None:
             self._handle(event)
 
     @property
     def session(self) -> ClientConnection | None:
-        """The session of the present connection."""
+        """The session of the current connection."""
         return self._session
 
     @property
     def version(self) -> Version:
-        """The version of MQTT that is spoken, or tried."""
+        """The MQTT version that is used, or tried next."""
         return self._options.version
 
     @property
     def packet_bytes_max(self) -> int:
-        """Bytes of the largest packet that we take."""
+        """Bytes of the largest packet that this client accepts."""
         return self._preferred_options.packet_bytes_max
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that the broker has not taken yet."""
+        """Bytes that were written and not sent yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def start(self) -> None:
-        """Run in a task of its own, until `stop`."""
+        """Run in a task of its own until `stop`."""
         self._run_task = asyncio.create_task(self.run())
 
     async def stop(self) -> None:
-        """Leave, and do not come back."""
+        """Disconnect and do not reconnect."""
         await self.disconnect()
         if self._run_task is not None:
             self._run_task.cancel()
             await asyncio.gather(self._run_task, return_exceptions=True)
 
     async def disconnect(self) -> None:
-        """Say goodbye to the broker, so that it does not take our end for a crash."""
+        """Send DISCONNECT, so that the broker does not publish the will."""
         if self._session is not None and not self.problem:
             self._handle(inputs.Disconnect())
-            # Not wait_for: that of Python 3.11 can swallow a cancellation of the caller.
+            # Not wait_for: in Python 3.11 it can swallow a cancellation of the caller.
             with suppress(TimeoutError):
                 async with asyncio.timeout(DISCONNECT_TIMEOUT_S):
                     await self._closed.wait()
 
     def abort(self) -> None:
-        """Close the socket, if there is one, without waiting for anything."""
+        """Close the socket at once, if there is one."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -194,12 +194,14 @@ class Connection(asyncio.BufferedProtocol):
         self._closed.clear()
         host, port, tls = self._address.host, self._address.port, self._address.tls
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
+            async with asyncio.timeout(
+                CONNECT_TIMEOUT_S
+            ):  # not wait_for: in Python 3.11 it can miss a cancellation
                 if tls is None:
                     SocketTransport(await sockets.connect(host, port), self)
                 else:
                     await loop.create_connection(lambda: self, host, port, ssl=tls)
-        except (OSError, UnicodeError) as error:  # the latter for a host name that cannot be one
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             self._perform(
                 effects.ConnectRefused(None, explain_socket_error(error), version_refused=False)
             )
@@ -208,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             await self.connect_hooks.before_connect()
             if self._transport is None:
                 self.connect_hooks.on_connect_refused()
-        if self._transport is None:  # it is lost already
+        if self._transport is None:  # already lost
             return False
         self._session = ClientConnection(self._options)
         self._handle(inputs.Opened())
@@ -217,17 +219,15 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The session starts when its owner is ready."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by descent
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
         return memoryview(self._buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand what arrived to the session."""
+        """Pass received bytes to the session."""
         if self._quick_ack is not None and self._transport is not None:
-            # The kernel forgets it with the next thing that we send.
+            # The kernel resets the option with the next write.
             self._transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, self._quick_ack, 1
             )
@@ -240,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._session is None:
                 self._perform(effects.ConnectRefused(None, text, version_refused=False))
             self._handle(inputs.Closed(text))
-        finally:  # it is over, whatever its owner makes of it
+        finally:  # the connection is over even if the owner raises
             self._transport = None
             self._session = None
             if self._timer is not None:
@@ -257,7 +257,8 @@ class Connection(asyncio.BufferedProtocol):
         self._update_timer(loop)
 
     def _update_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Traffic moves the deadline all the time: a timer that fires too early is left alone."""
+        """Set the timer for the next deadline. Traffic postpones the deadline all the time, so a
+        timer that fires too early is left alone."""
         due = self._session.next_deadline() if self._session is not None else None
         if due is None or (self._timer is not None and self._timer.when() <= due):
             return
@@ -297,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
                     effect = msgspec.structs.replace(
                         effect, text=self._login_refused_text(effect.text)
                     )
-                # Told once: a broker that is away for a day must not fill the log.
+                # Logged once: a broker that is down for a day must not fill the log.
                 is_changed, self.problem = effect.text != self.problem, effect.text
                 self._options = self._preferred_options
                 if is_changed:
@@ -311,17 +312,18 @@ class Connection(asyncio.BufferedProtocol):
         return f"{LOGIN_REFUSED} ({code}), tried {tried}: check {self._address.credentials_source}"
 
     def _close(self) -> None:
-        """Close once what was written has left; a broker that does not read is not waited for."""
+        """Close when all bytes are sent, or after CLOSE_GRACE_S if the broker does not read."""
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
     def _try_older_version(self, refusal: effects.ConnectRefused) -> bool:
-        """Try an older version next time, if there is one; whether the refusal is thereby settled.
+        """Choose an older version for the next attempt, if there is one; return whether that
+        explains the refusal.
 
-        A new connection after a lost one starts with the newest version again: the broker may have
-        been replaced. A session of 3.1.1 ends the one that a broker keeps for us in MQTT 5, with
-        all that is queued there.
+        After a lost connection the agent starts with the newest version again: the broker may have
+        been replaced. A session of MQTT 3.1.1 ends the session that a broker keeps for the same
+        client in MQTT 5, with everything queued there.
         """
         if refusal.reason is None:
             self._silent_refusals += 1
@@ -329,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._is_known_mqtt5 or self._silent_refusals < enough:
                 return False
         if self._options.version is Version.V5:
-            # What 3.1.1 would queue for us it cannot tell apart when it comes.
+            # Without subscription identifiers, queued copies could not be told apart later.
             self._options = replace(self._options, version=Version.V311, clean_start=True)
             return True
         self._silent_refusals = 0

@@ -1,8 +1,8 @@
-"""How far a broker can be trusted with QoS 1 and 2: its class, judged from what it did when tried.
+"""Delivery class of a broker for QoS 1 and 2, derived from the results of a probe.
 
-`hansa.testbed.probes.delivery` tries it, with clients that disconnect and return; here is what
-follows. A class is about a broker that runs: what it still knows after a restart cannot be tried
-from outside.
+`hansa.testbed.probes.delivery` tests the broker with clients that disconnect and return; this
+module draws the conclusions. The class describes a running broker: what it keeps across its own
+restart cannot be tested from outside.
 """
 
 from dataclasses import dataclass
@@ -10,36 +10,36 @@ from enum import Enum
 
 
 class DeliveryClass(Enum):
-    """What the agents can promise at this broker for QoS 2; the best first."""
+    """The guarantee for QoS 2 that agents can give at this broker, the best first."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
-    """A crash of the agent may bring copies."""
+    """A crash of the agent may cause duplicates."""
     BEST_EFFORT = "best effort"
-    """What is published while the agent is away is lost."""
+    """Publications are lost while the agent is disconnected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryProbeResult:
-    """What a broker did; None for what could not be tried."""
+    """Observed behaviour of a broker; None where it could not be tested."""
 
     resumes_session: bool | None = None
-    """Whether it still knew a client that had broken off."""
+    """Whether the broker resumed the session of a client that had disconnected."""
     redelivers_unacknowledged: bool | None = None
-    """Whether what that client had not acknowledged came again at once."""
+    """Whether unacknowledged publications were sent again at once."""
     keeps_packet_ids: bool | None = None
-    """Whether it came with the same packet ids."""
+    """Whether they had the same packet ids."""
     marks_dup: bool | None = None
-    """Whether it was marked as sent before. MQTT says so; an agent does not need it."""
+    """Whether they had the DUP flag. MQTT requires it; an agent does not need it."""
     accepts_qos2: bool | None = None
     deduplicates_publish: bool | None = None
-    """Whether a PUBLISH that was sent again before its PUBREL was delivered once."""
+    """Whether a PUBLISH that was repeated before its PUBREL was delivered once."""
     repeats_pubcomp: bool | None = None
-    """Whether a PUBREL that was sent again got its PUBCOMP, and nothing was delivered again."""
+    """Whether a repeated PUBREL got its PUBCOMP without a second delivery."""
     queued_count: int | None = None
-    """Publications that it kept for a disconnected client …"""
+    """Publications that the broker kept for a disconnected client …"""
     queue_offered_count: int = 0
-    """… of so many."""
+    """… of so many that were published."""
 
     @property
     def has_queue_overflowed(self) -> bool:
@@ -49,15 +49,15 @@ class DeliveryProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryClassification:
-    """A class, and in one line why."""
+    """A delivery class and the reason, in one line."""
 
     delivery_class: DeliveryClass | None
-    """None if too little could be tried."""
+    """None if too little could be tested."""
     reason: str
 
 
 def classify(result: DeliveryProbeResult) -> DeliveryClassification:
-    """Judge a broker: the first thing that it lacks decides."""
+    """Derive the class: the first missing property decides."""
     if result.resumes_session is None:
         return DeliveryClassification(None, "no QoS 1 publication of one client reached another")
     if not result.resumes_session:

@@ -1,16 +1,16 @@
-"""What the agent published itself and the broker is going to send back: MQTT 3.1.1 has no No Local.
+"""Recognises the agent's own publications when a broker of MQTT 3.1.1 sends them back.
 
-Without it a publication that was injected would be captured as if a client had published it, and
-go round for ever. It has no name here but its topic and payload, so echoes are *counted*: of those
-that arrive, as many are ours as copies are due; the others are somebody's. When a client publishes
-the very same at the same time nobody can say which one is the echo, and nobody needs to: the right
-number crosses, and they are equal.
+MQTT 3.1.1 has no No Local option, so an injected publication would be captured as if a client had
+published it and would circulate for ever. Nothing but topic and payload identifies it, so the
+filter *counts*: of the equal publications that arrive, as many are echoes as copies are expected.
+If a client publishes the same content at the same time, the filter cannot say which copy is the
+echo and need not: the right number is forwarded, and the copies are equal.
 
-So are the other copies of a client's publication that several subscriptions of ours match: 3.1.1
-does not tell them apart, and their number is known.
+The filter also removes the extra copies of a client's publication that several subscriptions match:
+MQTT 3.1.1 does not distinguish them, and their number is known.
 
-An echo can fail to come, because a broker drops what a slow client does not read. So it is expected
-for a while only; then a client's equal publication is taken for its own again.
+An echo may never arrive, because a broker drops messages for a slow client. So it is expected for a
+limited time; afterwards an equal publication counts as a client's again.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 ECHO_EXPECTED_S = 10.0
-"""Seconds for which an echo is expected at least; at most it is twice as long."""
+"""Least number of seconds for which an echo is expected; the most is twice as long."""
 
 ECHOES_MAX = 1 << 17
 """Different publications whose echoes are expected at a time."""
@@ -27,31 +27,30 @@ _Key = tuple[str, bytes]
 
 
 class EchoFilter:
-    """The echoes that are due, in two generations: the older one is forgotten as a whole."""
+    """Expected echoes in two generations; the older generation expires as a whole."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Expect nothing."""
         self._clock = clock
         self._current: Counter[_Key] = Counter()
         self._previous: Counter[_Key] = Counter()
         self._rotate_at = 0.0
         self.missed_count = 0
-        """How many did not come in time."""
+        """Echoes that did not arrive in time."""
 
     @property
     def is_full(self) -> bool:
-        """Whether so many are due that nothing more should be published before some have come."""
+        """Whether no more should be published before some echoes have arrived or expired."""
         self._rotate_if_due()
         return len(self._current) + len(self._previous) >= ECHOES_MAX
 
     def expect(self, topic: str, payload: bytes, copies: int) -> None:
-        """Something was published that comes back so many times."""
+        """Expect so many copies of a publication."""
         if copies > 0:
             self._rotate_if_due()
             self._current[_key(topic, payload)] += copies
 
     def consume_echo(self, topic: str, payload: bytes) -> bool:
-        """Whether something that arrived is an echo; that one is then no longer due."""
+        """Return whether a publication is an echo; if so, that echo is no longer expected."""
         self._rotate_if_due()
         if not self._current and not self._previous:
             return False

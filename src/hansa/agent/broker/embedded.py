@@ -1,8 +1,8 @@
-"""A broker in the agent's own process, amqtt, for trying things out where there is no Mosquitto.
+"""amqtt as a broker in the agent's own process, for evaluation without Mosquitto.
 
-Its plugin events tell who subscribes and what is published, exactly; what others sent is handed to
-it directly. So no MQTT is spoken between the two, and nothing of the agent's own comes back.
-Why it is no broker for production: docs/decisions/0010-embedded-broker.md.
+Its plugin events report subscriptions and publications exactly, and publications of other nodes are
+handed to it directly. So the agent and this broker exchange no MQTT packets and there are no
+echoes. Why it is not for production: docs/decisions/0010-embedded-broker.md.
 """
 
 import asyncio
@@ -29,29 +29,28 @@ from hansa.protocol.topics import check_filter
 _LIMITS = BrokerLimits(
     version=Version.V311, client_id="", keep_alive=0, session_expiry=0, qos_max=0
 )
-"""What it grants the agent: everything at QoS 0."""
+"""Limits of the embedded broker: everything at QoS 0."""
 
 QUEUE_MAX = 10_000
-"""Publications that wait to be handed to the broker; more are dropped and counted."""
+"""Publications that wait for the broker; more are dropped and counted."""
 
 
 class EmbeddedObserver(Observer):
-    """Who wants what, as the broker itself tells."""
+    """Subscriptions as the broker reports them."""
 
     is_complete = True
     incomplete_reason = ""
 
     def __init__(self) -> None:
-        """Start with nobody."""
         self._filter_counts = FilterCounts()
         self._filters_by_client: dict[str, set[str]] = {}
 
     def subscribed_filters(self) -> tuple[str, ...]:
-        """Return the filters, sorted."""
+        """Return the subscribed filters, sorted."""
         return self._filter_counts.subscribed_filters()
 
     def on_subscribed(self, client_id: str, topic_filter: str) -> ObserverOutput:
-        """A client wants a filter; one that cannot be announced is left out."""
+        """Add a subscription; a filter that cannot be announced is ignored."""
         try:
             check_filter(topic_filter)
         except InvalidTopic:
@@ -63,7 +62,7 @@ class EmbeddedObserver(Observer):
         return self._filter_counts.drain_changes()
 
     def on_unsubscribed(self, client_id: str, topic_filter: str) -> ObserverOutput:
-        """A client wants a filter no more."""
+        """Remove a subscription."""
         held = self._filters_by_client.get(client_id, set())
         if topic_filter in held:
             held.remove(topic_filter)
@@ -71,37 +70,36 @@ class EmbeddedObserver(Observer):
         return self._filter_counts.drain_changes()
 
     def on_session_ended(self, client_id: str) -> ObserverOutput:
-        """A client's session is over, and all that it wanted."""
+        """Remove all subscriptions of a client."""
         for topic_filter in sorted(self._filters_by_client.pop(client_id, ())):
             self._filter_counts.remove(topic_filter)
         return self._filter_counts.drain_changes()
 
 
 class AmqttPlugin(BasePlugin[BrokerContext]):
-    """What amqtt calls; it finds this class by its name, so its owner is told afterwards."""
+    """Plugin that amqtt instantiates by class name; the owner is set afterwards."""
 
     owner: "EmbeddedBroker"
 
     async def on_broker_client_connected(self, *, client_id: str, client_session: Any) -> None:
-        """A clean session begins with nothing."""
+        """A clean session starts without subscriptions."""
         if client_session.clean_session:
             self.owner.on_observer_output(self.owner.observer.on_session_ended(client_id))
 
     async def on_broker_client_disconnected(self, *, client_id: str, client_session: Any) -> None:
-        """A clean session ends with its connection, however that ended."""
+        """A clean session ends with its connection."""
         if client_session.clean_session:
             self.owner.on_observer_output(self.owner.observer.on_session_ended(client_id))
 
     async def on_broker_client_subscribed(self, *, client_id: str, topic: str, qos: int) -> None:
-        """Granted subscriptions only."""
+        """Called for granted subscriptions only."""
         self.owner.on_observer_output(self.owner.observer.on_subscribed(client_id, topic))
 
     async def on_broker_client_unsubscribed(self, *, client_id: str, topic: str) -> None:
-        """A client unsubscribed."""
         self.owner.on_observer_output(self.owner.observer.on_unsubscribed(client_id, topic))
 
     async def on_broker_message_broadcast(self, *, client_id: str, message: Any) -> None:
-        """A client published something that is allowed to be."""
+        """A client published, and amqtt allowed it."""
         retain = bool(message.publish_packet and message.publish_packet.retain_flag)
         self.owner.receive_publication(
             packets.PublishPacket(message.topic, bytes(message.data), 0, retain)
@@ -109,7 +107,7 @@ class AmqttPlugin(BasePlugin[BrokerContext]):
 
 
 class EmbeddedBroker:
-    """The broker, and in one the agent's way to it: what `BrokerClient` is for one elsewhere."""
+    """The embedded broker; it has the interface of `BrokerClient`."""
 
     def __init__(
         self,
@@ -118,13 +116,14 @@ class EmbeddedBroker:
         on_captured: Callable[[Iterable[packets.PublishPacket]], None],
         on_status: Callable[[str], None],
     ) -> None:
-        """`status` is told why the broker does not run, and an empty text when it does."""
+        """`on_status` is called with the reason when the broker does not run and with an empty text
+        when it does."""
         self.observer = EmbeddedObserver()
         self.on_observer_output: Callable[[ObserverOutput], None] = lambda change: None
-        """Who is told what changed about the interest of clients."""
+        """Called when subscriptions of clients have changed."""
         self.delivery: GuaranteedDeliveryPort | None = None
-        """Who has others' publications of QoS 1 and 2; they are safe until this broker gets them.
-        What its own clients publish leaves at QoS 0."""
+        """Delivery of QoS 1 and 2 from other nodes; journaled until this broker has them.
+        Publications of its own clients leave at QoS 0."""
         self.counters: Counter[str] = Counter()
         self.problem = "not started yet"
         self.connection = self
@@ -139,18 +138,18 @@ class EmbeddedBroker:
     # ------------------------------------------------------------ what the node orders
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Take what these match, from now on."""
+        """Capture matching publications from now on."""
         for name in filters:
             self._subscriptions.assign_identifier(name)
         self._feed(SubscriptionsGranted(tuple(filters)))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Take what these match no more."""
+        """Stop capturing matching publications."""
         for name in filters:
             self._subscriptions.deactivate(name)
 
     def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
-        """Hand publications to the broker's clients."""
+        """Publish QoS 0 to the broker's clients."""
         for each in publications:
             if self.problem or self._queue.full():
                 reason = "broker disconnected" if self.problem else "broker buffer full"
@@ -161,28 +160,28 @@ class EmbeddedBroker:
                 self._queue.put_nowait(plain)
 
     def inject(self, batch: Sequence[packets.PublishPacket]) -> None:
-        """Hand over what was kept for the broker."""
+        """Publish QoS 1 and 2 to the broker's clients."""
         self.publish([(each.topic, each.payload) for each in batch])
 
     def discard_delayed(self, topics: Iterable[str]) -> None:
-        """Nothing waits that is not in order."""
+        """Do nothing: publications are handed over in order."""
 
     def send_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
-        """There are no handshakes."""
+        """Do nothing: there are no handshakes."""
 
     def is_local_topic(self, topic: str) -> bool:
-        """Nothing stays."""
+        """Always false."""
         return False
 
     @property
     def newest_subscription(self) -> int:
-        """Subscriptions have no identifiers."""
+        """Always 0: subscriptions have no identifiers."""
         return 0
 
     # ------------------------------------------------------------ what the broker tells
 
     def receive_publication(self, publication: packets.PublishPacket) -> None:
-        """A client published; others may want it."""
+        """Capture a client's publication if it matches a filter."""
         if self._subscriptions.deciding_identifier(publication.topic) > 0:
             self.counters["captured"] += 1
             self._on_captured([publication])
@@ -190,9 +189,9 @@ class EmbeddedBroker:
     # ------------------------------------------------------------ running
 
     async def run(self) -> None:
-        """Start the broker and feed it until cancelled."""
+        """Run the broker and feed it until cancelled."""
         for name in ("amqtt", "transitions"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters, the agent logs
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # the agent logs what matters
         self._broker = broker = Broker(_configuration(self._address))
         for plugin in broker.plugins_manager.plugins:
             if isinstance(plugin, AmqttPlugin):
@@ -218,7 +217,7 @@ class EmbeddedBroker:
             await self._broker.shutdown()
 
     def abort(self) -> None:
-        """There is no connection to cut."""
+        """Do nothing: there is no connection."""
 
 
 def _configuration(address: str) -> dict[str, Any]:

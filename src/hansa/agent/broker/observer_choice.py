@@ -1,4 +1,4 @@
-"""Which observer an agent has, and where it looks for what it missed: as its settings say."""
+"""Chooses the observer and its histories from the settings."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from hansa.observers.static import StaticObserver
 
 
 def choose_observer(broker: BrokerSettings, own_prefix: str) -> Observer:
-    """Return the observer; the agent's own clients have ids with this prefix."""
+    """Return the observer. `own_prefix` identifies the agent's own clients."""
     if broker.observer == "static":
         return StaticObserver(broker.filters)
     if broker.observer == "beacon":
@@ -20,7 +20,7 @@ def choose_observer(broker: BrokerSettings, own_prefix: str) -> Observer:
 
 
 def choose_histories(broker: BrokerSettings) -> list[SubscriptionHistory]:
-    """Return what knows of subscriptions from before."""
+    """Return the sources of subscriptions from before the agent connected."""
     found: list[SubscriptionHistory] = []
     if broker.log_file:
         found.append(BrokerLogFile(Path(broker.log_file)))

@@ -1,12 +1,11 @@
-"""The agent's second client at its broker: it watches who subscribes, and nothing else.
+"""The agent's second client at its broker: it receives what the observer needs, and nothing else.
 
-It reads at QoS 0 on a clean connection of its own: at higher levels a burst of subscriptions
-overflows the broker's queue. What arrives goes through a pure observer, what that concludes goes to
-the node.
+It reads at QoS 0 on a clean connection of its own: at QoS 1 a burst of subscriptions would overflow
+the broker's queue. A pure observer processes the messages; its conclusions go to the node.
 
-While the observer does not know every subscription, the watcher announces a *wide interest* besides
-those that are known: the filters of `[broker] filters_when_unknown`. An unneeded copy costs
-bandwidth, a missing one is a lost message.
+While the observer does not know every subscription, this client announces a *wide interest* in
+addition to the known one: the filters of `[broker] filters_when_unknown`. An unneeded copy costs
+bandwidth; a missing one is a lost message.
 """
 
 import asyncio
@@ -32,18 +31,18 @@ from hansa.protocol.events import InterestChanged
 
 LOG_TOPICS = "$SYS/broker/log/"
 COUNT_TOPICS = ("$SYS/broker/subscriptions/", "$SYS/broker/shared_subscriptions/")
-"""An observer can do without counts, if it has to."""
+"""Topics that an observer can do without."""
 RESYNC_DELAY_S = 1.0
-"""Seconds from a sign that something was missed to the look at what the broker kept: signs come in
-bursts, and a broker writes its files when it has time."""
+"""Seconds from the first sign of a missed change to reading the history: signs come in bursts, and
+a broker writes its files with delay."""
 
 RETAINED_DELAY_S = 0.05
-"""Seconds from the subscription to the first look at what the broker kept: its retained counts
-arrive meanwhile, and may confirm at once that everything is known."""
+"""Seconds from the subscription to the first reading of the history. The broker's retained counters
+arrive meanwhile and may confirm at once that everything is known."""
 
 SETTLE_MAX_S = 2.0
-"""Seconds after a connection for which the interest of before stays as it is, until the broker's
-history was read. A history that takes longer is not waited for."""
+"""Seconds after a connection for which the previous interest stays in force until the history is
+read. A slower history is not waited for."""
 
 CONFIRMATION_TIMEOUT_S = 15.0
 """Seconds for the broker's counters to confirm what the log shows, before the lack of it is an
@@ -51,7 +50,8 @@ alarm. Mosquitto publishes them every `sys_interval`, by default 10 s; the inter
 then. More delays the alarm at a broker whose counters stopped, less raises it at every restart."""
 
 LOG_TIMEOUT_S = 2.0
-"""Seconds without a line after a broker was asked for its log. The very request should make one."""
+"""Seconds without a log line after subscribing to the log. The subscription itself should cause
+one."""
 
 
 class ObserverClient:
@@ -66,8 +66,8 @@ class ObserverClient:
         histories: Sequence[SubscriptionHistory] = (),
         is_private: Callable[[str], bool] = lambda topic_filter: False,
     ) -> None:
-        """`found` is told what the operator should know; `histories` are asked in turn until one
-        makes the picture whole; private filters are those of agents, not of clients."""
+        """`on_finding` gets what the operator should know. `histories` are read in turn until the
+        observer is complete. Private filters are those of agents, not of clients."""
         self.observer = observer
         self.connection = connection(self._on_effect)
         self._feed = feed
@@ -80,18 +80,21 @@ class ObserverClient:
         self._log_timer: asyncio.TimerHandle | None = None
         self._confirmation_timer: asyncio.TimerHandle | None = None
         self._extra: tuple[str, ...] = ()
-        """What was subscribed to besides, on this connection."""
+        """Topics subscribed to in addition, on this connection."""
         self.filters_when_unknown: tuple[str, ...] = ()
         self.incomplete: Callable[[str], None] = lambda reason: None
-        """Is told why subscriptions may be unknown, and an empty text when none are."""
+        """Called with the reason why subscriptions may be unknown, and with an empty text when all
+        are known."""
         self._told_reason = ""
         self._deafness = ""
-        """Why the observer does not hear the broker, whatever it believes; empty if it does."""
+        """Why the observer does not hear the broker, regardless of its own state; empty if it does.
+        """
         self._is_settling = True
-        """Whether the history of a new connection is being read: until then nothing widens."""
+        """Whether the history of a new connection is being read; until then the interest is not
+        widened."""
         self._settling: asyncio.TimerHandle | None = None
         self.wide: tuple[str, ...] = ()
-        """Filters that are announced only because subscriptions may be unknown."""
+        """Filters announced only because subscriptions may be unknown."""
 
     @property
     def complete(self) -> bool:
@@ -100,7 +103,7 @@ class ObserverClient:
 
     @property
     def reason(self) -> str:
-        """Why not; empty if they are."""
+        """Why subscriptions may be unknown; empty if all are known."""
         return self._deafness or self.observer.incomplete_reason
 
     def snapshot(self) -> ObserverSnapshot:
@@ -108,9 +111,10 @@ class ObserverClient:
         return {**self.observer.snapshot(), "wide": list(self.wide)}
 
     def restore(self, saved: object, had_session: bool = False) -> None:
-        """Start from what an earlier incarnation had learned; until the broker confirms it, it
-        stands. So does a wide interest: other nodes may hold publications for it. `had_session`
-        says that an earlier incarnation was connected, even if it was killed before it saved."""
+        """Start from the snapshot of an earlier incarnation; it stays in force until the broker
+        confirms or corrects it. So does a wide interest: other nodes may hold publications for it.
+        `had_session` says that an earlier incarnation was connected, even if it was killed before
+        it saved."""
         if not isinstance(saved, dict):
             if had_session:
                 self.observer.on_snapshot_missing()
@@ -126,24 +130,24 @@ class ObserverClient:
             )
 
     def start(self) -> None:
-        """Tell the node what is known already, be it nothing, if the broker has nothing to add."""
+        """Report known interest to the node, also if empty, unless the broker has more to add."""
         if not self.observer.topics_to_subscribe():
             change = self.observer.on_connected(session_lost=True, now=self._now())
             self._is_settling = False
             self._apply_outputs([change], is_known=True)
 
     def subscribed_filters(self) -> tuple[str, ...]:
-        """Return, sorted, what clients want now."""
+        """Return the subscribed filters, sorted."""
         return tuple(
             name for name in self.observer.subscribed_filters() if not self._is_private(name)
         )
 
     def apply_output(self, change: ObserverOutput) -> None:
-        """The observer found out something by itself."""
+        """Report changes that the observer found without this connection."""
         self._apply_outputs([change])
 
     def stop(self) -> None:
-        """Expect nothing more."""
+        """Cancel timers and tasks."""
         if self._timer is not None:
             self._timer.cancel()
         if self._settling is not None:
@@ -196,7 +200,7 @@ class ObserverClient:
         self.connection.submit(inputs.Subscribe(tuple(map(packets.Subscription, names))))
 
     def _settle(self) -> None:
-        """The history of this connection was read, as far as it will be waited for."""
+        """Stop waiting for the history of this connection."""
         self._is_settling = False
         self._apply_outputs([], is_known=True)
 
@@ -228,7 +232,7 @@ class ObserverClient:
             self._note_deafness(f"the broker does not let the agent subscribe to {names}")
 
     def _start_resync(self, delay_s: float) -> None:
-        """Learn what went by unseen, unless that is under way."""
+        """Read the history soon, unless that is already scheduled."""
         if self._histories and not tasks.is_running(self._resync_task):
             self._resync_task = tasks.start_task(self._resync(delay_s))
 
@@ -238,7 +242,8 @@ class ObserverClient:
             self._resync_task = None
 
     async def _resync(self, delay_s: float) -> None:
-        """Read what the broker told before we listened; the node may then rely on the picture."""
+        """Read the history, so that the observer knows the subscriptions from before the
+        connection."""
         await asyncio.sleep(delay_s)
         for history in self._histories:
             self.observer.begin_resync(self._now())
@@ -259,7 +264,7 @@ class ObserverClient:
         is_known: bool = False,
         wide: tuple[str, ...] | None = None,
     ) -> None:
-        """Tell the node the sum of some changes: a burst of subscriptions is one event."""
+        """Report the sum of several outputs: a burst of subscriptions is one event."""
         net_changes: dict[str, bool] = {}
         for output in outputs:
             for finding in output.findings:
@@ -286,14 +291,15 @@ class ObserverClient:
             self.connection.submit(inputs.Subscribe(tuple(map(packets.Subscription, new))))
 
     def _wide_now(self) -> tuple[str, ...]:
-        """Return what to announce besides the known interest; say why if that has changed."""
+        """Return what to announce in addition to the known interest; report the reason if it has
+        changed."""
         if self._is_settling:
             return self.wide
         self._report_reason()
         return () if self.complete else self.filters_when_unknown
 
     def _report_reason(self) -> None:
-        """Say why subscriptions may be unknown, unless the next counters may settle that."""
+        """Report why subscriptions may be unknown, unless the next counters may settle that."""
         is_pending = self.observer.is_confirmation_pending and not self._deafness
         if is_pending and not self._told_reason:
             if self._confirmation_timer is None:
@@ -315,7 +321,7 @@ class ObserverClient:
             self._confirmation_timer = None
 
     def _widen(self, net: dict[str, bool], wide: tuple[str, ...]) -> None:
-        """Announce these filters besides what clients want, and those of before no more."""
+        """Announce these filters in addition to the known interest, replacing previous ones."""
         before, self.wide = self.wide, wide
         wanted = set(self.subscribed_filters()) if before != wide else set()
         for name in dict.fromkeys((*before, *wide)):

@@ -1,17 +1,17 @@
-"""Which copy of a publication of QoS 1 or 2 counts, of those that overlapping filters bring.
+"""Decides which copy of a QoS 1 or 2 publication counts when several filters match it.
 
-A broker queues them, so copies from before a filter's end come after its confirmation: late ones,
-from a subscription that is no more. The copies of one publication follow each other, so a late one
-counts unless another one of its publication did. What a filter brings again, or one that is younger
-than the first copy, belongs to the next publication.
+A broker queues the copies, so copies from before an UNSUBACK may arrive after it: late copies, from
+a subscription that no longer exists. The copies of one publication arrive in a row, so a late copy
+counts unless another copy of its publication did. A copy from a filter that was already seen, or
+from one that is newer than the first copy, starts the next publication.
 
-Mosquitto that has been started again queues one copy only of what is published before we are back,
-and that may be any. So a copy that does not decide waits for the one that does; if that does not
-come, it counts itself.
+After a restart Mosquitto queues only one copy of what is published before the agent reconnects, and
+that may be any copy. So a copy that does not decide waits for the one that does; if that does not
+arrive, the waiting copy counts.
 
-A copy does not count if another one was captured on a former connection: then this one is a rest,
-the first that comes on the new one. Copies that did not count are known by their packet ids when
-they come again.
+A copy does not count if another one was captured on the previous connection: it is then the first
+that arrives on the new connection (`delivery.dedup.reconnect_overlap`). Copies that did not count
+are recognised by their packet ids when the broker sends them again.
 """
 
 from collections import OrderedDict
@@ -23,67 +23,67 @@ from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.properties import without_expiry
 
 DUPLICATES_REMEMBERED = 8_192
-"""Copies that did not count which are remembered: more than can be under way, far less than it
-takes to use a packet id again."""
+"""Copies that did not count and are remembered: more than can be in flight, far fewer than it takes
+until a packet id is reused."""
 
 CopyDecisions = list[tuple[PublishPacket, bool]]
-"""Copies in the order in which they came, and of each whether it counts."""
+"""Copies in order of arrival, each with whether it counts."""
 
 
 def content_hash(publish: PublishPacket) -> int:
-    """Return what tells publications apart in this life; one that waited at the broker is the
-    same. It is cheap, and holds no payload."""
+    """Return a hash that identifies a publication in this process, also after waiting at the
+    broker. It is cheap and keeps no payload alive."""
     properties = without_expiry(publish.properties) if publish.properties else b""
     return hash((publish.topic, publish.payload, publish.qos, publish.retain, properties))
 
 
 @dataclass(slots=True)
 class _OverlapGroup:
-    """One publication, as its copies tell of it."""
+    """One publication, as far as its copies show it."""
 
     content_hash: int
     newest_subscription: int
-    """The last identifier of a filter that can have brought a copy of it."""
+    """The newest identifier of a filter that can have caused a copy."""
     filters_seen: set[int] = field(default_factory=set)
-    """The filters that have brought one."""
+    """Filters of which a copy has arrived."""
     is_captured: bool = False
     """Whether a copy has counted."""
 
     def can_include(self, copy: PublishPacket, filters: tuple[int, ...]) -> bool:
-        """Whether a copy can be one of this publication, by the filters that brought it."""
+        """Whether a copy can belong to this publication, judged by its filters."""
         return max(
             copy.subscription_ids
         ) <= self.newest_subscription and self.filters_seen.isdisjoint(filters)
 
 
 class OverlapDedup:
-    """Tells which copies count, publication by publication."""
+    """Decides publication by publication which copies count."""
 
     def __init__(
         self,
         subscriptions: SubscriptionTable,
         captured_subscription: Callable[[PublishPacket], int] = lambda _: 0,
     ) -> None:
-        """`rest_of` tells of what comes first on a connection which subscription brought another
-        copy of it that was captured before; 0 if none did."""
+        """`captured_subscription` returns, for the first copy on a connection, the subscription
+        whose copy of the same publication was captured before; 0 if there is none."""
         self._subscriptions = subscriptions
         self._captured_subscription = captured_subscription
         self._undecided: list[PublishPacket] = []
         self._current_group: _OverlapGroup | None = None
-        """The publication whose copies are coming, on this connection."""
+        """The publication whose copies are arriving on this connection."""
         self._last_captured: _OverlapGroup | None = None
-        """The last one of which a copy has counted."""
+        """The last publication of which a copy has counted."""
         self._duplicates: OrderedDict[int, tuple[_OverlapGroup, int]] = OrderedDict()
-        """Those of copies that did not count, by packet id, and how many had come before."""
+        """Copies that did not count, by packet id, and how many had arrived before."""
         self._copy_count = 0
 
     @property
     def has_undecided(self) -> bool:
-        """Whether the copy that decides about others has not come yet."""
+        """Whether some copies wait for the one that decides."""
         return bool(self._undecided)
 
     def on_connected(self, session_present: bool) -> None:
-        """A connection begins; what waited will come again."""
+        """A connection begins; the broker will send waiting copies again."""
         self._undecided = []
         self._current_group = None
         if not session_present:
@@ -91,7 +91,7 @@ class OverlapDedup:
             self._duplicates.clear()
 
     def receive_copy(self, copy: PublishPacket) -> CopyDecisions:
-        """Take the copy that comes next; return those that are decided now."""
+        """Process the next copy; return the copies that are decided now."""
         subscriptions, identifiers = self._subscriptions, copy.subscription_ids
         oldest = subscriptions.deciding_identifier(copy.topic)
         if not identifiers:
@@ -124,7 +124,7 @@ class OverlapDedup:
         return decided
 
     def decide_waiting(self) -> CopyDecisions:
-        """The copy that decides does not come: decide about those that wait for it."""
+        """Decide about waiting copies: the deciding copy did not arrive in time."""
         waiting, self._undecided = self._undecided, []
         if not waiting or self._current_group is None:
             return []
@@ -133,7 +133,7 @@ class OverlapDedup:
         return [(first, True), *((other, False) for other in others)]
 
     def _mark_captured(self, publication: _OverlapGroup, others: Iterable[PublishPacket]) -> None:
-        """One copy counts, so the others do not."""
+        """Mark a publication as captured: its other copies do not count."""
         publication.is_captured = True
         self._last_captured = publication
         for other in others:
@@ -147,7 +147,7 @@ class OverlapDedup:
     def _start_group(
         self, copy: PublishPacket, filters: tuple[int, ...], new: _OverlapGroup, is_first: bool
     ) -> _OverlapGroup:
-        """Return the publication that a copy begins, or the former one that goes on with it."""
+        """Return the publication that a copy starts or continues."""
         if copy.dup and copy.packet_id in self._duplicates:
             known, count = self._duplicates[copy.packet_id]
             if (

@@ -1,4 +1,4 @@
-"""What the broker's client asks of whoever sees to publications of QoS 1 and 2."""
+"""The interface of the broker client towards the delivery of QoS 1 and 2."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,24 +9,22 @@ from hansa.protocol.model import PlainMessage, Publication
 
 
 class GuaranteedDeliveryPort(Protocol):
-    """Who sees to publications of QoS 1 and 2."""
+    """Delivery of QoS 1 and 2."""
 
     def on_connected(
         self, session_present: bool, session_expected: bool, limits: BrokerLimits
-    ) -> None:
-        """The broker is there."""
+    ) -> None: ...
 
-    def on_disconnected(self) -> None:
-        """The broker is gone."""
+    def on_disconnected(self) -> None: ...
 
     def on_publications(self, batch: Sequence[tuple[packets.PublishPacket, bool]]) -> None:
-        """Publications came, in order; of each, whether it is to be taken. All want an answer."""
+        """Publications arrived, in order, each with whether it counts. All must be acknowledged."""
 
     def on_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
-        """Steps of handshakes came, of one kind."""
+        """Acknowledgements of one kind arrived."""
 
     def report_dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
-        """A publication will never be passed on."""
+        """A publication was dropped for good."""
 
     def on_not_sent(self, batch: Sequence[packets.PublishPacket], reason: str) -> None:
         """These cannot be published at this broker."""
@@ -38,8 +36,8 @@ class GuaranteedDeliveryPort(Protocol):
     def hold_back(
         self, publications: Sequence[PlainMessage | Publication]
     ) -> Sequence[PlainMessage | Publication]:
-        """Keep those of QoS 0 that must not be stored before them; return the others."""
+        """Keep those of QoS 0 that must not be stored before pending ones; return the others."""
 
     def captured_subscription(self, publish: packets.PublishPacket) -> int:
-        """Return which subscription brought another copy, which was taken before, of what comes
-        first on this connection; 0 if none did."""
+        """Return the subscription whose copy of the first publication on this connection was
+        captured before; 0 if there is none."""

@@ -1,10 +1,9 @@
-"""What retained values a broker holds: read by a client of its own, that comes and goes.
+"""Reads the retained values that a broker holds, with a short-lived client.
 
-The agent's own client never asks for stored values: what it gets is news. This one subscribes,
-takes what the broker has stored, and leaves. Brokers answer in order, so an UNSUBACK that comes
-after everything was acknowledged, with nothing before it, says that there is no more. Not all
-brokers do: some that only speak MQTT 3.1.1 send what they have stored when they get to it. From
-those, nothing must come for a while, either.
+The agent's main client never requests stored values. This one subscribes, receives what is stored,
+and disconnects. Most brokers answer in order, so an UNSUBACK that follows the acknowledgement of
+everything means that there is no more. Some brokers that only support MQTT 3.1.1 send stored values
+later; from those, nothing must arrive for a while, either.
 """
 
 import asyncio
@@ -19,18 +18,16 @@ FILTERS_MAX = 200
 """Filters in one SUBSCRIBE."""
 
 OLD_BROKER_WAIT_S = 0.3
-"""How long nothing may come from a broker of 3.1.1 until that was all."""
+"""Seconds without a message after which a broker of MQTT 3.1.1 has sent everything."""
 
 FENCE_FILTERS = ("hansa/fence",)
-"""What is unsubscribed from, and never was subscribed to, to get an answer."""
+"""Filters to unsubscribe from, never subscribed to, to get an answer."""
 
 MakeConnection = Callable[[Callable[[effects.Effect], None]], Connection]
 OnRetained = Callable[[packets.PublishPacket], None]
 
 
 class _RetainedReader:
-    """One visit."""
-
     def __init__(
         self, make_connection: MakeConnection, filters: Sequence[str], on_retained: OnRetained
     ) -> None:
@@ -40,7 +37,7 @@ class _RetainedReader:
         self._filters = filters
         self._on_retained = on_retained
         self.refused_filters: set[str] = set()
-        self._unreleased: set[int] = set()  # packets of QoS 2 that are not released yet
+        self._unreleased: set[int] = set()  # packet ids of QoS 2 that are not released yet
         self._is_fence_clean = True
         self._is_mqtt311 = False
         self._must_wait = False
@@ -63,7 +60,7 @@ class _RetainedReader:
             case effects.Unsubscribed():
                 self._on_fence_answered()
             case effects.Disconnected() | effects.ProtocolViolation():
-                self.done.set()  # nobody knows what was still to come
+                self.done.set()  # the result is incomplete
             case _:
                 pass
 
@@ -114,9 +111,9 @@ class _RetainedReader:
 async def read_retained(
     make_connection: MakeConnection, filters: Sequence[str], on_retained: OnRetained
 ) -> tuple[str, ...] | None:
-    """Hand every value that the broker holds for these filters to `found`, some of them more than
-    once if filters overlap; return the filters of which that is all, None if it took too long or
-    broke off."""
+    """Pass every retained value for these filters to `on_retained`, some more than once if filters
+    overlap. Return the filters whose values are complete, None after a timeout or a lost
+    connection."""
     reader = _RetainedReader(make_connection, filters, on_retained)
     reader.connection.start()
     try:

@@ -1,4 +1,9 @@
-"""Retained values at one agent: what the node wants read, written or remembered of them is done."""
+"""Performs the node's requests about retained values: read them at the broker, write them, save
+them.
+
+Reads are queued and merged; if one fails, it is repeated after RETRY_S. Requests beyond
+REQUESTS_MAX are dropped: the requester asks again.
+"""
 
 import asyncio
 from collections import deque
@@ -22,16 +27,16 @@ from hansa.protocol.node import Node
 from hansa.protocol.retained.digest import RetainedEntry, payload_digest
 
 POLL_S = 0.05
-"""How often is looked whether the broker has got what was delivered before."""
+"""Seconds between two checks whether the broker has received earlier deliveries."""
 
 REQUESTS_MAX = 10_000
-"""Questions of other nodes that may wait; who asks more does so again when it is in reach."""
+"""Requests of other nodes that may wait; a node asks again when it is reachable again."""
 
 RETRY_S = 5.0
-"""Seconds until the broker is visited again after a visit that led to nothing."""
+"""Seconds until a failed read is repeated."""
 
 FILTERS_PER_VISIT_MAX = 1_000
-"""Filters that are looked at in one visit to the broker."""
+"""Filters in one read."""
 
 RETAINED_UNREADABLE = "the broker does not tell what it has stored, or not in time"
 RETAINED_REFUSED = "the broker refuses to show what it has stored for"
@@ -41,51 +46,49 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RetainedNodePort(Protocol):
-    """What is asked of the loop around the node."""
+    """What the store needs of the driver."""
 
     @property
-    def node(self) -> Node:
-        """The node itself."""
+    def node(self) -> Node: ...
 
     def feed(self, *events: Event) -> None:
-        """Hand events to the node."""
+        """Pass events to the node."""
 
 
 class RetainedDeliveryPort(Protocol):
-    """What is asked of guaranteed delivery."""
+    """What the store needs of the delivery of QoS 1 and 2."""
 
     @property
     def delivery_mark(self) -> int:
-        """What stands for all that was delivered so far."""
+        """Upper bound of the next inbox index."""
 
     def has_passed(self, mark: int) -> bool:
-        """Whether all that was delivered before a mark has reached the broker."""
+        """Whether everything delivered before a mark has reached the broker."""
 
     def deliver(self, batch: Sequence[Publication]) -> None:
-        """Give values of QoS 1 and 2 to the broker."""
+        """Publish values of QoS 1 and 2."""
 
 
 class ConnectionState(Protocol):
-    """What is asked of a connection."""
+    """What the store needs of a connection."""
 
     @property
     def problem(self) -> str:
-        """Why there is none; empty while there is one."""
+        """Why there is no connection; empty while there is one."""
 
 
 class RetainedBrokerPort(Protocol):
-    """What is asked of the broker's client."""
+    """What the store needs of the broker client."""
 
     @property
-    def connection(self) -> ConnectionState:
-        """Its connection."""
+    def connection(self) -> ConnectionState: ...
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Publish values of QoS 0."""
 
 
 def load_retained(state: StateDirectory) -> dict[str, RetainedEntry]:
-    """Return what a former life knew."""
+    """Return the values that an earlier incarnation saved."""
     data = state.load_retained()
     try:
         return _values.decode(data) if data else {}
@@ -106,8 +109,8 @@ class RetainedStore:
         make_connection: MakeConnection | None,
         set_alarm: Callable[[str], None],
     ) -> None:
-        """`connecting` makes the client that reads; without one nothing is read. `problem` is told
-        what the broker does not let it see, and an empty text when it does."""
+        """`make_connection` makes the connection for reading; without it nothing is read.
+        `set_alarm` gets what the broker does not allow to read, and an empty text when it does."""
         self._state = state
         self._driver = driver
         self._delivery = delivery
@@ -116,8 +119,8 @@ class RetainedStore:
         self._set_alarm = set_alarm
         self._refused_text = ""
         self._waits_for: tuple[float, int] | None = None
-        """Since when a survey waits, and what for. What others ask for waits for nothing: it is of
-        clients here, and in the broker."""
+        """The mark and the time from which a survey waits. Requests of other nodes do not wait:
+        they concern values of clients here, which the broker has."""
         self._filters_to_list: dict[str, None] = {}
         self._read_requests: deque[ReadRetained] = deque()
         self._save_task: asyncio.Task[None] | None = None
@@ -126,7 +129,7 @@ class RetainedStore:
     def perform(
         self, command: ListRetained | ReadRetained | PublishRetained | PersistRetained
     ) -> None:
-        """Do it, now or in its turn."""
+        """Perform a request, now or in its turn."""
         match command:
             case PublishRetained(publication):
                 if publication.qos:
@@ -145,8 +148,8 @@ class RetainedStore:
                 self._schedule_read()
 
     def on_session_lost(self) -> None:
-        """The broker has forgotten its sessions, and maybe what it held: see what is left of what
-        clients here have published. Other nodes' values are compared after every connection."""
+        """The broker lost its sessions and perhaps its retained values: read which values of local
+        clients are left. Values of other nodes are compared after every connection."""
         node = self._driver.node
         values = node.delivery.retained
         own = [t for t, value in values.items() if value.digest and value.owner == node.id]
@@ -158,7 +161,7 @@ class RetainedStore:
             self._read_task = tasks.start_task(self._read_all(self._make_connection))
 
     async def stop(self) -> None:
-        """Read nothing more; save what is known."""
+        """Stop reading and save what is known."""
         if self._read_task is not None:
             self._read_task.cancel()
             await asyncio.gather(self._read_task, return_exceptions=True)
@@ -168,12 +171,12 @@ class RetainedStore:
 
     async def _save(self) -> None:
         data = _encode(self._driver.node.delivery.retained)
-        with suppress(UsageError):  # a full disk is told elsewhere; this can be asked for again
+        with suppress(UsageError):  # reported elsewhere; the values can be requested again
             await asyncio.to_thread(self._state.save_retained, data)
 
     async def _read_all(self, connecting: MakeConnection) -> None:
         while self._filters_to_list or self._read_requests:
-            await asyncio.sleep(POLL_S)  # what comes together is read together
+            await asyncio.sleep(POLL_S)  # requests that arrive together are read together
             if self._broker.connection.problem or not (
                 self._read_requests or self._has_delivered_earlier()
             ):
@@ -187,8 +190,8 @@ class RetainedStore:
                 await asyncio.sleep(RETRY_S)
 
     def _has_delivered_earlier(self) -> bool:
-        """Whether the broker has what had been delivered when a survey was first possible. More
-        may come all the time: the node is told since when."""
+        """Whether the broker has everything that had been delivered when a survey was first
+        possible. More may arrive all the time: the node learns the time."""
         if self._waits_for is None:
             self._waits_for = monotonic(), self._delivery.delivery_mark
         return self._delivery.has_passed(self._waits_for[1])
@@ -197,7 +200,7 @@ class RetainedStore:
         assert self._waits_for is not None
         since, self._waits_for = self._waits_for[0], None
         filters = tuple(islice(self._filters_to_list, FILTERS_PER_VISIT_MAX))
-        for name in filters:  # before the visit: who asks meanwhile wants another one
+        for name in filters:  # before the read: later requests need another one
             del self._filters_to_list[name]
         digests: dict[str, bytes] = {}
 
@@ -210,7 +213,7 @@ class RetainedStore:
             return False
         refused = [name for name in filters if name not in answered]
         self._refused_text = f"{RETAINED_REFUSED} {refused[0]}" if refused else ""
-        # Nothing is known of what it refuses, not even that there is none.
+        # Nothing is known about refused filters, not even that there are no values.
         self._driver.feed(RetainedListed(answered, tuple(digests.items()), monotonic() - since))
         return True
 

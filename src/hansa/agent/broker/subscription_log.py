@@ -1,11 +1,11 @@
-"""Remembers what the agent's session at the broker is subscribed to, across the agent's restarts.
+"""Saves the subscriptions of the agent's session at the broker, so that they survive restarts.
 
-What the broker queued for the agent names subscriptions by their identifiers, so a new life must
-know them, and their order, or it could not tell copies apart. A line per change: a filter with its
-identifier when it is entered, with -1 when its end is asked for, with 0 when it has ended. Filters
-that are entered are synced, or after a power failure their identifiers could be given to others;
-the end of a filter need not be: it is then asked for again. There is a file, and be it empty, while
-the broker keeps a session.
+Queued publications name subscriptions by identifier, so the next incarnation must know the
+identifiers and their order to tell copies apart. The file has a line per change: a filter with its
+identifier when it is subscribed, with -1 when UNSUBSCRIBE is sent, with 0 when it is confirmed. New
+filters are synced, otherwise their identifiers could be assigned again after a power failure.
+Unsubscriptions are not synced: they are then requested again. The file exists, possibly empty,
+while the broker keeps a session. If it cannot be written, an alarm is raised and work goes on.
 """
 
 import asyncio
@@ -24,16 +24,14 @@ LEAVING = -1
 ENDED = 0
 
 LINES_SPARE = 1_000
-"""Lines beyond the twofold of what is held, until the file is written anew."""
+"""Lines beyond twice the number of filters before the file is rewritten."""
 
 END_NAME = ""
-"""Stands for the name of a filter that has ended, with its identifier and the last that had been
-given then; with 0, the last one of all."""
+"""Name in the line of an unsubscribed filter, with its identifier and the last one assigned then;
+with 0, the last one of all."""
 
 
 class SubscriptionChange(msgspec.Struct, array_like=True, omit_defaults=True):
-    """One change."""
-
     name: str
     identifier: int
     last_identifier: int = 0
@@ -44,49 +42,50 @@ _encoder = msgspec.json.Encoder()
 
 
 class SubscriptionLog:
-    """The file of one agent. A change is noted at once, and written by a thread: of what passes
-    through the agent nothing waits for the disk."""
+    """The file of one agent. Changes are recorded at once and written by a thread, so that nothing
+    waits for the disk."""
 
     def __init__(self, path: Path, set_alarm: Callable[[str], None]) -> None:
-        """Read what a former life left. `problem` is told why something cannot be written: work
-        goes on, but copies that are queued while the agent is away may be taken for one another."""
+        """Read the file of the previous incarnation. `set_alarm` gets the reason if it cannot be
+        written; work continues, but queued copies may then be confused after a restart."""
         self._path = path
         self._set_alarm = set_alarm
         self._file = -1
         self._line_count = 0
         self._needs_rewrite = True
-        """Whether the file has to be written anew."""
+        """Whether the whole file has to be written."""
         self._unwritten: list[SubscriptionChange] = []
         self._write_lock = asyncio.Lock()
         self.has_unwritten = True
-        """Whether something is not on disk. At first, what a former life wrote may not be."""
+        """Whether changes are not on disk yet. True at first: the previous incarnation may not have
+        synced."""
         self.has_session = path.exists()
-        """Whether the broker keeps a session of the agent's, and so speaks MQTT 5."""
+        """Whether the broker keeps a session of the agent, and so supports MQTT 5."""
         self.identifiers: dict[str, int] = {}
-        """Filters with their identifiers, or LEAVING; in the order in which they came."""
+        """Filters with their identifiers, or LEAVING, in the order of subscription."""
         self.last_identifier = 0
-        """The last identifier that was given."""
+        """The last identifier assigned."""
         self.last_identifier_at_end: OrderedDict[int, int] = OrderedDict()
-        """The last identifier that had been given when another one's filter ended."""
+        """The last identifier assigned when another one's filter ended."""
         self._assigned: dict[str, int] = {}
-        """Identifiers also of those that are leaving."""
+        """Identifiers, including those of filters that are LEAVING."""
         self._damage_text = ""
         try:
             self._read(path.read_bytes())
         except FileNotFoundError:
-            pass  # the first life, or one without a session
+            pass  # first start, or no session
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
     def record(self, name: str, identifier: int) -> None:
-        """A filter was entered, or it is LEAVING or has ENDED."""
+        """Record that a filter was subscribed, is LEAVING or has ENDED."""
         change = SubscriptionChange(name, identifier)
         self._apply(change)
         self._unwritten.append(change)
         self.has_unwritten = True
 
     def clear(self) -> None:
-        """The broker has none of them."""
+        """Record that the broker has no subscriptions."""
         self.identifiers.clear()
         self.last_identifier_at_end.clear()
         self._assigned.clear()
@@ -95,7 +94,7 @@ class SubscriptionLog:
         self._needs_rewrite = self.has_unwritten = True
 
     async def write(self) -> bool:
-        """Write everything that was noted before; return whether it is on disk."""
+        """Write everything recorded before; return whether it is on disk."""
         async with self._write_lock:
             noted, self._unwritten, self.has_unwritten = self._unwritten, [], False
             self._line_count += len(noted)
@@ -113,14 +112,14 @@ class SubscriptionLog:
                     has_new = any(change.identifier > 0 for change in noted)
                     await asyncio.to_thread(self._append, _encode(noted), has_new)
             except OSError as error:
-                self._needs_rewrite = self.has_unwritten = True  # what of it is on disk is unknown
+                self._needs_rewrite = self.has_unwritten = True  # unknown how much of it is on disk
                 self._set_alarm(f"cannot write {self._path}: {error.strerror}")
                 return False
             self._set_alarm(self._damage_text)
             return True
 
     async def stop(self) -> None:
-        """Write what is noted, and let the file go."""
+        """Write pending changes and close the file."""
         await self.write()
         self._close()
 
@@ -130,7 +129,7 @@ class SubscriptionLog:
         for line in whole:
             try:
                 self._apply(_decoder.decode(line))
-            except ValueError:  # of msgspec, or no text
+            except ValueError:  # from msgspec, or not UTF-8
                 unreadable += 1
         if unreadable:
             self._damage_text = (
@@ -205,7 +204,7 @@ def _encode(changes: Iterable[SubscriptionChange]) -> bytes:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Write all of it: the system may take a part, as when the disk is nearly full."""
+    """Write everything: the system may accept a part, as when the disk is nearly full."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

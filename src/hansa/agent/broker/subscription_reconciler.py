@@ -1,8 +1,7 @@
-"""Asks the broker for the agent's subscriptions, and for their ends, in the order of the wishes.
+"""Brings the broker's subscriptions in line with the required ones, in the order of the requests.
 
-The session takes a few hundred requests at a time; what to do is decided when a filter's turn
-comes. A request leaves when what it changes is on disk (`subscription_log`); meanwhile others
-gather.
+The session accepts a few hundred requests at a time; what to do with a filter is decided in its
+turn. A request is sent once the change is on disk (`subscription_log`); meanwhile others gather.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 from hansa.protocol.events import Event, SubscriptionsDenied, SubscriptionsGranted
 
 RETRY_S = 1.0
-"""Seconds until the disk is tried again."""
+"""Seconds until a failed write is repeated."""
 
 
 class SubscriptionReconciler:
-    """Brings the broker's subscriptions in line with what is wanted."""
+    """Subscribes to required filters and unsubscribes from others."""
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class SubscriptionReconciler:
         counters: Counter[str],
         log: SubscriptionLog | None,
     ) -> None:
-        """Without a log no session lasts, and all is of QoS 0."""
+        """Without a log there is no persistent session and everything is QoS 0."""
         self._connection = connection
         self._subscriptions = subscriptions
         self._feed = feed
@@ -48,29 +47,29 @@ class SubscriptionReconciler:
                     subscriptions.restore(name, identifier)
             subscriptions.restore_identifiers(log.last_identifier, log.last_identifier_at_end)
         self._limits: BrokerLimits | None = None
-        """What the broker grants; None while it is away."""
+        """Limits of the broker; None while disconnected."""
         self._is_mqtt311 = False
-        """Whether it only speaks MQTT 3.1.1."""
+        """Whether the broker only supports MQTT 3.1.1."""
         self._unconfirmed: set[str] = set()
-        """Filters of the session of which the broker has to confirm the state."""
+        """Filters of the session whose state the broker has to confirm."""
         self._to_reconcile: deque[str] = deque()
-        """Filters whose subscription may have to be made or ended."""
+        """Filters that may have to be subscribed or unsubscribed."""
         self._requests: list[inputs.Subscribe | inputs.Unsubscribe] = []
-        """What leaves when the log is written."""
+        """Requests to send once the log is written."""
         self._write_task: asyncio.Task[None] | None = None
 
     def reconcile(self, filters: Iterable[str]) -> None:
-        """Filters are wanted, or no more."""
+        """Check filters that are required now, or no longer."""
         self._to_reconcile.extend(filters)
         self._continue()
 
     def on_connected(self, session_present: bool, limits: BrokerLimits) -> bool:
-        """The broker is there: know what it has; return whether it should have something."""
+        """Start from the session that the broker has; return whether it should have one."""
         self._limits = limits
         self._is_mqtt311 = limits.version is Version.V311
         log, subscriptions = self._log, self._subscriptions
         held = log.identifiers if log is not None else {}
-        # Whatever version is spoken now, and without a filter, too: handshakes may be under way.
+        # For every version, and also without filters: handshakes may be in flight.
         is_expected = log is not None and log.has_session
         if session_present:
             self._unconfirmed = set(held) | set(subscriptions.active_identifiers)
@@ -85,22 +84,22 @@ class SubscriptionReconciler:
         return is_expected
 
     def reconcile_all(self) -> None:
-        """Subscribe to everything, oldest first. A broker with a session of before is told again
-        what it should have, then what not: between two filters of one topic nothing is missed."""
+        """Subscribe to everything, oldest first. In a resumed session, subscriptions are repeated
+        before others are ended: between two filters that match one topic nothing is missed."""
         held, new = self._subscriptions.active_identifiers, self._subscriptions.last_identifier + 1
         wanted = sorted(self._subscriptions.required, key=lambda name: held.get(name, new))
         self._to_reconcile = deque(dict.fromkeys([*wanted, *sorted(self._unconfirmed)]))
         self._continue()
 
     def on_disconnected(self) -> None:
-        """The broker is gone; `begin` starts from all that is wanted."""
+        """Forget the connection; `reconcile_all` starts from the required filters."""
         self._limits = None
         self._to_reconcile.clear()
         self._requests.clear()
 
     def on_subscribed(self, effect: effects.Subscribed) -> None:
-        """Tell the node; an answer for a filter that was given up meanwhile means nothing, not even
-        if it is wanted again: its end is under way."""
+        """Report the result to the node. An answer for a filter that is being unsubscribed means
+        nothing, even if it is required again: its UNSUBSCRIBE is in flight."""
         subscriptions = self._subscriptions
         for subscription, reason in zip(effect.subscriptions, effect.reasons, strict=True):
             name = subscription.topic_filter
@@ -120,7 +119,7 @@ class SubscriptionReconciler:
         self._continue()
 
     def on_unsubscribed(self, filters: Sequence[str]) -> None:
-        """The broker has confirmed the end of filters."""
+        """The broker confirmed UNSUBSCRIBE."""
         for name in filters:
             self._log_change(name, ENDED)
         self.reconcile([name for name in filters if self._subscriptions.on_unsubscribed(name)])
@@ -145,8 +144,8 @@ class SubscriptionReconciler:
 
     @property
     def _awaits_disk(self) -> bool:
-        """Whether something has to be on disk before the broker hears of more. None of 3.1.1 has:
-        there no session lasts, and echoes are counted from when a request leaves."""
+        """Whether changes must be on disk before the next request. Not for MQTT 3.1.1: no session
+        persists, and echoes are counted from when a request is sent."""
         return self._write_task is not None and not self._is_mqtt311
 
     async def _write_log(self, log: SubscriptionLog) -> None:
@@ -166,12 +165,12 @@ class SubscriptionReconciler:
             self._connection.submit(request)
 
     def _make_requests(self, name: str) -> list[inputs.Subscribe | inputs.Unsubscribe]:
-        """Return what to ask of the broker, and note what that changes."""
+        """Return the next requests and record their changes."""
         subscriptions = self._subscriptions
         wanted, held = name in subscriptions, subscriptions.is_subscribed(name)
         is_unconfirmed = name in self._unconfirmed
         self._unconfirmed.discard(name)
-        if wanted and held:  # doubtful, or given up for a moment, when its answer was ignored
+        if wanted and held:  # unconfirmed, or required again before its answer
             return [self._make_subscribe(name, subscriptions.identifier_of(name))]
         if wanted and (reason := self._refusal_reason(name)):
             self._counters["subscriptions denied"] += 1
@@ -189,10 +188,10 @@ class SubscriptionReconciler:
 
     def _refusal_reason(self, name: str) -> str:
         """Return why the broker is not asked for a new filter; empty if it is."""
-        if has_refusable_characters(name):  # the broker might end the connection instead
+        if has_refusable_characters(name):  # the broker might close the connection
             return f"a broker may refuse the characters of {name!r}"
         if self._subscriptions.last_identifier >= VARIABLE_INTEGER_MAX:
-            # Their order tells copies apart, so none is given again while the session lasts.
+            # Their order tells copies apart, so no identifier is reused within a session.
             return "all subscription identifiers were given; only a new session at the broker helps"
         return ""
 
@@ -201,9 +200,10 @@ class SubscriptionReconciler:
             self._log.record(name, identifier)
 
     def _make_subscribe(self, name: str, identifier: int) -> inputs.Subscribe:
-        # Retained values travel in their own way: a replay must not look like news.
+        # Retained values are synchronised separately: a replay must not look like a new
+        # publication.
         assert self._limits is not None
-        is_old = self._is_mqtt311  # 3.1.1 has none of these options
+        is_old = self._is_mqtt311  # MQTT 3.1.1 has none of these options
         wish = packets.Subscription(
             name,
             qos=2 if self._log is not None else 0,

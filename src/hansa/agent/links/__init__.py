@@ -1,1 +1,1 @@
-"""Links between agents: how frames travel."""
+"""Links between agents: transports for frames, and the manager of all links."""

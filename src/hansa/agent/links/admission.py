@@ -1,8 +1,8 @@
-"""Limits for connections whose hellos have not agreed yet.
+"""Limits for connections before their hellos are accepted.
 
 Anybody who reaches a link port can connect. Until the node accepts the hello, a connection
 therefore gets little: `HELLO_S` seconds, `HELLO_BYTES` bytes and one of `PENDING_MAX` places. When
-all places are taken, a pending connection gives way to the newcomer, so idle connections never shut
+all places are taken, a pending connection is evicted for a new one, so idle connections never shut
 a neighbour out: its hello needs milliseconds. Every refusal is counted with its reason.
 """
 
@@ -12,8 +12,8 @@ from collections import Counter
 from hansa.agent.links.link import Link
 
 HELLO_S = 5.0
-"""Seconds from the connection to agreed hellos. Less cuts off neighbours on slow paths, where a
-hello takes a round trip; more lets idle connections keep their places longer."""
+"""Seconds from the connection to accepted hellos. Less cuts off neighbours on slow paths, where
+a hello takes a round trip; more lets idle connections keep their places longer."""
 
 HELLO_BYTES = 4_096
 """Bytes that may arrive until then. A hello has about 200 bytes, and 1,700 with the longest names;
@@ -24,7 +24,7 @@ REFUSED_BYTES = 1 << 16
 its goodbye, which may carry a record."""
 
 PENDING_MAX = 64
-"""Connections that others opened and whose hellos have not agreed yet. Less makes it easier to push
+"""Connections opened by others whose hellos are not accepted yet. Less makes it easier to push
 out a neighbour that is about to say hello; more costs memory and work for the node."""
 
 NO_HELLO = f"no hello within {HELLO_S:.0f} s"
@@ -34,12 +34,12 @@ NO_ROOM = "no room for another link"
 
 
 class Admission:
-    """Watches the connections that others opened until their hellos agree."""
+    """Watches the connections that others opened until their hellos are accepted."""
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()
         self._pending: dict[Link, asyncio.TimerHandle] = {}
-        """In the order in which they were opened."""
+        """In the order of opening."""
 
     def count_refused(self, reason: str) -> None:
         """Count a connection that was refused."""
@@ -58,8 +58,8 @@ class Admission:
             self._pending.pop(link).cancel()
 
     def _choose_victim(self) -> Link:
-        """Return the oldest connection of the host that has most: a flood from one host costs
-        newcomers from other hosts nothing."""
+        """Return the oldest connection of the host that has most: a flood from one host does not
+        affect other hosts."""
         hosts = Counter(map(_host, self._pending))
         (crowded, _), *_ = hosts.most_common(1)
         return next(link for link in self._pending if _host(link) == crowded)

@@ -1,11 +1,11 @@
-"""Frames in datagrams: small ones share one, large ones travel in pieces.
+"""Frames in datagrams: small frames share one, large frames are split into fragments.
 
-Nothing here knows sockets, time or what a frame means. A piece names its frame by a digest of the
-bytes, so that the pieces of a frame which is sent again complete what came the first time: with one
-datagram in ten lost, a frame of a thousand pieces needs four attempts, not for ever.
+Pure: no sockets, no time. A fragment names its frame by a digest of the bytes, so the fragments of
+a frame that is sent again complete those of the first attempt: with one datagram in ten lost, a
+frame of a thousand fragments needs four attempts.
 
-    DATA    { length (2), frame } …
-    PIECE   digest of the frame (8), index (2), count (2), piece
+    DATA      { length (2), frame } …
+    FRAGMENT  digest of the frame (8), index (2), count (2), fragment
 """
 
 import hashlib
@@ -16,30 +16,31 @@ from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 
 OPEN, OFFER, CONFIRM, ACCEPT, DATA, FRAGMENT, CLOSE = (bytes((0xA0 + kind,)) for kind in range(7))
-"""How a datagram begins; `udp` says what each means."""
+"""The first byte of a datagram; `udp` says what each means."""
 
 DATAGRAM_BYTES_MAX = 1_200
-"""What every path takes without cutting it up, as QUIC assumes (RFC 9000, 14)."""
+"""Bytes that every path carries without IP fragmentation, as QUIC assumes (RFC 9000, 14)."""
 
 HEADER_BYTES = 17
-"""Kind and session, which `udp` puts before what is made here."""
+"""Kind and session, which `udp` prepends."""
 
 BODY_BYTES_MAX = DATAGRAM_BYTES_MAX - HEADER_BYTES
 _LENGTH = struct.Struct(">H")
 _FRAGMENT_HEADER = struct.Struct(">8sHH")
 
 SMALL_BYTES_MAX = BODY_BYTES_MAX - _LENGTH.size
-"""The largest frame that fits a datagram."""
+"""Bytes of the largest frame that fits a datagram."""
 
 FRAGMENT_BYTES = BODY_BYTES_MAX - _FRAGMENT_HEADER.size
 FRAGMENTS_MAX = -(-CONTROL_BYTES_MAX // FRAGMENT_BYTES)
 
 FRAGMENTS_HELD_MAX = 2 * FRAGMENTS_MAX
-"""Pieces of unfinished frames that a link holds; beyond that it forgets the oldest frame's."""
+"""Fragments of incomplete frames that a link holds; beyond that it drops those of the oldest
+frame."""
 
 
 def pack_frames(frames: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes, int]]:
-    """Join small frames in as few bodies as hold them, each with its count of publications."""
+    """Join small frames in as few bodies as possible, each with its number of publications."""
     parts: list[bytes | bytearray] = []
     size = publications = 0
     for frame in frames:
@@ -55,7 +56,7 @@ def pack_frames(frames: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes, in
 
 
 def unpack_frames(body: bytes) -> list[bytes]:
-    """Return the frames that share a body."""
+    """Return the frames in a body."""
     frames: list[bytes] = []
     at, end = 0, len(body)
     while at < end:
@@ -69,12 +70,12 @@ def unpack_frames(body: bytes) -> list[bytes]:
 
 
 def frame_digest(frame: bytes) -> bytes:
-    """Return what the pieces of a frame call it."""
+    """Return the digest that names a frame in its fragments."""
     return hashlib.blake2b(frame, digest_size=8).digest()
 
 
 def split_frame(frame: bytes) -> list[bytes]:
-    """Return a frame in pieces."""
+    """Return the fragments of a frame."""
     count, name = -(-len(frame) // FRAGMENT_BYTES), frame_digest(frame)
     return [
         _FRAGMENT_HEADER.pack(name, index, count)
@@ -84,19 +85,18 @@ def split_frame(frame: bytes) -> list[bytes]:
 
 
 class DatagramReassembly:
-    """Frames of one link of which some pieces have come."""
+    """Incomplete frames of one link."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._frames: dict[tuple[bytes, int], dict[int, bytes]] = {}
         self._fragment_count = 0
 
     def __len__(self) -> int:
-        """Return how many pieces are held."""
+        """Return the number of fragments held."""
         return self._fragment_count
 
     def add(self, body: bytes) -> bytes | None:
-        """Take a piece; return its frame once it is whole."""
+        """Add a fragment; return its frame when complete."""
         if len(body) <= _FRAGMENT_HEADER.size:
             raise InvalidFrame(f"a piece of {len(body)} bytes")
         name, index, count = _FRAGMENT_HEADER.unpack_from(body)

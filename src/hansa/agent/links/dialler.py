@@ -10,7 +10,7 @@ from hansa.agent.links.link import Address, Link
 
 DIAL_MIN_S = 0.1
 DIAL_MAX_S = 2.0
-"""Seconds between two attempts to reach a neighbour: what healing may wait after a partition."""
+"""Longest back-off in seconds: the delay of reconnection after a partition."""
 
 DIAL_TIMEOUT_S = 5.0
 
@@ -18,14 +18,15 @@ OpenLink = Callable[[Address], Awaitable[Link]]
 """Opens a link, or raises OSError."""
 
 OnDialFailed = Callable[[Address, str], None]
-"""Is told of every attempt in vain."""
+"""Called after every failed attempt."""
 
 
 class Dialler:
-    """Dials the neighbours that it is told to keep, for as long as it runs."""
+    """Dials addresses until told to stop."""
 
     def __init__(self, connect: OpenLink, rng: random.Random) -> None:
-        """Prepare; `chance` spreads the back-off, so that a restart is not a stampede."""
+        """`rng` spreads the back-off, so that neighbours do not dial all at once after a
+        restart."""
         self._connect = connect
         self._rng = rng
         self._dial_tasks: dict[Address, asyncio.Task[None]] = {}
@@ -37,7 +38,7 @@ class Dialler:
             self._dial_tasks[address] = tasks.start_task(self._keep_dialling(address, on_failed))
 
     def stop_dialling(self, address: Address) -> None:
-        """Dial a neighbour no more. A link that stands is closed by its owner."""
+        """Stop dialling a neighbour. Its owner closes an open link."""
         if (task := self._dial_tasks.pop(address, None)) is not None:
             task.cancel()
 
@@ -48,7 +49,7 @@ class Dialler:
         task.add_done_callback(self._attempts.discard)
 
     async def stop(self) -> None:
-        """Dial no more. Links that stand are closed by their owner."""
+        """Stop dialling. Owners close open links."""
         running = [*self._dial_tasks.values(), *self._attempts]
         for task in running:
             task.cancel()
@@ -59,9 +60,11 @@ class Dialler:
 
     async def _try_connect(self, address: Address, on_failed: OnDialFailed) -> Link | None:
         try:
-            async with asyncio.timeout(DIAL_TIMEOUT_S):  # wait_for of 3.11 can miss our own end
+            async with asyncio.timeout(
+                DIAL_TIMEOUT_S
+            ):  # not wait_for: in Python 3.11 it can miss a cancellation
                 return await self._connect(address)
-        except (OSError, UnicodeError) as error:  # the latter for what cannot be a host name
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             on_failed(address, explain_socket_error(error))
             return None
 

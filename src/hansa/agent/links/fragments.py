@@ -1,8 +1,8 @@
-"""Large frames on a stream: they leave in pieces, between which small frames pass.
+"""Large frames on a stream: sent in fragments, between which small frames pass.
 
-One large frame is on its way at a time, the others wait for it; so a piece needs no name. Who must
-not overtake what waits, waits behind it: frames of one *strand* (`protocol.wire.codec`) keep their
-order. Control frames are never cut, and wait for nobody.
+One large frame is in progress at a time and the others wait, so a fragment needs no name. Frames of
+one *strand* (`protocol.wire.codec`) keep their order: small ones wait behind a large one. Control
+frames are never split and never wait.
 """
 
 from collections import Counter, deque
@@ -12,34 +12,34 @@ from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import BULK_RESPONSE, PUBLICATION, ordering_key
 
 LENGTH_PREFIX_BYTES = 4
-"""The first piece of a frame begins with the frame's length."""
+"""The first fragment begins with the length of its frame."""
 
 FRAGMENT_BYTES = (1 << 16) - 2 * LENGTH_PREFIX_BYTES
-"""Bytes of a frame in one piece, and of the largest frame that is not cut: with both lengths that
-is as much as one publication of a link through a broker takes."""
+"""Bytes of a fragment, and of the largest frame that is not split: with both lengths as much as
+one publication of a link through a broker carries."""
 
 
 class FragmentQueue:
-    """What waits to leave piece by piece."""
+    """Frames that wait to be sent in fragments."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Let so many bytes of large publications wait, and one more; as many of small ones behind
-        them; and of answers, which were asked for, twice as many."""
+        """Allow so many bytes of large publications, plus one publication; as many bytes of
+        small ones behind them; and twice as many of repair responses, which were requested."""
         self._bytes_max = {PUBLICATION: bytes_max, BULK_RESPONSE: 2 * bytes_max}
         self._queue: deque[bytes | bytearray] = deque()
         self._ordering_keys: Counter[bytes] = Counter()
-        self._first_sent_bytes = 0  # bytes of the first one
-        self._small_bytes = 0  # bytes of small ones
+        self._first_sent_bytes = 0  # bytes of the first frame
+        self._small_bytes = 0  # bytes of small frames
         self.queued_bytes = 0
         """Bytes that wait."""
 
     def __bool__(self) -> bool:
-        """Whether something waits."""
+        """Whether frames wait."""
         return bool(self._queue)
 
     def enqueue(self, frames: Sequence[bytes | bytearray]) -> tuple[list[bytes | bytearray], int]:
-        """Take what is large, and what must not overtake that; return what may leave at once, and
-        how many there is no room for."""
+        """Queue large frames and those that must not overtake them; return the frames to send at
+        once and the number dropped for lack of room."""
         direct: list[bytes | bytearray] = []
         refused = 0
         for frame in frames:
@@ -68,8 +68,8 @@ class FragmentQueue:
         )
 
     def pop_chunk(self) -> tuple[bytes, bool, bool]:
-        """Return the next bytes to leave, whether they are a piece and not a whole frame, and
-        whether their frame is whole with them."""
+        """Return the next bytes to send, whether they are a fragment and not a whole frame, and
+        whether they complete their frame."""
         frame = self._queue[0]
         if len(frame) <= FRAGMENT_BYTES:
             self._small_bytes -= len(frame)
@@ -103,14 +103,14 @@ class StreamReassembly:
     """The large frame that is arriving."""
 
     def __init__(self, frame_bytes_max: int) -> None:
-        """Expect frames of at most so many bytes. Memory is taken for what has come, not for what
-        is announced."""
+        """Accept frames of at most so many bytes. Memory is allocated for bytes received, not
+        announced."""
         self._frame_bytes_max = frame_bytes_max
         self._fragments: list[bytes] = []
         self._missing_bytes = 0
 
     def add(self, fragment: bytes) -> bytes | None:
-        """Take the next piece; return its frame once that is whole. Raises InvalidFrame."""
+        """Add a fragment; return the frame when complete. Raises InvalidFrame."""
         if not self._missing_bytes:
             total = int.from_bytes(fragment[:LENGTH_PREFIX_BYTES], "big")
             if not FRAGMENT_BYTES < total <= self._frame_bytes_max:

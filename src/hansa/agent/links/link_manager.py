@@ -1,4 +1,4 @@
-"""All links of one agent, of whatever kind: who listens where, who is dialled how."""
+"""All links of one agent: listens and dials with the configured transports."""
 
 import random
 from collections import Counter
@@ -16,14 +16,14 @@ from hansa.agent.links.udp import UdpLinks
 
 
 def own_link_address(settings: LinkSettings, own: BrokerAddress) -> str:
-    """Return where neighbours find us, as they would write it."""
+    """Return the address of this agent as neighbours would write it."""
     if settings.transport == "mqtt":
         return f"mqtt://{Address(own.host, own.port)}"
     return str(Address(settings.host, settings.port))
 
 
 class LinkManager:
-    """Opens links and lets others open them, for as long as it runs."""
+    """Opens and accepts links."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class LinkManager:
         access: MqttLinkAccess,
         frame_bytes_max: int = DEFAULT_LIMITS.frame_bytes,
     ) -> None:
-        """Prepare; `access` is for links through brokers."""
+        """`access` is for links through brokers."""
         ids = count(1)
         limits = LinkLimits(settings.window_bytes, frame_bytes_max)
         self._settings = settings
@@ -45,17 +45,17 @@ class LinkManager:
         self._udp = UdpLinks(listener, rng, ids, self._admission)
         self._mqtt = MqttLinks(listener, rng, ids, access, limits, self._admission)
         self.address = own_link_address(settings, access.own_broker)
-        """Where neighbours find us."""
+        """Address of this agent for neighbours."""
 
     @property
     def counters(self) -> Counter[str]:
-        """What happened that no link knows of."""
+        """Counters that belong to no single link."""
         return self._udp.counters + self._mqtt.counters + self._admission.counters
 
     async def listen(self, on_failed: OnDialFailed) -> None:
-        """Take links; raise OSError if there is no port, and tell `failed` what goes wrong later.
+        """Accept links; raise OSError if the port is taken; `on_failed` gets later problems.
 
-        Links through brokers need no port of ours: none is opened for them.
+        Links through brokers need no port of the agent.
         """
         if self._settings.transport == "mqtt":
             self._mqtt.listen(on_failed)
@@ -66,24 +66,23 @@ class LinkManager:
         self.address = str(address)
 
     def dial_configured(self, on_failed: OnDialFailed) -> None:
-        """Keep a link to every neighbour that is configured; `failed` is told what is in vain."""
+        """Keep a link to every configured neighbour; `on_failed` gets failed attempts."""
         for text in self._settings.neighbours:
             self.keep_dialling(text, on_failed)
 
     def keep_dialling(self, text: str, on_failed: OnDialFailed) -> None:
-        """Keep a link to an address; raise UsageError if it is none."""
+        """Keep a link to an address; raise UsageError if it is invalid."""
         dialler, address = self._dialler_for(text)
         dialler.dial(address, on_failed)
 
     def stop_dialling(self, text: str) -> None:
-        """Keep no link to an address any more, unless it is configured; one that stands is closed
-        by its owner."""
+        """Stop dialling an address unless it is configured; the owner closes an open link."""
         if parse_neighbour(text, self._settings.transport) not in self._configured_addresses:
             dialler, address = self._dialler_for(text)
             dialler.stop_dialling(address)
 
     def dial_once(self, text: str, on_failed: OnDialFailed) -> None:
-        """Dial an address once; raise UsageError if it is none."""
+        """Dial an address once; raise UsageError if it is invalid."""
         dialler, address = self._dialler_for(text)
         dialler.dial_once(address, on_failed)
 
@@ -93,6 +92,6 @@ class LinkManager:
         return kinds[transport], address
 
     async def stop(self) -> None:
-        """Listen and dial no more. Links that stand are closed by their owner."""
+        """Stop listening and dialling. Owners close open links."""
         for links in (self._tcp, self._udp, self._mqtt):
             await links.stop()

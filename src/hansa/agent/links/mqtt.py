@@ -1,24 +1,24 @@
 """Endogenous links, as in Spohn 2021: frames travel as publications through a neighbour's broker.
 
-Whoever dials becomes a client of the neighbour's broker, with that broker's own authentication; the
-neighbour's agent is one already. So nothing but brokers' ports has to be open between two nodes,
-and only one of the two. Every link is a stream (`mqtt_stream`) with a name by chance:
+The dialler becomes a client of the neighbour's broker, with that broker's own authentication; the
+neighbour's agent is one already. So only broker ports have to be open between two nodes, and only
+one of the two. Every link is a stream (`mqtt_stream`) with a random name:
 
     <prefix>/up/<node>/<name>      from the dialler to the agent beside the broker
     <prefix>/down/<node>/<name>    back
-    <prefix>/gone                  the broker says so for the agent beside it: its will
+    <prefix>/gone                  the will of the agent beside the broker
 
-A dialler's will ends its own stream, so that a death is known as soon as that of a TCP connection.
+A dialler's will ends its own stream, so its death is known as soon as that of a TCP connection.
 
 <node> is the dialler's node id. Its hello must name the same node, so an ACL of the broker that
-lets each user write only below the ids of its own nodes decides who can be whom. Without such an
-ACL, every client of the broker that may publish and subscribe below the prefix can do what somebody
+lets each user write only below the ids of its own nodes authenticates nodes. Without such an ACL,
+every client of the broker that may publish and subscribe below the prefix can do what an attacker
 on the network of a TCP link can do: open a link as a stranger, and read and inject frames. With a
 forged DATA publication it can also end the links of others, but not with CLOSE or `gone`
 (`mqtt_stream`). It cannot open a link without reading the answer.
 
 User name and password are only sent to configured addresses: other addresses come from records of
-other nodes or from a manager, and anybody could have chosen them.
+other nodes or from a manager, and an attacker could have chosen them.
 """
 
 import asyncio
@@ -64,54 +64,54 @@ OPEN_RETRY_S = 0.25
 """Seconds until an unanswered OPEN is sent again."""
 
 OPEN_ATTEMPTS = 12
-"""Attempts until it is said that nobody is there."""
+"""Attempts until the neighbour's agent counts as absent."""
 
 LINK_NAME = re.compile("([0-9a-f]{16})/([0-9a-zA-Z]{1,64})")
-"""Node and name of a link, as a dialler writes them in its topics."""
+"""Node id and name of a link in topics."""
 
 UNKNOWN_STREAM_TOKEN = bytes(TOKEN_BYTES)
-"""The token in a CLOSE for a stream that is not known here."""
+"""The token in a CLOSE for an unknown stream."""
 
 CREDENTIALS_WITHHELD = "credentials withheld: address not configured"
 NODE_NOT_ACCEPTED = "[link.mqtt] accept does not name the node"
 
 PACKET_OVERHEAD_BYTES = 1_024
-"""Room in a packet for all that is not a chunk: topic, number, what MQTT adds."""
+"""Bytes in a packet besides the chunk: topic, sequence number, MQTT headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class MqttLinkAccess:
-    """How links through brokers are made: under which topics, and how to be let in."""
+    """Topics, addresses and credentials of links through brokers."""
 
     prefix: str
     own_broker: BrokerAddress
-    """The broker beside us."""
+    """The broker beside this agent."""
     client_id_prefix: str
-    """How our client ids begin."""
+    """Prefix of the agent's client ids."""
     username: str | None = None
-    """At the neighbours' brokers; the following as well."""
+    """Credentials and TLS for neighbours' brokers."""
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
     chunk_bytes: int = CHUNK_BYTES_MAX
-    """Bytes of a link in one publication, at most."""
+    """Most bytes of a link in one publication."""
     node: str = "0" * 16
-    """Our node id, part of the topics of links that we dial."""
+    """This node's id, part of the topics of dialled links."""
     trusted_addresses: frozenset[Address] = frozenset()
     """Addresses that get the user name and the password."""
     accepted_nodes: frozenset[str] = frozenset()
     """Nodes that may open links here; all if empty."""
 
     def client_options(self, name: str, will: packets.Will) -> ConnectOptions:
-        """Return how one client of ours introduces itself."""
+        """Return the CONNECT options of one client."""
         client_id = f"{self.client_id_prefix}{name}"
         return ConnectOptions(client_id=client_id, clean_start=True, will=will)
 
     def withholds_credentials(self, address: Address) -> bool:
-        """Whether there are a user name and a password that an address must not get."""
+        """Whether credentials are configured that an address must not get."""
         return self.username is not None and address not in self.trusted_addresses
 
     def broker_at(self, address: Address) -> BrokerAddress:
-        """Return a neighbour's broker."""
+        """Return the connection data of a neighbour's broker."""
         name, password = self.username, self.password
         if self.withholds_credentials(address):
             name = password = None
@@ -119,12 +119,12 @@ class MqttLinkAccess:
         return BrokerAddress(address.host, address.port, name, password, self.tls, login)
 
     def chunk_bytes_at(self, limits: BrokerLimits) -> int:
-        """Return the bytes of a link in one publication that a broker takes."""
+        """Return the bytes of a link in one publication that a broker accepts."""
         return max(1, min(self.chunk_bytes, limits.packet_bytes_max - PACKET_OVERHEAD_BYTES))
 
 
 class MqttLinks:
-    """Listens at the own broker and dials others', for as long as it runs."""
+    """Accepts links at the own broker and dials others."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class MqttLinks:
         limits: LinkLimits = DEFAULT_LIMITS,
         admission: Admission | None = None,
     ) -> None:
-        """Prepare; `ids` and `admission` are shared with links of other kinds."""
+        """`ids` and `admission` are shared with other transports."""
         self.admission = admission or Admission()
         self._listener = listener
         self._rng = rng
@@ -147,25 +147,25 @@ class MqttLinks:
         self._acceptor: _LinkAcceptor | None = None
 
     def listen(self, on_failed: OnDialFailed) -> None:
-        """Take links at the own broker; `failed` is told why it does not let us."""
+        """Accept links at the own broker; `on_failed` gets the reason if it refuses."""
         self._acceptor = _LinkAcceptor(self, self._access, self._rng, on_failed)
 
     def dial(self, address: Address, on_failed: OnDialFailed) -> None:
-        """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
+        """Keep a link to a neighbour; `on_failed` gets failed attempts."""
         self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
-        """Dial no more, take no more links. Those that stand are closed by their owner."""
+        """Stop dialling and accepting. Owners close open links."""
         await self.dialler.stop()
         if self._acceptor is not None:
             self._acceptor.stop()
 
     def count_forged(self) -> None:
-        """Count a publication that another client made."""
+        """Count a publication of another client."""
         self.counters[FORGED_PUBLICATION] += 1
 
     def new_link(self, remote: str, dialled: Address | None = None) -> StreamLink:
-        """Return a link whose stream is about to begin."""
+        """Return a link for a stream that is about to open."""
         id_ = LinkId(next(self._ids))
         return StreamLink(id_, self._listener, self._limits, remote, dialled, self.admission)
 
@@ -179,12 +179,11 @@ class MqttLinks:
 
 
 class _DialledLink:
-    """One link that we dialled: a client at the neighbour's broker until the link ends."""
+    """A dialled link: a client at the neighbour's broker until the link ends."""
 
     def __init__(
         self, links: MqttLinks, access: MqttLinkAccess, address: Address, rng: random.Random
     ) -> None:
-        """Call at once."""
         self.opened: asyncio.Future[StreamLink] = asyncio.get_running_loop().create_future()
         self._links = links
         self._access = access
@@ -210,7 +209,7 @@ class _DialledLink:
         self._connection.start()
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -247,7 +246,7 @@ class _DialledLink:
                 pass
 
     def _send_request(self, count: int) -> None:
-        """Ask for the stream, or confirm it; the agent may not be there yet."""
+        """Send OPEN or CONFIRM again; the neighbour's agent may not be connected yet."""
         if not count:
             self._fail(f"no agent takes links there, or {self._up_topic} may not be published to")
             return
@@ -274,7 +273,7 @@ class _DialledLink:
             self._stream.receive(payloads)
 
     def _negotiate(self, payload: bytes) -> None:
-        """Take an answer of the agent before the stream stands."""
+        """Process a response of the agent before the stream is open."""
         kind, rest = payload[:1], payload[1:]
         if kind == bytes((CHALLENGE,)) and len(rest) == TOKEN_BYTES:
             self._request = bytes((CONFIRM,)) + rest + commitment_of(self._token)
@@ -304,17 +303,17 @@ class _DialledLink:
 
 
 class _LinkAcceptor:
-    """Takes links at the own broker: one client for all of them."""
+    """Accepts links at the own broker, with one client for all of them."""
 
     def __init__(
         self, links: MqttLinks, access: MqttLinkAccess, rng: random.Random, on_failed: OnDialFailed
     ) -> None:
-        """Connect at once, and again whenever the broker was away."""
+        """Connect at once and reconnect as needed."""
         self._links = links
         self._access = access
         self._on_failed = on_failed
         self._streams: dict[str, tuple[MqttStream, CloseTokens]] = {}
-        self._secret = secrets.token_bytes(32)  # makes cookies
+        self._secret = secrets.token_bytes(32)  # key for cookies
         self._gone_token = b""
         self._chunk_bytes = access.chunk_bytes
         self._is_accepting = True
@@ -329,7 +328,7 @@ class _LinkAcceptor:
         return packets.Will(f"{self._access.prefix}/gone", close_payload(self._gone_token, "gone"))
 
     def stop(self) -> None:
-        """Take no more."""
+        """Stop accepting."""
         self._is_accepting = False
         self._leave_if_unused()
 
@@ -350,7 +349,9 @@ class _LinkAcceptor:
                     name = wishes[0].topic_filter
                     self._report_problem(f"the broker does not let us subscribe to {name}")
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
-                self._connection.set_will(self._new_will())  # the old one may be public by now
+                self._connection.set_will(
+                    self._new_will()
+                )  # the previous will may have been published
                 for stream, _ in list(self._streams.values()):
                     stream.close_silently(f"our broker: {effect.text}")
                 if self._is_accepting:
@@ -385,8 +386,8 @@ class _LinkAcceptor:
                 )
 
     def _answer_request(self, name: str, payload: bytes) -> None:
-        """Answer OPEN and CONFIRM. Nothing is kept for a dialler that does not read our answer: it
-        returns the cookie, which only we can make."""
+        """Answer OPEN and CONFIRM. The agent keeps nothing for a dialler that does not read the
+        answer: the dialler returns the cookie, which only the agent can make."""
         named = LINK_NAME.fullmatch(name)
         cookie = hashlib.blake2b(name.encode(), key=self._secret, digest_size=TOKEN_BYTES).digest()
         rest = payload[1:]

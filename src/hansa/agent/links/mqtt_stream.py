@@ -1,19 +1,19 @@
-"""A stream of bytes through a broker: publications of QoS 0 that are numbered and confirmed.
+"""A stream of bytes through a broker: numbered and acknowledged publications of QoS 0.
 
-A broker drops what a client does not take in time, without a word. So only so many publications are
-under way that the other side has not confirmed, fewer than a broker queues; what has to wait leaves
-together, in larger ones. A number that is missing ends the stream: the link is made anew, and
-whoever is owed something asks for it again. Nothing here knows topics or connections.
+A broker silently drops messages that a client does not read in time. So the number of
+unacknowledged publications is bounded, below the queue of a broker; waiting bytes are sent together
+in larger publications. A missing number ends the stream: the link is opened again and the protocol
+repairs the loss. Pure: no topics, no connections.
 
-    OPEN                            the dialler asks for a stream, until CHALLENGE comes
-    CHALLENGE  cookie (16)          the agent answers; it keeps nothing yet
-    CONFIRM    cookie (16), c (32)  the dialler reads `down`, so it may have a stream
-    ACCEPT     c (32), g (32)       the stream has begun
-    DATA       number (4)           the next bytes
-    TAKEN      number (4)           so many DATA were handled, modulo 2^32
-    CLOSE      token (16), text     the end, and why
+    OPEN                               the dialler requests a stream, until CHALLENGE arrives
+    CHALLENGE     cookie (16)          the agent answers; it keeps no state yet
+    CONFIRM       cookie (16), c (32)  proves that the dialler reads `down`
+    ACCEPT        c (32), g (32)       the stream is open
+    DATA          number (4)           the next bytes
+    ACKNOWLEDGED  number (4)           so many DATA were handled, modulo 2^32
+    CLOSE         token (16), text     the end, with the reason
 
-Each side commits itself to a random token when the stream begins: c is the SHA-256 of the token
+Each side commits itself to a random token when the stream opens: c is the SHA-256 of the token
 that its CLOSE will show, g that of the token in the agent's will. Other clients of the broker, even
 those that read the link's topics, therefore cannot end a stream by publishing CLOSE or a will: a
 wrong token is ignored and counted.
@@ -35,23 +35,23 @@ TOKEN_BYTES = 16
 COMMITMENT_BYTES = 32
 
 FORGED_PUBLICATION = "ignored: a publication to a link's topic that is not the neighbour's"
-"""Counts publications that another client of the broker made."""
+"""Counter of publications that another client of the broker made."""
 
 _SEQUENCE_HEADER = struct.Struct(">BI")
 _SEQUENCE_MODULUS = 1 << 32
 
 IN_FLIGHT_MAX = 64
-"""Publications that may be unconfirmed. Mosquitto queues 1,000 for a client unless told otherwise:
-enough for 15 neighbours that all fill theirs."""
+"""Publications that may be unacknowledged. Mosquitto queues 1,000 for a client by default:
+enough for 15 neighbours that all use their limit."""
 
 ACK_INTERVAL = IN_FLIGHT_MAX // 4
-"""Publications until one confirms them."""
+"""Publications per acknowledgement."""
 
 REASON_BYTES_MAX = 1_000
 
 
 def commitment_of(token: bytes) -> bytes:
-    """Return what can be shown before the token is."""
+    """Return the commitment to a token."""
     return hashlib.sha256(token).digest()
 
 
@@ -61,7 +61,7 @@ def close_payload(token: bytes, reason: str) -> bytes:
 
 
 def is_valid_close(payload: bytes, commitment: bytes) -> bool:
-    """Whether a publication ends what was committed to so."""
+    """Whether a publication shows the token of a commitment."""
     token = payload[1 : 1 + TOKEN_BYTES]
     return payload[:1] == bytes((CLOSE,)) and secrets.compare_digest(
         commitment_of(token), commitment
@@ -76,16 +76,16 @@ def close_reason(payload: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CloseTokens:
-    """How either side of a stream shows that it is really its end."""
+    """Tokens by which each side proves its CLOSE."""
 
     peer_commitment: bytes
     """The other side's commitment."""
     own_token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
-    """Ours, shown by our CLOSE."""
+    """This side's token, shown by its CLOSE."""
 
     @property
     def own_commitment(self) -> bytes:
-        """Return what the other side is shown when the stream begins."""
+        """Return the commitment to send when the stream opens."""
         return commitment_of(self.own_token)
 
 
@@ -101,8 +101,8 @@ class MqttStream(asyncio.Transport):
         tokens: CloseTokens,
         on_forged: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare; `ended` is called when the stream stands no more, `forged` when a publication is
-        not the other side's. One publication has at most so many bytes of the stream."""
+        """`on_closed` is called when the stream has ended, `on_forged` when a publication is not
+        from the other side. One publication carries at most `chunk_bytes` of the stream."""
         super().__init__()
         self._protocol = protocol
         self._publish = publish
@@ -119,13 +119,13 @@ class MqttStream(asyncio.Transport):
         self._is_lost = False
 
     def start(self) -> None:
-        """Tell the link that the stream stands."""
+        """Report to the link that the stream is open."""
         self._protocol.connection_made(self)
 
     # ------------------------------------------------------------ what arrives
 
     def receive(self, payloads: Sequence[bytes]) -> None:
-        """Take publications of this stream, in the order they came."""
+        """Process publications of this stream, in order."""
         data: list[bytes] = []
         reason: str | None = None
         for payload in payloads:
@@ -142,12 +142,12 @@ class MqttStream(asyncio.Transport):
             self.close_silently(reason)
 
     def _receive_payload(self, payload: bytes, data: list[bytes]) -> str | None:
-        """Take one publication; return why the stream has ended, if it has."""
+        """Process one publication; return why the stream has ended, if it has."""
         kind = payload[0] if payload else -1
         if kind == CLOSE and is_valid_close(payload, self._tokens.peer_commitment):
             return close_reason(payload)
         if kind in (OPEN, CHALLENGE, CONFIRM, ACCEPT):
-            return None  # it was asked for more than once
+            return None  # a repeated request
         if kind not in (DATA, ACKNOWLEDGED) or len(payload) < _SEQUENCE_HEADER.size:
             self._on_forged()
             return None
@@ -192,7 +192,7 @@ class MqttStream(asyncio.Transport):
     # ------------------------------------------------------------ called by the link
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send what may be under way; the rest follows as room is confirmed."""
+        """Send as much as may be unacknowledged; the rest follows acknowledgements."""
         if not self._is_closing:
             self._unsent += data
             self._send_unsent()
@@ -208,7 +208,7 @@ class MqttStream(asyncio.Transport):
             self.abort()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait."""
+        """Return the number of waiting bytes."""
         return len(self._unsent)
 
     def is_closing(self) -> bool:
@@ -216,19 +216,19 @@ class MqttStream(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """End when what waits has been sent."""
+        """End after waiting bytes are sent."""
         if not self._is_closing:
             self._is_closing = True
             self._send_unsent()
 
     def abort(self) -> None:
-        """End now; what waits is lost."""
+        """End now; waiting bytes are lost."""
         if not self._is_lost:
             self._publish(close_payload(self._tokens.own_token, ""))
             self._close(None)
 
     def close_silently(self, reason: str) -> None:
-        """End without a word to the other side: it knows, or cannot be reached."""
+        """End without CLOSE: the other side knows, or is unreachable."""
         self._close(ConnectionError(reason))
 
     def _close(self, error: ConnectionError | None) -> None:
@@ -237,5 +237,5 @@ class MqttStream(asyncio.Transport):
         self._is_lost = self._is_closing = True
         self._unsent.clear()
         self._on_closed()
-        # Never in the midst of a call of the link's.
+        # Not within a call from the link.
         asyncio.get_running_loop().call_soon(self._protocol.connection_lost, error)

@@ -1,4 +1,4 @@
-"""How neighbours are reached: the section `[link]` of an agent's settings."""
+"""The section `[link]` of an agent's settings."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ from hansa.errors import InvalidTopic, UsageError
 from hansa.protocol.topics import check_name
 
 LINK_PORT = 10_500
-"""Where agents listen for each other unless told otherwise, as in Machado 2023."""
+"""Default port of links, as in Machado 2023."""
 
 BROKER_PORT = 1883
-"""Where brokers listen unless told otherwise, and with them links through brokers."""
+"""Default port of brokers and of links through brokers."""
 
 PORT_MAX = 65_535
 WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
-"""A window that receipts keep open."""
+"""The smallest window that receipts keep open."""
 
 DATAGRAM_PACKET_BYTES_MAX = 1 << 20
-"""What a repair can bring over links of datagrams, in a thousand of them."""
+"""Largest publication that a repair can carry over datagram links, in a thousand datagrams."""
 
 TRANSPORTS = ("tcp", "udp", "mqtt")
 
@@ -33,61 +33,65 @@ CHUNK_BYTES_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class MqttLinkSettings:
-    """Links through brokers: how to be let in at the neighbours'."""
+    """Links through brokers: topics, and access to the neighbours' brokers."""
 
     prefix: str = "$hansa/link"
-    """Topics that belong to links, the same on both sides. They never cross; with a $ in front
-    other clients' wildcards do not match them either. Not every broker lets clients use those."""
+    """Topics of links, the same on both sides. They are never forwarded; with a $ in front,
+    wildcards of other clients do not match them either. Not every broker allows clients to use
+    such topics."""
     username: str = ""
-    """The own broker's are in [broker]: its password is not shown to others."""
+    """The credentials of the own broker are in [broker]; they are not sent to others."""
     password: str = field(default="", repr=False)
     trusted: tuple[str, ...] = ()
-    """Brokers, beside [link] neighbours, that get username and password, as host:port. Addresses
-    that other nodes or a manager name get neither, because anybody may have chosen them."""
+    """Brokers, in addition to [link] neighbours, that get username and password, as host:port.
+    Addresses from other nodes or a manager get neither, because an attacker may have chosen
+    them."""
     accept: tuple[str, ...] = ()
     """Ids of the nodes that may open links here, as hansa status shows them; all if empty. The
     broker's ACL must let each user publish only to the ids of its own nodes: see docs/links.md."""
     tls: bool = False
-    """Whether to speak TLS to neighbours' brokers."""
+    """Whether to use TLS to neighbours' brokers."""
     tls_ca: str = ""
-    """File with the authorities to trust; the system's if empty."""
+    """File with the certificate authorities to trust; empty: those of the system."""
     chunk_bytes: int = CHUNK_BYTES_MAX
-    """Bytes in one publication, at most: less than message_size_limit of either broker, which a
-    broker does not tell; what it tells (its largest packet) is respected anyway."""
+    """Most bytes in one publication: less than message_size_limit of either broker, which a
+    broker does not announce. An announced maximum packet size is respected in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How neighbours are reached."""
+    """Listening and dialling."""
 
     host: str = "127.0.0.1"
-    """Where to listen. Beyond loopback only with insecure, because links are not authenticated or
-    encrypted yet."""
+    """Address to listen on. Beyond loopback only with insecure, because links are not
+    authenticated or encrypted yet."""
     port: int = LINK_PORT
-    """Where to listen; 0 takes a free port. With transport mqtt no port is opened."""
+    """Port to listen on; 0 takes a free port. With transport mqtt no port is opened."""
     insecure: bool = False
     """Whether to listen beyond loopback although every peer that reaches the port can join the
     federation, read and publish. Only for networks that you trust; raises the alarm insecure."""
     neighbours: tuple[str, ...] = ()
-    """Whom to dial, as host:port, or tcp://, udp:// or mqtt://host:port where that differs from
-    transport. One side of a link is enough."""
+    """Neighbours to dial, as host:port, or tcp://, udp:// or mqtt://host:port where that differs
+    from transport. Configure each link on one side only."""
     transport: str = "tcp"
-    """How to dial and to listen: tcp; udp, where the agent also listens for datagrams, which carry
-    control and publications of up to 1 kB; or mqtt, through brokers: dial a neighbour's broker."""
+    """Transport for dialling and listening: tcp; udp, where the agent also listens for
+    datagrams, which carry control frames and publications of up to 1 kB; or mqtt, through
+    brokers: dial a neighbour's broker."""
     window_bytes: int = WINDOW_BYTES
-    """Bytes that may be under way to a neighbour before its publications are dropped, and counted.
-    Window by round trip is the highest rate; more takes longer bursts and more memory."""
+    """Bytes in flight to a neighbour before its publications are dropped and counted. Window
+    divided by round trip is the highest rate; more allows longer bursts and takes more memory."""
     mqtt: MqttLinkSettings = field(default_factory=MqttLinkSettings)
 
 
 def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
-    """Refuse what cannot work, naming the setting and what to change."""
+    """Raise UsageError for settings that cannot work, with the setting and what to change."""
     if link.transport not in TRANSPORTS:
         choice = ", ".join(TRANSPORTS)
         raise UsageError(f"[link] transport must be one of {choice}, not {link.transport!r}")
     if link.window_bytes < WINDOW_BYTES_MIN:
         raise UsageError(
-            f"[link] window_bytes must be at least {WINDOW_BYTES_MIN} bytes, not {link.window_bytes}"
+            f"[link] window_bytes must be at least {WINDOW_BYTES_MIN} bytes,"
+            f" not {link.window_bytes}"
         )
     if link.transport != "mqtt":
         check_link_exposure(link.host, link.insecure)
@@ -122,7 +126,7 @@ def trusted_brokers(link: LinkSettings) -> frozenset[Address]:
 
 
 def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:
-    """Read an address with or without its transport; return both."""
+    """Parse an address with or without its transport; return both."""
     scheme, mark, rest = text.rpartition("://")
     if mark and scheme not in TRANSPORTS:
         choice = ", ".join(TRANSPORTS)
@@ -132,7 +136,7 @@ def parse_neighbour(text: str, transport: str) -> tuple[str, Address]:
 
 
 def parse_address(text: str, default_port: int = LINK_PORT) -> Address:
-    """Read `host:port`, or `host` alone for the usual port; `[::1]:port` for addresses of IPv6."""
+    """Parse `host:port`, or `host` alone for the default port; `[::1]:port` for IPv6."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(default_port)

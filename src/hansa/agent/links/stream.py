@@ -1,21 +1,21 @@
 """A link on a stream of bytes: a length before each frame, one write per batch, a window.
 
-What carries the stream, a socket or a broker, is the transport's business.
+The transport carries the bytes: a socket or a broker.
 
-Of frames this knows only their type. A neighbour that does not read costs itself only: what it has
-not handled yet is counted against its window; when that is full, its publications are dropped and
-told, and it is given up when even control frames pile up.
+A slow neighbour affects only itself: bytes that it has not handled yet count against its window.
+When the window is full, publications are dropped and reported; when control frames exceed it, too,
+the link is closed.
 
-What follows a length with its highest bit set is no frame: the other bits are a *receipt*, the
-bytes that the other side has handled since its last one. So the window spans everything between the
-two agents, buffers of both kernels included, and what is dropped is dropped before it is old. A
-receipt leaves after RECEIPT_BYTES, and after RECEIPT_DELAY_S if fewer bytes were handled. Receipts
-themselves are not confirmed and do not count against the window: two idle agents would otherwise
-confirm each other's receipts for ever.
+A length with its highest bit set is a *receipt*: the other bits are the bytes that the other side
+has handled since its last one. So the window covers everything between the two agents, including
+the buffers of both kernels, and publications are dropped before they are old. A receipt is sent
+after RECEIPT_BYTES, or after RECEIPT_DELAY_S if fewer bytes were handled. Receipts are not
+confirmed and do not count against the window: two idle agents would otherwise confirm each other's
+receipts for ever.
 
-What follows a length with its second bit set is a *piece* of a large frame (`pieces`). The next one
-is written when what was written before has left, or when as much as a piece has passed it; so large
-frames fill the link when it is idle, and have half of it when it is not.
+A length with its second bit set is that of a *fragment* of a large frame (`fragments`). The next
+fragment is written when all bytes have been sent, or when as many bytes as a fragment have passed
+it; so large frames fill an idle link and get half of a busy one.
 """
 
 import asyncio
@@ -39,41 +39,41 @@ from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 LENGTH = struct.Struct(">I")
 LENGTH_BYTES = LENGTH.size
 FIRST_READ_BYTES = 1 << 14
-"""Bytes that one read takes at most until a read was as long as that: most links are idle."""
+"""Bytes of the first reads, until a read fills them: most links are idle."""
 
 READ_BYTES = 1 << 18
-"""Bytes that one read takes at most; a frame that is longer makes the buffer grow to its size."""
+"""Bytes of one read; a longer frame makes the buffer grow to its size."""
 
 RECEIPT_BIT = 1 << 31
-"""The bit that makes a length a receipt."""
+"""The bit that marks a receipt."""
 
 FRAGMENT_BIT = 1 << 30
-"""The bit that makes it the length of a piece."""
+"""The bit that marks a fragment."""
 
 RECEIPT_BYTES = 1 << 16
-"""Bytes that are handled until a receipt is given."""
+"""Handled bytes after which a receipt is sent."""
 
 RECEIPT_DELAY_S = 0.2
 """Longest time in seconds that handled bytes wait for their receipt."""
 
 WINDOW_BYTES = 16 << 20
-"""Bytes that may be under way to a neighbour before its publications are dropped. Window by round
-trip is the highest rate: 160 MB/s at 100 ms. More takes longer bursts, and makes what arrives
-older."""
+"""Bytes in flight to a neighbour before its publications are dropped. Window divided by round
+trip is the highest rate: 160 MB/s at 100 ms. More allows longer bursts, and delays publications
+more."""
 
 EXCESS_BYTES_MAX = 16 << 20
-"""Bytes beyond the window, control frames all of them, until the link is given up."""
+"""Bytes of control frames beyond the window before the link is closed."""
 
 CLOSE_GRACE_S = 1.0
 """Seconds that the last bytes have to leave when a link is closed."""
 
 
 class LinkLimits(NamedTuple):
-    """What may be on a link."""
+    """Bounds of a link."""
 
     window_bytes: int = WINDOW_BYTES
     frame_bytes: int = CONTROL_BYTES_MAX
-    """Of the largest frame that comes in pieces."""
+    """Of the largest frame that arrives in fragments."""
 
 
 DEFAULT_LIMITS = LinkLimits()
@@ -93,7 +93,6 @@ class StreamLink(asyncio.BufferedProtocol):
         dialled_address: Address | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """Prepare for a connection that is about to stand."""
         self.id = id_
         self.dialled_address = dialled_address
         self.bytes_in = 0
@@ -104,18 +103,18 @@ class StreamLink(asyncio.BufferedProtocol):
         self.closed = asyncio.Event()
         self.is_admitted = False
         self.expected_node: NodeId | None = None
-        self._unadmitted_bytes_max = HELLO_BYTES  # bytes that may come before it is admitted
+        self._unadmitted_bytes_max = HELLO_BYTES  # bytes that may arrive before it is admitted
         self._admission = admission or Admission()
         self._listener = listener
         self._window_bytes = limits.window_bytes
         self._fragment_queue = FragmentQueue(limits.window_bytes)
-        self._bytes_since_fragment = 0  # bytes since the last piece
+        self._bytes_since_fragment = 0  # bytes since the last fragment
         self._reassembly = StreamReassembly(limits.frame_bytes)
         self._outstanding_bytes = 0  # bytes sent, except receipts, that no receipt covers yet
         self._unreceipted_bytes = 0  # bytes handled here that no receipt covers yet
         self._receipt_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(HELLO_BYTES)  # a stranger costs no more than that
+        self._buffer = bytearray(HELLO_BYTES)  # all that an unadmitted connection costs
         self._read_bytes = FIRST_READ_BYTES
         self._filled_bytes = 0
         self._close_reason = ""
@@ -123,22 +122,20 @@ class StreamLink(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the listener."""
         self._transport = cast(asyncio.Transport, transport)
         self._listener.link_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
         return memoryview(self._buffer)[self._filled_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Cut what arrived into frames."""
+        """Split received bytes into frames."""
         self.bytes_in += nbytes
         self._filled_bytes += nbytes
         if self.is_admitted and self._filled_bytes == len(self._buffer):
-            self._read_bytes = READ_BYTES  # there is more than it holds
+            self._read_bytes = READ_BYTES  # the buffer was too small
         if self._close_reason:
-            self._filled_bytes = 0  # it is being closed: what still comes means nothing
+            self._filled_bytes = 0  # being closed: ignore the rest
             return
         try:
             frames, used, handled, receipted = split_frames(
@@ -168,11 +165,11 @@ class StreamLink(asyncio.BufferedProtocol):
             self._receipt_timer = loop.call_later(RECEIPT_DELAY_S, self._on_receipt_timer)
 
     def resume_writing(self) -> None:
-        """What was written has left."""
+        """Continue with fragments: everything was sent."""
         self._send_fragments()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why, as far as it is known."""
+        """Report the end, with the reason if known."""
         self.closed.set()
         self._buffer = bytearray()
         if self._receipt_timer is not None:
@@ -183,7 +180,7 @@ class StreamLink(asyncio.BufferedProtocol):
         self._listener.link_closed(self, reason)
 
     def _limit_unadmitted(self) -> None:
-        """Close the connection if it has sent, or announces, more than its allowance."""
+        """Close the connection if it has sent, or announces, more than it may before admission."""
         announced = 0
         if self._filled_bytes >= LENGTH_BYTES:
             announced = int.from_bytes(self._buffer[:LENGTH_BYTES], "big") & ~FRAGMENT_BIT
@@ -194,7 +191,7 @@ class StreamLink(asyncio.BufferedProtocol):
             self._resize_buffer(HELLO_BYTES)
 
     def _resize_buffer(self, needed: int) -> None:
-        """A frame larger than the buffer needs a larger one, for as long as it takes."""
+        """Grow the buffer for a frame larger than it, and shrink it afterwards."""
         if self._filled_bytes >= LENGTH_BYTES:
             length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
             if length < FRAGMENT_BIT:
@@ -208,7 +205,7 @@ class StreamLink(asyncio.BufferedProtocol):
 
     @property
     def outstanding_bytes(self) -> int:
-        """Bytes of frames that were sent and not confirmed by the neighbour yet."""
+        """Bytes of frames that were sent and are not covered by a receipt."""
         return self._outstanding_bytes
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
@@ -234,16 +231,16 @@ class StreamLink(asyncio.BufferedProtocol):
             self.close(f"the neighbour does not read: {self.outstanding_bytes} bytes wait")
 
     def admit(self) -> None:
-        """Lift the limits for strangers: the hellos agreed."""
+        """Lift the limits of admission: the hellos are accepted."""
         self.is_admitted = True
         self._resize_buffer(self._read_bytes)
 
     def allow_last_frames(self) -> None:
-        """Let the last frames of a refused neighbour in: the node closes the link soon."""
+        """Accept the last frames of a refused neighbour: the node closes the link soon."""
         self._unadmitted_bytes_max = self.bytes_in + REFUSED_BYTES
 
     def close(self, reason: str) -> None:
-        """Close once what was written has left; who does not read is not waited for."""
+        """Close when all bytes are sent, or after CLOSE_GRACE_S."""
         if self._transport is None or self._close_reason:
             return
         self._close_reason = reason
@@ -263,7 +260,8 @@ class StreamLink(asyncio.BufferedProtocol):
             self._listener.publications_dropped(self, count, "the neighbour's window is full")
 
     def _send_fragments(self) -> None:
-        """Write what waits, as long as it leaves at once; half of the window is for the others."""
+        """Write waiting fragments while they are sent at once; half of the window is for small
+        frames."""
         transport = self._transport
         while (
             self._fragment_queue
@@ -309,11 +307,11 @@ class StreamLink(asyncio.BufferedProtocol):
 def split_frames(
     buffer: bytearray, filled: int, reassembly: StreamReassembly
 ) -> tuple[list[bytes], int, int, int]:
-    """Return the whole frames at the start of a buffer, how many bytes were used, how many of these
-    are to be confirmed (all but receipts), and how many of ours the receipts among them cover."""
+    """Return the whole frames at the start of a buffer, the bytes used, how many of these need a
+    receipt (all but receipts), and how many sent bytes the receipts among them cover."""
     frames: list[bytes] = []
     at = acknowledged_bytes = receipt_count = 0
-    data = bytes(memoryview(buffer)[:filled])  # slices of bytes are faster than those of a view
+    data = bytes(memoryview(buffer)[:filled])  # slicing bytes is faster than slicing a view
     while filled - at >= LENGTH_BYTES:
         start = at + LENGTH_BYTES
         (length,) = LENGTH.unpack_from(data, at)

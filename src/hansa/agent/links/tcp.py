@@ -1,4 +1,4 @@
-"""Links over TCP: one connection each, whoever dialled it."""
+"""Links over TCP: one connection each."""
 
 import random
 import socket
@@ -13,14 +13,14 @@ from hansa.agent.sockets import SocketTransport
 from hansa.protocol.model import LinkId
 
 UNSENT_BYTES = 1 << 17
-"""Bytes that the kernel takes before the network does, where it lets us say so: what is urgent
-waits behind them. Linux and macOS do."""
+"""Bytes that the kernel buffers before it reports the socket as full (Linux and macOS): urgent
+frames wait behind them."""
 
 _NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class TcpLinks:
-    """Listens for neighbours and dials those that are configured, for as long as it runs."""
+    """Listens for neighbours and dials."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class TcpLinks:
         limits: LinkLimits = DEFAULT_LIMITS,
         admission: Admission | None = None,
     ) -> None:
-        """Prepare; `ids` and `admission` are shared with links of other kinds."""
+        """`ids` and `admission` are shared with other transports."""
         self._admission = admission or Admission()
         self._listener = listener
         self._ids = ids
@@ -40,17 +40,17 @@ class TcpLinks:
         self._server: sockets.SocketServer | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Listen; return the address with the port that was taken if 0 was asked for."""
+        """Listen; return the address with the actual port."""
         listening = await sockets.listen(address.host, address.port)
         self._server = sockets.SocketServer(listening, self._accept)
         return Address(address.host, listening[0].getsockname()[1])
 
     def dial(self, address: Address, on_failed: OnDialFailed) -> None:
-        """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
+        """Keep a link to a neighbour; `on_failed` gets failed attempts."""
         self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
-        """Listen and dial no more. Links that stand are closed by their owner."""
+        """Stop listening and dialling. Owners close open links."""
         await self.dialler.stop()
         if self._server is not None:
             self._server.close()
@@ -63,7 +63,7 @@ class TcpLinks:
             return
         try:
             remote = str(Address(*client_socket.getpeername()[:2]))
-        except OSError:  # it was gone before its turn came
+        except OSError:  # closed before it was accepted
             client_socket.close()
             return
         link = self._new_link(remote)

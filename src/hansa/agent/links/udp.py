@@ -1,18 +1,18 @@
-"""Links over UDP, as in Machado 2023: for control and for publications that fit a datagram.
+"""Links over UDP, as in Machado 2023: for control frames and for publications that fit a datagram.
 
-Datagrams are lost and overtake each other; the node numbers control frames on such a link and sends
-them again (`protocol/channel`), and a lost publication is the ends' to repair. A publication that
-fits no datagram is dropped, and told: a neighbour that wants such ones needs a link over TCP.
+Datagrams are lost and reordered. The node numbers control frames on such a link and sends them
+again (`protocol.links.ordering`); lost publications of QoS 1 and 2 are repaired end to end. A
+publication that fits no datagram is dropped and reported: use TCP for those.
 
 Every datagram is a kind (1 byte), a session (16 bytes) and what the kind needs:
 
-    dialler               listener
-    OPEN a 0      ──▶                    a: 8 bytes by chance; as long as the answer, so that a
-                  ◀──  OFFER a b         forged sender gets no more than was sent in its name
-    CONFIRM a b   ──▶                    b proves that the dialler is where it says: only now does
-                  ◀──  ACCEPT a b        the listener remember anything
-    DATA, PIECE   ◀─▶  DATA, PIECE       frames, see `datagrams`
-    CLOSE a b     ◀─▶  CLOSE a b         with the reason; without one for a session not known here
+    dialler                  listener
+    OPEN a 0         ──▶                    a: 8 random bytes; padded to the length of the answer,
+                     ◀──  OFFER a b         so that spoofed requests are not amplified
+    CONFIRM a b      ──▶                    b proves the dialler's address: only now does
+                     ◀──  ACCEPT a b        the listener keep state
+    DATA, FRAGMENT   ◀─▶  DATA, FRAGMENT    frames, see `datagrams`
+    CLOSE a b        ◀─▶  CLOSE a b         with the reason; without one for an unknown session
 """
 
 import asyncio
@@ -48,20 +48,20 @@ HANDSHAKE_RETRY_S = 0.1
 """Seconds until an unanswered OPEN or CONFIRM is sent again."""
 
 COOKIE_VALID_S = 10.0
-"""Seconds, at least, that an offer can be confirmed."""
+"""Least number of seconds for which an offer can be confirmed."""
 
 DATAGRAMS_PER_READ = 64
-"""Datagrams that are read in one go."""
+"""Datagrams per read event."""
 
 BUFFER_BYTES = 4 << 20
-"""What sockets ask the kernel to buffer; it may give less."""
+"""Socket buffer requested of the kernel; it may give less."""
 
 SocketAddress = tuple[Any, ...]
 _T = TypeVar("_T")
 
 
 class UdpLinks:
-    """Listens for neighbours and dials those that are configured, for as long as it runs."""
+    """Listens for neighbours and dials."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class UdpLinks:
         ids: Iterator[int],
         admission: Admission | None = None,
     ) -> None:
-        """Prepare; `ids` and `admission` are shared with links of other kinds."""
+        """`ids` and `admission` are shared with other transports."""
         self._admission = admission or Admission()
         self.counters: Counter[str] = Counter()
         self._listener = listener
@@ -82,7 +82,7 @@ class UdpLinks:
         self._sessions: dict[tuple[bytes, SocketAddress], UdpLink] = {}
 
     async def listen(self, address: Address) -> Address:
-        """Listen; return the address with the port that was taken if 0 was asked for."""
+        """Listen; return the address with the actual port."""
         loop = asyncio.get_running_loop()
         family, *_, where = (
             await loop.getaddrinfo(
@@ -95,11 +95,11 @@ class UdpLinks:
         return Address(address.host, self._socket.getsockname()[1])
 
     def dial(self, address: Address, on_failed: OnDialFailed) -> None:
-        """Keep a link to a neighbour; `failed` is told of every attempt in vain."""
+        """Keep a link to a neighbour; `on_failed` gets failed attempts."""
         self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
-        """Dial no more, take no more links. Those that stand are closed by their owner."""
+        """Stop dialling and accepting. Owners close open links."""
         await self.dialler.stop()
         self._is_accepting = False
         self._close_if_unused()
@@ -121,7 +121,7 @@ class UdpLinks:
             link.receive(datagrams)
 
     def _answer_unknown(self, kind: bytes, session: bytes, sender: SocketAddress) -> None:
-        """Answer somebody without a session, with as many bytes as came or fewer."""
+        """Answer a datagram without a session, with no more bytes than it had."""
         if kind == OPEN and self._is_accepting:
             token = session[:TOKEN_BYTES]
             self._reply(OFFER + token + self._cookies(token, sender)[0], sender)
@@ -146,7 +146,7 @@ class UdpLinks:
         return any(secrets.compare_digest(cookie, c) for c in self._cookies(token, sender))
 
     def _cookies(self, token: bytes, sender: SocketAddress) -> list[bytes]:
-        """Return the cookie of now, and the one of a while ago."""
+        """Return the current cookie and the previous one."""
         now = int(asyncio.get_running_loop().time() / COOKIE_VALID_S)
         content = token + repr(sender).encode()
         return [
@@ -224,7 +224,7 @@ class UdpLinks:
 
 
 async def _open_session(udp_socket: socket.socket) -> bytes:
-    """Ask until a session is agreed; return it. How long is the caller's business."""
+    """Request a session until it is agreed; return it. The caller sets the timeout."""
     loop = asyncio.get_running_loop()
     token = secrets.token_bytes(TOKEN_BYTES)
     kind, session = OPEN, token + bytes(TOKEN_BYTES)
@@ -241,7 +241,7 @@ async def _open_session(udp_socket: socket.socket) -> bytes:
                 and answer_session == session
                 and answer_kind in (ACCEPT, DATA, FRAGMENT)
             ):
-                return session  # frames that overtook the ACCEPT are sent again
+                return session  # frames that overtook ACCEPT are sent again
             elif kind == CONFIRM and answer_session == session and answer_kind == CLOSE:
                 raise ConnectionRefusedError("turned away")
     finally:
@@ -249,7 +249,7 @@ async def _open_session(udp_socket: socket.socket) -> bytes:
 
 
 async def _wait_answer(udp_socket: socket.socket, readable: asyncio.Event) -> tuple[bytes, bytes]:
-    """Wait for an answer; return its kind and session, both empty if it is time to ask again."""
+    """Wait for an answer; return its kind and session, both empty when it is time to retry."""
     readable.clear()
     try:
         async with asyncio.timeout(HANDSHAKE_RETRY_S):
@@ -261,7 +261,7 @@ async def _wait_answer(udp_socket: socket.socket, readable: asyncio.Event) -> tu
 
 
 def _receive_dialled(udp_socket: socket.socket, link: UdpLink, session: bytes) -> None:
-    """Read what came for a link that was dialled."""
+    """Read datagrams of a dialled link."""
     try:
         datagrams = [*_read_available(udp_socket.recv)]
     except OSError as error:
@@ -271,7 +271,7 @@ def _receive_dialled(udp_socket: socket.socket, link: UdpLink, session: bytes) -
 
 
 def _read_available(read: Callable[[int], _T]) -> Iterator[_T]:
-    """Yield what is there, up to a bound: others want their turn."""
+    """Yield available datagrams, up to a bound, for fairness."""
     for _ in range(DATAGRAMS_PER_READ):
         try:
             yield read(DATAGRAM_BYTES_MAX + 1)

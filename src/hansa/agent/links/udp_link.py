@@ -1,4 +1,4 @@
-"""One link over UDP: frames to datagrams and back, at a pace that a receiver's buffer takes."""
+"""One link over UDP: frames to datagrams and back, paced for the receiver's buffer."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,22 +27,22 @@ from hansa.protocol.wire.codec import PUBLICATION
 
 BURST_FRAGMENTS = 32
 BURST_INTERVAL_S = 0.002
-"""So many pieces leave at once, and then so many seconds pass: a receiver's buffer is small."""
+"""Seconds between two bursts of fragments: a receiver's buffer is small."""
 
 QUEUED_BYTES_MAX = 8 << 20
-"""Bytes of large frames that wait to leave. What comes on top is not sent; the node repeats it."""
+"""Bytes of large frames that wait. More are not sent; the node repeats them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatagramEndpoint:
-    """How a link's datagrams leave."""
+    """The socket of a link."""
 
     remote: str
     dialled_address: Address | None
     send: Callable[[bytes], object]
     """Sends a datagram or raises OSError."""
     on_closed: Callable[[], None]
-    """Called when the link has ended: no more is received for it."""
+    """Called when the link has ended."""
 
 
 class UdpLink:
@@ -58,7 +58,6 @@ class UdpLink:
         endpoint: DatagramEndpoint,
         admission: Admission,
     ) -> None:
-        """Prepare for a session that both sides have agreed on."""
         self.id = id_
         self.dialled_address = endpoint.dialled_address
         self.remote = endpoint.remote
@@ -69,7 +68,7 @@ class UdpLink:
         self.closed = asyncio.Event()
         self.is_admitted = False
         self.expected_node: NodeId | None = None
-        self._unadmitted_bytes_max = HELLO_BYTES  # bytes that may come before it is admitted
+        self._unadmitted_bytes_max = HELLO_BYTES  # bytes that may arrive before it is admitted
         self._admission = admission
         self._session = session
         self._listener = listener
@@ -77,13 +76,13 @@ class UdpLink:
         self._reassembly = DatagramReassembly()
         self._fragments_by_digest: dict[
             bytes, list[bytes]
-        ] = {}  # large frames by digest: pieces, the first last
+        ] = {}  # large frames by digest: fragments, the first one last
         self._burst_timer: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------ what arrives
 
     def receive(self, datagrams: Sequence[bytes]) -> None:
-        """Take datagrams of this session."""
+        """Process datagrams of this session."""
         frames: list[bytes] = []
         try:
             for datagram in datagrams:
@@ -113,11 +112,11 @@ class UdpLink:
 
     @property
     def outstanding_bytes(self) -> int:
-        """Bytes that wait to leave; of those that left, a datagram link knows nothing."""
+        """Bytes that wait; bytes sent are unknown to a datagram link."""
         return FRAGMENT_BYTES * sum(map(len, self._fragments_by_digest.values()))
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
-        """Send small frames at once and large control frames in pieces."""
+        """Send small frames at once and large control frames in fragments."""
         self.frames_out += len(frames)
         small = [frame for frame in frames if len(frame) <= SMALL_BYTES_MAX]
         for body, publications in pack_frames(small):
@@ -127,15 +126,15 @@ class UdpLink:
             self._send_large([frame for frame in frames if len(frame) > SMALL_BYTES_MAX])
 
     def admit(self) -> None:
-        """Lift the limits for strangers: the hellos agreed."""
+        """Lift the limits of admission: the hellos are accepted."""
         self.is_admitted = True
 
     def allow_last_frames(self) -> None:
-        """Let the last frames of a refused neighbour in: the node closes the link soon."""
+        """Accept the last frames of a refused neighbour: the node closes the link soon."""
         self._unadmitted_bytes_max = self.bytes_in + REFUSED_BYTES
 
     def close(self, reason: str) -> None:
-        """Tell the other side why, and end."""
+        """Send CLOSE with the reason, and end."""
         if not self.closed.is_set():
             self._transmit(CLOSE, reason.encode()[:BODY_BYTES_MAX])
             self._close(reason)
@@ -154,7 +153,7 @@ class UdpLink:
             self._send_burst()
 
     def _send_burst(self) -> None:
-        """Send some pieces, and come back for more."""
+        """Send a burst of fragments and schedule the next one."""
         for _ in range(BURST_FRAGMENTS):
             if not self._fragments_by_digest:
                 self._burst_timer = None
@@ -162,13 +161,13 @@ class UdpLink:
             name, pieces = next(iter(self._fragments_by_digest.items()))
             self._transmit(FRAGMENT, pieces.pop())
             if not pieces:
-                self._fragments_by_digest.pop(name, None)  # it is gone if the link has just ended
+                self._fragments_by_digest.pop(name, None)  # absent if the link has just ended
         self._burst_timer = asyncio.get_running_loop().call_later(
             BURST_INTERVAL_S, self._send_burst
         )
 
     def _transmit(self, kind: bytes, body: bytes) -> bool:
-        """Send a datagram; whether it left. That nobody is there ends the link."""
+        """Send a datagram; return whether it was sent. If nobody listens, end the link."""
         if self.closed.is_set():
             return False
         try:
@@ -186,7 +185,7 @@ class UdpLink:
         self._listener.publications_dropped(self, count, reason)
 
     def _close(self, reason: str) -> None:
-        """End; told a moment later, as a stream's end is, not in the midst of whatever it met."""
+        """End; the listener is called later, as for a stream, not within the current call."""
         if self.closed.is_set():
             return
         self.closed.set()
