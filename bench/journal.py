@@ -142,7 +142,7 @@ class _Sqlite(_Method):
         return batch
 
 
-def _told(problem: str) -> None:
+def _ignore_problem(problem: str) -> None:
     if problem:
         say("problem", problem)
 
@@ -151,23 +151,23 @@ def _capture(writer: JournalWriter) -> float:
     """Like an agent: append what arrives, acknowledge what is durable, receive as much again."""
 
     async def run() -> float:
-        under_way: deque[int] = deque()
+        in_flight: deque[int] = deque()
         done, began = 0, time.perf_counter()
 
         def receive(count: int) -> None:
-            under_way.extend(writer.append(_captured(writer.next_sequence)) for _ in range(count))
+            in_flight.extend(writer.append(_captured(writer.next_sequence)) for _ in range(count))
             commits.schedule()
 
         def durable() -> None:
             nonlocal done
             answered = 0
-            while under_way and under_way[0] < writer.durable:
-                under_way.popleft()
+            while in_flight and in_flight[0] < writer.durable:
+                in_flight.popleft()
                 answered += 1
             done += answered
             receive(answered)
 
-        commits = GroupCommit(writer, durable, _told)
+        commits = GroupCommit(writer, durable, _ignore_problem)
         receive(WINDOW)  # what is in flight at the end is left to the writer's own
         await asyncio.sleep(ROUNDS * ROUND_SECONDS)
         return done / (time.perf_counter() - began)
@@ -179,7 +179,7 @@ def _unwaited(writer: JournalWriter) -> float:
     """Offer records without end; count those that were not refused."""
 
     async def run() -> float:
-        commits = GroupCommit(writer, lambda: None, _told)
+        commits = GroupCommit(writer, lambda: None, _ignore_problem)
         record = RecordedPublication(1, 1, "site/line/sensor", PAYLOAD, False, b"", 1)
         taken, began = 0, time.perf_counter()
         while time.perf_counter() - began < ROUND_SECONDS * ROUNDS:
