@@ -1,4 +1,4 @@
-"""What the proxy costs, beside a direct connection to the same broker."""
+"""Cost of the proxy, compared with a direct connection to the same broker."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.console import say
-from bench.live import Client, way
+from bench.live import Client, open_load
 from bench.live_delay import median_delay
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
@@ -34,7 +34,7 @@ async def _measure() -> dict[str, object]:
         delays: dict[int, list[float]] = {direct: [], proxy: []}
         for _ in range(ROUNDS):
             for port in (direct, proxy):
-                with way(port, [port]) as load:
+                with open_load(port, [port]) as load:
                     flow = await asyncio.to_thread(load.flood, SECONDS)
                 rates[port].append(flow.per_second)
                 delays[port].append(await median_delay(port, port))

@@ -120,7 +120,7 @@ def _paho() -> tuple[Callable[[], object], Callable[[], object]]:
 
 def _gmqtt() -> tuple[Callable[[], object], Callable[[], object]]:
     import gmqtt
-    from gmqtt.mqtt.package import PublishPacket
+    from gmqtt.mqtt.package import PublishPacket as GmqttPublishPacket
     from gmqtt.mqtt.protocol import MQTTProtocol
 
     client: Any = gmqtt.Client("bench")
@@ -136,7 +136,7 @@ def _gmqtt() -> tuple[Callable[[], object], Callable[[], object]]:
     def write() -> None:
         for publish in batch:
             message = gmqtt.Message(publish.topic, publish.payload)
-            PublishPacket.build_package(message, protocol)
+            GmqttPublishPacket.build_package(message, protocol)
 
     return read, write
 
