@@ -334,6 +334,9 @@ def test_new_names_in_the_how_to_page_about_upgrades_exist():
     assert set(renamed("alarm")) <= alarms()
     assert set(renamed("kind of telemetry record")) <= kinds
     assert set(renamed("column of telemetry")) <= records | kinds | set(COLUMNS)
+    for table in ("interface for programs", "table or column of a lake"):
+        assert renamed(table)
+        assert [name for name in renamed(table) if name not in source] == []
     assert [name for name in renamed("setting") if f"{name}: " not in source] == []
     assert [name for name in renamed("counter") if name.removesuffix(" …") not in source] == []
     assert [name for name in renamed("option") if name.split(" ")[0] not in options] == []
