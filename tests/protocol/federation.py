@@ -29,7 +29,7 @@ def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
     """Return converged nodes whose clients subscribed one after the other, with an empty log."""
     wire = Wire(links, **settings)
     for place, topic_filter in wants:
-        wire.want(place, topic_filter)
+        wire.subscribe(place, topic_filter)
         wire.run(0.2)
     wire.log.clear()
     return wire

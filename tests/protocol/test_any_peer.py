@@ -53,7 +53,7 @@ group_ids = st.sampled_from([group_id("g"), group_id("a/#"), 0])
 hops = st.sampled_from([0, 1, HOPS_MAX])
 
 
-def few(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(items, max_size=3, unique=True).map(tuple)
 
 
@@ -61,9 +61,9 @@ def few(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 def sets(draw: st.DrawFn, make: Any, each: st.SearchStrategy[str]) -> Any:
     base, version = sorted((draw(numbers), draw(numbers)))
     whole = base == version
-    removed = () if whole else draw(few(each))
+    removed = () if whole else draw(some(each))
     part, parts = draw(st.sampled_from([(0, 1), (0, 2), (1, 2)] if whole else [(0, 1)]))
-    return make(draw(nodes), draw(numbers), version, base, draw(few(each)), removed, part, parts)
+    return make(draw(nodes), draw(numbers), version, base, draw(some(each)), removed, part, parts)
 
 
 claims = sets(records.ClaimsRecord, group_names)
@@ -83,29 +83,31 @@ any_record = node_records | sets(records.InterestRecord, names) | claims
 
 ordered = st.one_of(
     st.builds(frames.Goodbye, st.just("enough")),
-    st.builds(frames.Summary, few(st.tuples(st.sampled_from(RecordKind), nodes, numbers, numbers))),
-    st.builds(frames.Update, few(any_record)),
-    st.builds(frames.Fetch, few(st.tuples(st.sampled_from(RecordKind), nodes))),
+    st.builds(
+        frames.Summary, some(st.tuples(st.sampled_from(RecordKind), nodes, numbers, numbers))
+    ),
+    st.builds(frames.Update, some(any_record)),
+    st.builds(frames.Fetch, some(st.tuples(st.sampled_from(RecordKind), nodes))),
     st.builds(
         frames.CoreAnnouncement,
         *(nodes, numbers, numbers),
         st.sampled_from([0, 1, 2, UNREACHABLE - 1, UNREACHABLE]),
-        few(nodes),
+        some(nodes),
         st.none() | claims,
-        few(group_ids),
+        some(group_ids),
     ),
-    st.builds(frames.MeshMembership, nodes, numbers, few(group_names), few(group_names)),
+    st.builds(frames.MeshMembership, nodes, numbers, some(group_names), some(group_names)),
     st.builds(frames.AnnouncementRequest, nodes, numbers, numbers, hops),
     st.builds(
         frames.InterestAcks,
-        few(st.builds(frames.InterestAck, nodes, numbers, numbers, nodes, numbers, numbers, hops)),
+        some(st.builds(frames.InterestAck, nodes, numbers, numbers, nodes, numbers, numbers, hops)),
     ),
     st.builds(frames.InterestAckRequest, nodes, nodes, hops),
 )
 any_frame = st.one_of(
     ordered,
     st.builds(frames.Heartbeat, numbers, numbers, numbers, numbers),
-    st.builds(frames.FrameAck, numbers, few(numbers)),
+    st.builds(frames.FrameAck, numbers, some(numbers)),
     st.builds(frames.SequencedFrame, st.integers(1, 6), ordered),
     st.builds(
         Publication,
@@ -116,11 +118,11 @@ any_frame = st.one_of(
         st.sampled_from(["g", "a/b", "$SYS/x"]),
         st.just(b""),
         hops=hops,
-        target_groups=few(group_ids),
+        target_groups=some(group_ids),
     ),
 )
 own_events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(InterestChanged, few(names), few(names)),
+    st.builds(InterestChanged, some(names), some(names)),
     st.builds(
         ClientPublished, st.sampled_from(["g", "a/b", "$SYS/x"]), st.just(b""), st.integers(0, 2)
     ),

@@ -68,11 +68,11 @@ RING = "1-2 2-3 3-4 4-5 5-1"
 LINE = "1-2 2-3 3-4"
 
 
-def wanting(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+def subscribed(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
     """Nodes whose clients subscribed one after the other, with an empty log."""
     wire = Wire(links, **settings)
     for place, topic_filter in wants:
-        wire.want(place, topic_filter)
+        wire.subscribe(place, topic_filter)
         wire.run(0.2)
     wire.log.clear()
     return wire
@@ -88,7 +88,7 @@ def members(wire: Wire, group: str = "g") -> list[int]:
     ]
 
 
-def ways(wire: Wire, core: int) -> dict[int, set[int]]:
+def routes(wire: Wire, core: int) -> dict[int, set[int]]:
     """The parents of every node towards a core."""
     return {
         place: set(node.status().cores[NodeId(core)].parents) for place, node in wire.nodes.items()
@@ -127,8 +127,8 @@ def test_two_nodes_meet():
 
 
 def test_interest_is_installed_at_the_other_node():
-    wire = wanting("1-2")
-    wire.want(2, "a/b")
+    wire = subscribed("1-2")
+    wire.subscribe(2, "a/b")
     wire.run(0.1)
     assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a/b",))]
     assert wire.effects(2, InterestInstalled) == [InterestInstalled(1)]
@@ -138,8 +138,8 @@ def test_interest_is_installed_at_the_other_node():
 
 
 def test_interest_of_the_last_client_is_withdrawn_after_the_linger():
-    wire = wanting("1-2", (2, "g"))
-    wire.unwant(2, "g")
+    wire = subscribed("1-2", (2, "g"))
+    wire.unsubscribe(2, "g")
     wire.run(wire.settings.linger)
     assert wire.effects(1, UnsubscribeAtBroker) == []
     wire.run(0.1)
@@ -147,10 +147,10 @@ def test_interest_of_the_last_client_is_withdrawn_after_the_linger():
 
 
 def test_client_that_returns_within_the_linger_changes_nothing():
-    wire = wanting("1-2", (2, "g"))
-    wire.unwant(2, "g")
+    wire = subscribed("1-2", (2, "g"))
+    wire.unsubscribe(2, "g")
     wire.run(0.1)
-    wire.want(2, "g")
+    wire.subscribe(2, "g")
     wire.run(2.0)
     assert (wire.effects(1, UnsubscribeAtBroker), wire.effects(1, SubscribeAtBroker)) == ([], [])
 
@@ -162,9 +162,9 @@ def test_interest_of_a_node_alone_is_installed_at_once():
 
 
 def test_missing_interest_acknowledgement_is_requested():
-    wire = wanting(LINE)
+    wire = subscribed(LINE)
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
-    wire.want(4, "g")
+    wire.subscribe(4, "g")
     wire.run(0.5)
     assert (wire.effects(4, InterestInstalled), wire.nodes[4].status().installed) == ([], False)
     wire.is_lost = lambda source, target, frame: False
@@ -178,9 +178,9 @@ def test_missing_interest_acknowledgement_is_requested():
 
 
 def test_unicast_frames_count_their_hops():
-    wire = wanting(LINE)
+    wire = subscribed(LINE)
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
-    wire.want(4, "g")
+    wire.subscribe(4, "g")
     wire.run(0.1)
     wire.is_lost = lambda source, target, frame: False
     wire.run(1.5)
@@ -195,8 +195,8 @@ def test_unicast_frames_count_their_hops():
 
 
 def test_interest_that_the_broker_refuses_is_never_in_force():
-    wire = wanting("1-2")
-    wire.want(2, "g")
+    wire = subscribed("1-2")
+    wire.subscribe(2, "g")
     wire.is_lost = lambda source, target, frame: True
     for reason in ("not authorised", "not authorised either"):
         effects = wire.nodes[1].handle(SubscriptionsDenied(("g",), reason), wire.now)
@@ -205,24 +205,24 @@ def test_interest_that_the_broker_refuses_is_never_in_force():
 
 
 def test_simultaneous_changes_share_a_frame():
-    wire = wanting("1-2", change_delay=0.05)
-    wire.want(2, "a")
+    wire = subscribed("1-2", change_delay=0.05)
+    wire.subscribe(2, "a")
     wire.run(0.01)
-    wire.want(2, "b")
+    wire.subscribe(2, "b")
     wire.run(0.2)
     assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a", "b"))]
 
 
 def test_more_filters_than_the_bound_are_refused_and_counted():
-    wire = wanting("1-2", filters_per_node_max=2)
-    wire.want(2, "a", "b", "c", "d")
+    wire = subscribed("1-2", filters_per_node_max=2)
+    wire.subscribe(2, "a", "b", "c", "d")
     wire.run(0.1)
     assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a", "b"))]
     assert wire.nodes[2].status().counters == {"filters_per_node_max": 2}
 
 
 def test_empty_interest_is_not_announced():
-    wire = wanting("1-2")
+    wire = subscribed("1-2")
     wire.give(1, InterestChanged())
     assert [effect for step in wire.log for effect in step.effects] == []
 
@@ -233,45 +233,45 @@ def test_empty_interest_is_not_announced():
 def test_management_mesh_of_six_brokers_is_that_of_the_paper():
     wire = Wire(SIX_BROKERS)
     assert cores(wire, MANAGEMENT_GROUP) == dict.fromkeys(range(6), 0)
-    assert ways(wire, 0) == {0: set(), 1: {0}, 2: {0}, 3: {1, 2}, 4: {1}, 5: {3, 4}}
+    assert routes(wire, 0) == {0: set(), 1: {0}, 2: {0}, 3: {1, 2}, 4: {1}, 5: {3, 4}}
 
 
 def test_group_mesh_of_six_brokers_is_that_of_the_paper():
-    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire = subscribed(SIX_BROKERS, (1, "g"), (5, "g"))
     assert cores(wire) == dict.fromkeys(range(6), 1)
-    assert ways(wire, 1) == {0: {1}, 1: set(), 2: {0, 3}, 3: {1}, 4: {1}, 5: {3, 4}}
+    assert routes(wire, 1) == {0: {1}, 1: set(), 2: {0, 3}, 3: {1}, 4: {1}, 5: {3, 4}}
     assert members(wire) == [1, 3, 4, 5]
 
 
 def test_publication_inside_the_mesh_goes_to_all_mesh_neighbours():
-    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire = subscribed(SIX_BROKERS, (1, "g"), (5, "g"))
     assert publish(wire, 4) == {1: [b"x"], 5: [b"x"]}
     assert wire.copies() == [(4, 1), (4, 5), (1, 3), (5, 3), (3, 5)]
 
 
 def test_publication_outside_the_mesh_goes_to_the_core_first():
-    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire = subscribed(SIX_BROKERS, (1, "g"), (5, "g"))
     assert publish(wire, 0) == {1: [b"x"], 5: [b"x"]}
     assert wire.copies() == [(0, 1), (1, 3), (1, 4), (3, 5), (4, 5), (5, 4)]
 
 
 def test_announcement_costs_at_most_two_frames_per_link():
-    wire = wanting(SIX_BROKERS)
-    wire.want(1, "g")
+    wire = subscribed(SIX_BROKERS)
+    wire.subscribe(1, "g")
     wire.run(0.2)
     assert len(sent(wire, CoreAnnouncement)) <= 2 * len(SIX_BROKERS.split())
 
 
 def test_claims_are_sent_with_announcements_only():
-    wire = wanting(SIX_BROKERS)
-    wire.want(1, "g")
+    wire = subscribed(SIX_BROKERS)
+    wire.subscribe(1, "g")
     wire.run(0.2)
     records = [record for _, update in sent(wire, Update) for record in update.records]
     assert {type(record) for record in records} == {InterestRecord}
 
 
 def test_publisher_on_a_grid_uses_an_adjacent_member():
-    wire = wanting(GRID, (2, "g"), (7, "g"))
+    wire = subscribed(GRID, (2, "g"), (7, "g"))
     assert members(wire) == [1, 2, 4, 5, 7, 8]
     assert publish(wire, 6) == {2: [b"x"], 7: [b"x"]}
     assert wire.copies()[0] == (6, 7)
@@ -279,7 +279,7 @@ def test_publisher_on_a_grid_uses_an_adjacent_member():
 
 @pytest.mark.parametrize("outside", NonMemberForwarding)
 def test_every_subscriber_gets_one_copy_with_any_non_member_forwarding(outside):
-    wire = wanting(GRID, (2, "g"), (7, "g"), non_member_forwarding=outside)
+    wire = subscribed(GRID, (2, "g"), (7, "g"), non_member_forwarding=outside)
     for publisher in range(9):
         expected = {2: [b"x"], 7: [b"x"]}
         expected.pop(publisher, None)
@@ -290,13 +290,13 @@ def test_every_subscriber_gets_one_copy_with_any_non_member_forwarding(outside):
 
 
 def test_publication_without_remote_interest_is_not_sent():
-    wire = wanting("1-2", (1, "g"))
+    wire = subscribed("1-2", (1, "g"))
     assert publish(wire, 1) == {}
     assert wire.copies() == []
 
 
 def test_copy_counts_its_hops():
-    wire = wanting(LINE, (4, "g"))
+    wire = subscribed(LINE, (4, "g"))
     publish(wire, 1)
     assert [(place, copy.hops) for place, copy in sent(wire, Publication)] == [
         (1, 0),
@@ -306,19 +306,19 @@ def test_copy_counts_its_hops():
 
 
 def test_overlapping_filters_of_one_node_deliver_once():
-    wire = wanting("1-2", (2, "a/+"), (2, "+/b"))
+    wire = subscribed("1-2", (2, "a/+"), (2, "+/b"))
     assert publish(wire, 1, "a/b") == {2: [b"x"]}
     assert wire.copies() == [(1, 2)]
 
 
 def test_overlapping_filters_of_many_nodes_deliver_once_to_each():
-    wire = wanting(GRID, (0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"), (4, "c"))
+    wire = subscribed(GRID, (0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"), (4, "c"))
     for publisher in (1, 3, 4, 5, 7):
         assert publish(wire, publisher, "a/b") == {place: [b"x"] for place in (0, 2, 6, 8)}
 
 
 def test_dollar_topics_are_never_federated():
-    wire = wanting("1-2", (2, "$SYS/#"), (2, "#"))
+    wire = subscribed("1-2", (2, "$SYS/#"), (2, "#"))
     assert wire.nodes[1].status().interest[NodeId(2)].filters == ("#",)
     assert publish(wire, 1, "$SYS/broker/uptime") == {}
     assert wire.copies() == []
@@ -326,8 +326,8 @@ def test_dollar_topics_are_never_federated():
 
 
 def test_shared_subscription_counts_as_its_plain_filter():
-    wire = wanting("1-2")
-    wire.want(2, "$share/workers/a/+")
+    wire = subscribed("1-2")
+    wire.subscribe(2, "$share/workers/a/+")
     wire.run(0.1)
     assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a/+",))]
     assert wire.nodes[1].status().interest[NodeId(2)].filters == ("$share/workers/a/+",)
@@ -335,14 +335,14 @@ def test_shared_subscription_counts_as_its_plain_filter():
 
 
 def test_filters_can_share_a_group_by_their_first_levels():
-    wire = wanting(LINE, (3, "a/b"), (4, "a/c"), group_depth=1)
+    wire = subscribed(LINE, (3, "a/b"), (4, "a/c"), group_depth=1)
     assert cores(wire, "a/#") == dict.fromkeys((1, 2, 3, 4), 3)
     assert publish(wire, 1, "a/b") == {3: [b"x"]}
     assert wire.copies() == [(1, 2), (2, 3), (3, 4)]
 
 
 def test_qos_0_and_guaranteed_publications_are_numbered_separately():
-    wire = wanting("1-2", (2, "g"))
+    wire = subscribed("1-2", (2, "g"))
     for qos in (0, 1, 2):
         wire.publish(1, "g", qos=qos)
     wire.run(0.1)
@@ -351,8 +351,8 @@ def test_qos_0_and_guaranteed_publications_are_numbered_separately():
 
 
 def test_journal_continues_at_its_last_position():
-    wire = wanting("1-2", (2, "g"))
-    wire.start(3, past=RestoredState(epoch=4, next_seq=100))
+    wire = subscribed("1-2", (2, "g"))
+    wire.start(3, restored=RestoredState(epoch=4, next_seq=100))
     wire.join("3-2")
     wire.run(0.2)
     for _ in range(2):
@@ -373,9 +373,9 @@ def test_journal_continues_at_its_last_position():
 
 
 def test_publication_without_a_route_to_the_core_is_dropped_and_counted():
-    wire = wanting("1-2")
+    wire = subscribed("1-2")
     wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
-    wire.want(2, "g")
+    wire.subscribe(2, "g")
     wire.run(0.1)
     assert wire.give(1, ClientPublished("g", b"")) == [
         Dropped(NodeId(1), 1, "no route to the core")
@@ -384,20 +384,20 @@ def test_publication_without_a_route_to_the_core_is_dropped_and_counted():
 
 
 def test_copy_seen_before_is_a_duplicate():
-    wire = wanting("1-2", (2, "g"))
+    wire = subscribed("1-2", (2, "g"))
     copy = FrameReceived(LinkId(2), Publication(NodeId(9), 1, 5, 0, "g", b"x"))
     assert wire.give(2, copy) == [Deliver(Publication(NodeId(9), 1, 5, 0, "g", b"x"))]
     assert wire.give(2, copy) == [Duplicate(NodeId(9), 5)]
 
 
 def test_own_publication_that_returns_is_a_duplicate():
-    wire = wanting("1-2", (2, "g"))
+    wire = subscribed("1-2", (2, "g"))
     copy = FrameReceived(LinkId(2), Publication(NodeId(2), 1, 5, 0, "g", b"x"))
     assert wire.give(2, copy) == [Duplicate(NodeId(2), 5)]
 
 
 def test_batch_methods_handle_bytes():
-    wire = wanting("1-2", (2, "g"))
+    wire = subscribed("1-2", (2, "g"))
     one, two = wire.nodes[1], wire.nodes[2]
     here, there = (
         LinkId(node.status().neighbours[NodeId(n)].link) for node, n in ((one, 2), (two, 1))
@@ -458,16 +458,16 @@ def test_publication_before_hello_is_ignored():
 
 
 def test_covered_filter_is_not_announced():
-    wire = wanting("1-2")
-    wire.want(2, "a/b", "a/#", "a/c")
+    wire = subscribed("1-2")
+    wire.subscribe(2, "a/b", "a/#", "a/c")
     wire.run(0.1)
     assert wire.effects(1, SubscribeAtBroker) == [SubscribeAtBroker(("a/#",))]
 
 
 def test_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
-    wire = wanting("1-2", (2, "a/#"))
-    wire.want(2, "a/b")
-    wire.unwant(2, "a/#")
+    wire = subscribed("1-2", (2, "a/#"))
+    wire.subscribe(2, "a/b")
+    wire.unsubscribe(2, "a/#")
     wire.run(2.0)
     kinds = (SubscribeAtBroker, InterestInstalled, UnsubscribeAtBroker)
     told = [(s.place, e) for s in wire.log for e in s.effects if isinstance(e, kinds)]
@@ -480,9 +480,9 @@ def test_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
 
 
 def test_no_message_is_lost_while_a_filter_replaces_its_cover():
-    wire = wanting("1-2", (2, "a/#"))
-    wire.want(2, "a/b")
-    wire.unwant(2, "a/#")
+    wire = subscribed("1-2", (2, "a/#"))
+    wire.subscribe(2, "a/b")
+    wire.unsubscribe(2, "a/#")
     for number in range(200):
         wire.publish(1, "a/b", bytes([number]))
         wire.run(0.01)
@@ -491,10 +491,10 @@ def test_no_message_is_lost_while_a_filter_replaces_its_cover():
 
 
 def test_cover_is_withdrawn_after_the_maximum_delay_without_acknowledgement():
-    wire = wanting("1-2", (2, "a/#"), withdraw_delay_max=2.0)
+    wire = subscribed("1-2", (2, "a/#"), withdraw_delay_max=2.0)
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
-    wire.want(2, "a/b")
-    wire.unwant(2, "a/#")
+    wire.subscribe(2, "a/b")
+    wire.unsubscribe(2, "a/#")
     wire.run(1.9)
     assert wire.effects(1, UnsubscribeAtBroker) == []
     wire.run(0.2)
@@ -505,16 +505,16 @@ def test_cover_is_withdrawn_after_the_maximum_delay_without_acknowledgement():
 
 
 def test_smaller_of_two_simultaneous_cores_stays():
-    wire = wanting(LINE)
-    wire.want(1, "g")
-    wire.want(4, "g")
+    wire = subscribed(LINE)
+    wire.subscribe(1, "g")
+    wire.subscribe(4, "g")
     wire.run(0.2)
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
     assert publish(wire, 2) == {1: [b"x"], 4: [b"x"]}
 
 
 def test_when_the_core_dies_the_nearest_member_takes_over_at_once():
-    wire = wanting(RING, (3, "g"), (5, "g"), (2, "g"))
+    wire = subscribed(RING, (3, "g"), (5, "g"), (2, "g"))
     wire.stop(3)
     wire.run(0.2)
     assert cores(wire) == dict.fromkeys((1, 2, 4, 5), 2)
@@ -522,14 +522,14 @@ def test_when_the_core_dies_the_nearest_member_takes_over_at_once():
 
 
 def test_smaller_of_two_equally_near_members_takes_over():
-    wire = wanting(RING, (3, "g"), (4, "g"), (2, "g"))
+    wire = subscribed(RING, (3, "g"), (4, "g"), (2, "g"))
     wire.stop(3)
     wire.run(0.2)
     assert cores(wire) == dict.fromkeys((1, 2, 4, 5), 2)
 
 
 def test_core_without_a_successor_is_lost_with_its_group():
-    wire = wanting("1-2 2-3", (3, "g"))
+    wire = subscribed("1-2 2-3", (3, "g"))
     wire.stop(3)
     wire.run(0.1)
     assert wire.effects(1, CoreLost) == [CoreLost("g", NodeId(3))]
@@ -538,7 +538,7 @@ def test_core_without_a_successor_is_lost_with_its_group():
 
 
 def test_each_side_of_a_partition_has_a_core_and_the_smaller_wins_when_they_meet():
-    wire = wanting(LINE, (1, "g"), (4, "g"))
+    wire = subscribed(LINE, (1, "g"), (4, "g"))
     wire.cut("2-3")
     wire.run(0.2)
     assert cores(wire) == {1: 1, 2: 1, 3: 4, 4: 4}
@@ -550,19 +550,19 @@ def test_each_side_of_a_partition_has_a_core_and_the_smaller_wins_when_they_meet
 
 
 def test_claim_that_overtakes_the_record_of_its_node_is_fetched_with_it():
-    wire = wanting("2-3 3-4")
+    wire = subscribed("2-3 3-4")
     wire.start(1)
     wire.join("1-2")
     wire.run(DELAY)  # 2 knows 1, and waits a moment before it floods that
-    wire.want(1, "g")
+    wire.subscribe(1, "g")
     wire.run(0.1)
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
     assert wire.effects(1, InterestInstalled)[-1:] == [InterestInstalled(1)]
 
 
 def test_core_releases_a_group_without_interest():
-    wire = wanting("1-2", (2, "g"))
-    wire.unwant(2, "g")
+    wire = subscribed("1-2", (2, "g"))
+    wire.unsubscribe(2, "g")
     wire.run(2.0)
     assert wire.effects(2, CoreLost) == wire.effects(1, CoreLost) == [CoreLost("g", NodeId(2))]
 
@@ -592,7 +592,7 @@ def test_changed_capacity_changes_the_management_core():
 
 
 def test_remaining_parent_continues_when_a_link_is_cut():
-    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire = subscribed(SIX_BROKERS, (1, "g"), (5, "g"))
     wire.cut("3-5")
     wire.run(DELAY)
     assert wire.effects(5, ParentsChanged) == [
@@ -603,7 +603,7 @@ def test_remaining_parent_continues_when_a_link_is_cut():
 
 
 def test_with_no_parent_left_the_core_is_asked_for_a_new_announcement():
-    wire = wanting("1-2 2-3 3-4 4-1", (1, "g"))
+    wire = subscribed("1-2 2-3 3-4 4-1", (1, "g"))
     wire.cut("1-2")
     wire.run(0.2)
     assert wire.effects(2, ParentsChanged) == [
@@ -624,12 +624,12 @@ def test_faster_path_is_shorter_with_the_rtt_metric():
         wire.start(place)
     wire.join("1-2 2-3 1-3")
     wire.run(3.0)
-    way = wire.nodes[3].status().cores[NodeId(1)]
-    assert (way.distance, way.parents) == (400, (2, 1))  # tenths of a millisecond
+    route = wire.nodes[3].status().cores[NodeId(1)]
+    assert (route.distance, route.parents) == (400, (2, 1))  # tenths of a millisecond
 
 
 def test_silent_neighbour_is_lost_after_the_limit():
-    wire = wanting("1-2 2-3")
+    wire = subscribed("1-2 2-3")
     wire.is_lost = lambda source, target, frame: 2 in (source, target) and 3 in (source, target)
     wire.run(wire.settings.heartbeat_limit + wire.settings.heartbeat_interval)
     assert wire.effects(2, NeighbourDown) == [NeighbourDown(NodeId(3), "silent")]
@@ -637,7 +637,7 @@ def test_silent_neighbour_is_lost_after_the_limit():
 
 
 def test_two_neighbours_that_fall_silent_together_are_lost_together():
-    wire = wanting("1-2 1-3 2-4 3-4 1-4", (4, "g"))
+    wire = subscribed("1-2 1-3 2-4 3-4 1-4", (4, "g"))
     wire.is_lost = lambda source, target, frame: target == 1 and source in (2, 3)
     wire.run(4.0)
     assert [down.node for down in wire.effects(1, NeighbourDown)] == [2, 3]
@@ -645,7 +645,7 @@ def test_two_neighbours_that_fall_silent_together_are_lost_together():
 
 
 def test_suspended_node_keeps_its_neighbours():
-    wire = wanting("1-2 2-3")
+    wire = subscribed("1-2 2-3")
     wire.freeze(2)
     wire.run(10.0)
     assert wire.effects(1, NeighbourDown) == [NeighbourDown(NodeId(2), "silent")]
@@ -656,7 +656,7 @@ def test_suspended_node_keeps_its_neighbours():
 
 
 def test_short_suspension_goes_unnoticed():
-    wire = wanting("1-2 2-3")
+    wire = subscribed("1-2 2-3")
     wire.freeze(2)
     wire.run(1.9)
     wire.thaw(2)
@@ -665,7 +665,7 @@ def test_short_suspension_goes_unnoticed():
 
 
 def test_without_trust_in_closed_connections_silence_decides():
-    wire = wanting("1-2", trust_close=False)
+    wire = subscribed("1-2", trust_close=False)
     wire.cut("1-2")
     wire.run(1.0)
     assert wire.effects(1, NeighbourDown) == []
@@ -685,7 +685,7 @@ def test_of_two_links_to_one_node_both_sides_keep_the_same():
     wire.run(0.5)
     kept = [node.status().neighbours for node in wire.nodes.values()]
     assert [list(view) for view in kept] == [[2], [1]]
-    wire.want(2, "g")
+    wire.subscribe(2, "g")
     wire.run(0.2)
     assert publish(wire, 1) == {2: [b"x"]}
 
@@ -705,8 +705,8 @@ def test_on_datagram_links_control_frames_survive_loss():
     for place in (1, 2, 3, 4):
         wire.start(place)
     wire.join("1-2 2-3 3-4 4-1", ordered=False)
-    wire.want(3, "g")
-    wire.want(1, "h")
+    wire.subscribe(3, "g")
+    wire.subscribe(1, "h")
     wire.run(5.0)
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 3)
     assert [node.status().installed for node in wire.nodes.values()] == [True] * 4
@@ -783,27 +783,27 @@ def test_frames_after_a_goodbye_are_ignored():
 # ---------------------------------------------------------------- lives and ids
 
 
-def again(wire: Wire, place: int, incarnation: int = 2) -> None:
+def restarted(wire: Wire, place: int, incarnation: int = 2) -> None:
     """A node restarts."""
     wire.start(place, Identity(NodeId(place), key(place), incarnation))
 
 
 def test_messages_of_a_new_incarnation_are_not_duplicates():
-    wire = wanting(LINE, (4, "g"))
+    wire = subscribed(LINE, (4, "g"))
     assert publish(wire, 1, payload=b"old") == {4: [b"old"]}
     wire.stop(1)
     wire.run(0.2)
-    again(wire, 1)
+    restarted(wire, 1)
     wire.join("1-2")
     wire.run(0.5)
     assert publish(wire, 1, payload=b"new") == {4: [b"new"]}
 
 
 def test_restarted_core_without_clients_has_no_groups():
-    wire = wanting(LINE, (4, "g"), (1, "g"))
+    wire = subscribed(LINE, (4, "g"), (1, "g"))
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 4)
     wire.stop(4)
-    again(wire, 4)
+    restarted(wire, 4)
     wire.join("4-3")
     wire.give(4, InterestChanged())
     wire.run(1.0)
@@ -812,9 +812,9 @@ def test_restarted_core_without_clients_has_no_groups():
 
 
 def test_interest_stays_until_the_restarted_node_announces_its_own():
-    wire = wanting("1-2", (2, "g"))
+    wire = subscribed("1-2", (2, "g"))
     wire.stop(2)
-    again(wire, 2)
+    restarted(wire, 2)
     wire.join("2-1")
     wire.run(1.0)
     assert wire.nodes[1].status().interest[NodeId(2)].filters == ("g",)
@@ -825,19 +825,19 @@ def test_interest_stays_until_the_restarted_node_announces_its_own():
 
 
 def test_claims_that_overtake_the_record_of_a_restart_count():
-    wire = wanting("1-2 2-3", (3, "g"), relay_delay=0.05)
+    wire = subscribed("1-2 2-3", (3, "g"), relay_delay=0.05)
     wire.stop(3)
     wire.run(0.5)
-    again(wire, 3)
+    restarted(wire, 3)
     wire.join("3-2")
     wire.run(DELAY)
-    wire.want(3, "h")
+    wire.subscribe(3, "h")
     wire.run(0.5)
     assert cores(wire, "h") == {1: 3, 2: 3, 3: 3}
 
 
 def test_interest_is_installed_again_after_a_copy_was_stopped():
-    wire = wanting("1-2 2-3", (1, "g"))
+    wire = subscribed("1-2 2-3", (1, "g"))
     wire.start(9, Identity(NodeId(1), key(1), incarnation=2))
     wire.join("9-3")
     wire.run(0.5)
@@ -848,9 +848,9 @@ def test_interest_is_installed_again_after_a_copy_was_stopped():
 
 
 def test_copy_that_started_later_acknowledges_nothing_while_the_first_has_the_id():
-    wire = wanting("1-2 2-3", (1, "g"))
+    wire = subscribed("1-2 2-3", (1, "g"))
     wire.start(9, Identity(NodeId(1), key(1), incarnation=2))
-    wire.want(9, "g")
+    wire.subscribe(9, "g")
     wire.join("9-3")
     wire.run(0.5)
     wire.log.clear()
@@ -864,7 +864,7 @@ def test_copy_that_started_later_acknowledges_nothing_while_the_first_has_the_id
 
 
 def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
-    wire = wanting("1-2", (1, "g"))
+    wire = subscribed("1-2", (1, "g"))
     link = link_of(wire, 1, 2)
     before = wire.nodes[1].status().cores[NodeId(1)]
     forged = CoreAnnouncement(NodeId(1), before.incarnation, before.seq + 100, 0)
@@ -883,7 +883,7 @@ def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
     [(1 << 62, 1, AHEAD), (1, 1 << 62, "announcement number out of bounds")],
 )
 def test_impossible_announcement_is_refused(incarnation, seq, reason):
-    wire = wanting("1-2")
+    wire = subscribed("1-2")
     forged = CoreAnnouncement(NodeId(2), incarnation, seq, 0)
     assert wire.give(1, FrameReceived(link_of(wire, 1, 2), forged)) == [Ignored(reason)]
 
@@ -892,7 +892,7 @@ def test_impossible_announcement_is_refused(incarnation, seq, reason):
 
 
 def test_interest_of_an_unreachable_node_counts_until_its_lease_ends():
-    wire = wanting("1-2 2-3", (3, "g"), interest_lease=5.0)
+    wire = subscribed("1-2 2-3", (3, "g"), interest_lease=5.0)
     wire.stop(3)
     wire.run(4.9)
     assert wire.effects(1, UnsubscribeAtBroker) == []
@@ -908,7 +908,7 @@ def test_interest_of_an_unreachable_node_counts_until_its_lease_ends():
 
 
 def test_node_that_returns_within_its_lease_keeps_its_interest():
-    wire = wanting("1-2 2-3", (3, "g"), interest_lease=5.0)
+    wire = subscribed("1-2 2-3", (3, "g"), interest_lease=5.0)
     wire.cut("2-3")
     wire.run(4.0)
     wire.join("2-3")
@@ -926,14 +926,14 @@ def test_node_without_links_or_clients_has_no_deadline():
 
 
 def test_timer_that_fires_early_changes_nothing():
-    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire = subscribed(SIX_BROKERS, (1, "g"), (5, "g"))
     before = {place: node.status() for place, node in wire.nodes.items()}
     assert [wire.give(place, TimerFired()) for place in wire.nodes] == [[]] * 6
     assert {place: node.status() for place, node in wire.nodes.items()} == before
 
 
 def test_only_heartbeats_are_sent_in_steady_state():
-    wire = wanting(SIX_BROKERS, (1, "g"), (5, "g"))
+    wire = subscribed(SIX_BROKERS, (1, "g"), (5, "g"))
     wire.run(2.0)
     wire.log.clear()
     wire.run(10.0)
@@ -955,7 +955,7 @@ def test_filter_out_of_bounds_is_refused_and_counted():
 def test_publication_of_a_new_node_may_overtake_its_record():
     """A publication is forwarded at once, a record waits 2 ms at every hop to share a frame."""
     wire = Wire("1-2 2-3 3-4 4-5")
-    wire.want(5, "g")
+    wire.subscribe(5, "g")
     wire.run(0.2)
     wire.delay = lambda *_: 0.0001
     wire.start(9)
@@ -971,11 +971,11 @@ def test_publication_of_a_new_node_may_overtake_its_record():
 def test_interest_acks_and_receivers_in_force():
     """Which nodes have acknowledged its interest, and whose interest it has in force."""
     wire = Wire("1-2 2-3")
-    wire.want(1, "g/#")
+    wire.subscribe(1, "g/#")
     assert list(wire.nodes[1].interest_acks()) == []
     wire.run(0.5)
     assert sorted(wire.nodes[1].interest_acks()) == [2, 3]
     assert wire.nodes[3].receivers_in_force("g/h") == [1]
     assert wire.nodes[3].receivers_in_force("h") == []
-    wire.want(1, "h")
+    wire.subscribe(1, "h")
     assert list(wire.nodes[1].interest_acks()) == []

@@ -36,7 +36,7 @@ def announcements(wire: Wire, core: int) -> list[tuple[int, int, CoreAnnouncemen
             if frame.core == core]  # fmt: skip
 
 
-def heard(seq: int, distance: int) -> CoreAnnouncement:
+def received(seq: int, distance: int) -> CoreAnnouncement:
     return CoreAnnouncement(CORE, 1, seq, distance)
 
 
@@ -47,12 +47,12 @@ def routes(redundancy: int = 2) -> CoreRoutes:
 def test_4_1_first_interested_node_claims_and_announces_the_group():
     """4.1 One announcement serves all groups of a core; two are at least 20 ms apart."""
     wire = settled("1-2 2-3")
-    wire.want(2, "a")
-    wire.want(2, "b")
+    wire.subscribe(2, "a")
+    wire.subscribe(2, "b")
     wire.run(0.01)
-    wire.want(2, "c")
+    wire.subscribe(2, "c")
     wire.run(0.2)
-    wire.want(3, "a")
+    wire.subscribe(3, "a")
     wire.run(0.2)
     claims = [
         ClaimsRecord(NodeId(2), 1, 1, 0, ("a",)),
@@ -69,7 +69,7 @@ def test_4_1_first_interested_node_claims_and_announces_the_group():
     assert announcements(wire, 3) == []
 
 
-def two_wanters() -> Wire:
+def two_interested_nodes() -> Wire:
     """3 becomes interested in a group without a core; 1 is interested as well, but has just
     restarted and does not know that yet."""
     wire = settled("1-2 2-3", (1, "g"))
@@ -78,21 +78,21 @@ def two_wanters() -> Wire:
     restart(wire, 1, "1-2")
     wire.run(0.2)
     wire.log.clear()
-    wire.want(3, "g")
+    wire.subscribe(3, "g")
     return wire
 
 
 def test_4_1_smallest_id_of_several_interested_nodes_claims_the_group():
     """4.1 The others wait a second for it."""
-    wire = two_wanters()
+    wire = two_interested_nodes()
     wire.run(0.5)
-    wire.want(1, "g")
+    wire.subscribe(1, "g")
     wire.run(0.1)
     assert cores(wire) == dict.fromkeys((1, 2, 3), 1)
     wire.run(2.0)
     assert announcements(wire, 3) == []
 
-    wire = two_wanters()
+    wire = two_interested_nodes()
     wire.run(0.9)
     assert cores(wire)[3] is None
     wire.run(0.2)
@@ -102,8 +102,8 @@ def test_4_1_smallest_id_of_several_interested_nodes_claims_the_group():
 def test_4_2_of_several_claimants_the_smallest_id_is_the_core():
     """4.2 The smallest id is the core; the others withdraw their claims."""
     wire = settled(LINE)
-    wire.want(4, "g")
-    wire.want(1, "g")
+    wire.subscribe(4, "g")
+    wire.subscribe(1, "g")
     wire.run(0.2)
     assert cores(wire) == dict.fromkeys((1, 2, 3, 4), 1)
     claims = [frame.claims for source, _, frame in announcements(wire, 4) if source == 4]
@@ -116,7 +116,7 @@ def test_4_2_of_several_claimants_the_smallest_id_is_the_core():
 def test_4_3_hop_is_counted_once_and_by_the_receiver():
     """4.3 The receiver adds the cost of the link, in hops or round-trip time."""
     wire = settled(LINE)
-    wire.want(1, "g")
+    wire.subscribe(1, "g")
     wire.run(0.2)
     said = [(source, frame.distance) for source, _, frame in announcements(wire, 1)]
     assert said == [(1, 0), (2, 1), (3, 2)]
@@ -133,13 +133,13 @@ def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_forwarded(
     """4.4 Accepted if newer, or equal and feasible; without a change it is not forwarded."""
     here = routes()
     story = [
-        (heard(seq=1, distance=2), True, 3, (2,)),  # the first of all
-        (heard(seq=1, distance=3), False, 3, (2,)),  # not nearer than this node: not feasible
+        (received(seq=1, distance=2), True, 3, (2,)),  # the first of all
+        (received(seq=1, distance=3), False, 3, (2,)),  # not nearer than this node: not feasible
         # as near: one more parent, nothing to announce
-        (heard(seq=1, distance=2), False, 3, (2, 4)),
-        (heard(seq=1, distance=1), True, 2, (5,)),  # nearer
-        (heard(seq=2, distance=9), True, 10, (6,)),  # newer, however far
-        (heard(seq=1, distance=0), False, 10, (6,)),  # older, however near
+        (received(seq=1, distance=2), False, 3, (2, 4)),
+        (received(seq=1, distance=1), True, 2, (5,)),  # nearer
+        (received(seq=2, distance=9), True, 10, (6,)),  # newer, however far
+        (received(seq=1, distance=0), False, 10, (6,)),  # older, however near
     ]
     for neighbour, (frame, passed_on, distance, parents) in enumerate(story, start=2):
         assert here.receive_announcement(NodeId(neighbour), frame) == passed_on
@@ -151,7 +151,7 @@ def test_4_4_announcement_on_a_grid_costs_little_and_forms_redundancy():
     links = pairs(grid(5))
     wire = settled(grid(5))
     for core in (0, 12, 23):
-        wire.want(core, f"g/{core}")
+        wire.subscribe(core, f"g/{core}")
         wire.run(0.2)
         assert len(announcements(wire, core)) == 2 * len(links) - (25 - 1)
         ways = {place: view.cores[NodeId(core)] for place, view in views(wire).items()}
@@ -166,11 +166,11 @@ def test_4_5_parents_are_the_nearest_feasible_neighbours():
     """4.5 The shortest routes, up to the redundancy; of equal ones present parents, then by id."""
     here = routes()
     for neighbour in (9, 5, 7, 3):
-        here.receive_announcement(NodeId(neighbour), heard(seq=1, distance=2))
+        here.receive_announcement(NodeId(neighbour), received(seq=1, distance=2))
     assert here.parents(CORE) == (9, 5)
     here.remove_neighbour(NodeId(9))
     assert here.parents(CORE) == (5, 3)
-    here.receive_announcement(NodeId(8), heard(seq=1, distance=1))
+    here.receive_announcement(NodeId(8), received(seq=1, distance=1))
     assert here.parents(CORE) == (8,)
 
 
@@ -269,11 +269,11 @@ def test_4_8_each_side_of_a_partition_has_a_core_until_they_merge():
 def test_4_9_core_releases_a_group_without_interest():
     """4.9 A core releases a group without reachable interest after the linger."""
     wire = settled("1-2", (1, "g"), (2, "g"))
-    wire.unwant(1, "g")
+    wire.unsubscribe(1, "g")
     wire.run(2.0)
     assert wire.effects(1, CoreLost) == []
     start = wire.now
-    wire.unwant(2, "g")
+    wire.unsubscribe(2, "g")
     wire.run(2.0)
     lost = min(step.at for step in wire.log if CoreLost("g", CORE) in step.effects)
     assert lost == pytest.approx(start + 0.5 + DELAY + 0.5)  # first the interest, then the claim

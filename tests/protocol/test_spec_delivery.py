@@ -45,7 +45,7 @@ def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
     """Converged nodes with interest and an empty log."""
     wire = Wire(links, **settings)
     for place, name in wants:
-        wire.want(place, name)
+        wire.subscribe(place, name)
     wire.run(1.0)
     wire.log.clear()
     return wire
@@ -77,7 +77,7 @@ def numbers(wire: Wire, place: int) -> list[int]:
     return [effect.publication.sequence for effect in wire.effects(place, Deliver)]
 
 
-def letters(wire: Wire, place: int, kind: type[T]) -> list[T]:
+def unicasts(wire: Wire, place: int, kind: type[T]) -> list[T]:
     sends = wire.effects(place, Send)
     return [effect.frame for effect in sends if isinstance(effect.frame, kind)]
 
@@ -161,12 +161,12 @@ def test_7_3_each_is_delivered_once_and_in_the_order_of_its_origin():
 def test_7_3_pending_publication_is_delivered_even_without_interest():
     """7.3 Even without interest: the broker knows whether it keeps it for a session."""
     wire = settled("1-2", (2, "a"), (2, "b"))
-    wire.unwant(2, "a")
+    wire.unsubscribe(2, "a")
     for topic in ("a", "b", "a"):
         wire.publish(1, topic, qos=1)
     wire.run(0.1)
     assert numbers(wire, 2) == [1, 2, 3]
-    assert letters(wire, 2, Receipt)[-1] == Receipt(ONE, TWO, 1, 3, 3)
+    assert unicasts(wire, 2, Receipt)[-1] == Receipt(ONE, TWO, 1, 3, 3)
 
 
 def test_7_3_pending_publication_is_delivered_before_the_interest_is_known():
@@ -174,7 +174,7 @@ def test_7_3_pending_publication_is_delivered_before_the_interest_is_known():
     wire = settled("1-2", (2, "a"))
     wire.stop(2)
     wire.publish(1, "a", b"meanwhile", qos=1)
-    wire.start(2, Identity(TWO, key(2), 2), past=RestoredState())
+    wire.start(2, Identity(TWO, key(2), 2), restored=RestoredState())
     wire.join("1-2")
     wire.publish(1, "a", b"then", qos=1)
     wire.run(5.0)
@@ -184,7 +184,7 @@ def test_7_3_pending_publication_is_delivered_before_the_interest_is_known():
 def test_7_3_publication_that_was_never_subscribed_is_not_delivered():
     """7.3 It is accepted, so that later ones are; topics of former filters are delivered."""
     wire = settled("1-2", (2, "a"), (2, "b"))
-    wire.unwant(2, "b")
+    wire.unsubscribe(2, "b")
     wire.run(2.0)
     link = link_to(wire, 2, 1)
     for number, topic in enumerate(("a", "never", "b"), start=1):
@@ -240,7 +240,7 @@ def test_7_4_large_repair_takes_several_responses():
     wire.run(2.0)
     assert numbers(wire, 2) == [*range(1, 11)]
     assert wire.effects(2, Repaired) == [Repaired(ONE, 3)] * 3 + [Repaired(ONE, 1)]
-    assert [letter.more for letter in letters(wire, 1, RepairResponse)] == [
+    assert [frame.more for frame in unicasts(wire, 1, RepairResponse)] == [
         True,
         False,
         True,
@@ -277,8 +277,10 @@ def test_7_4_uncommitted_publications_of_an_earlier_incarnation_are_sent_again()
     wire.run(0.5)
     assert wire.effects(1, ReadJournal) == [ReadJournal(TWO, 1, 2, 4, 8 * 65_536)]
     wire.stop(2)
-    wire.start(2, Identity(TWO, key(2), incarnation=2), past=RestoredState(accepted={ONE: (1, 1)}))
-    wire.want(2, "a")
+    wire.start(
+        2, Identity(TWO, key(2), incarnation=2), restored=RestoredState(accepted={ONE: (1, 1)})
+    )
+    wire.subscribe(2, "a")
     wire.join("1-2")
     wire.run(0.5)
     kept = {
@@ -297,8 +299,8 @@ def test_7_4_forwarded_unicast_without_a_route_is_counted():
     """7.4 Hop by hop; its source will retry."""
     wire = settled("1-2", (2, "a"))
     link = next(link for place, link in wire.ends if place == 2)
-    letter = Receipt(THREE, ONE, 1, 5, 5)
-    assert wire.give(2, FrameReceived(link, letter)) == [Ignored("unicast without a route")]
+    frame = Receipt(THREE, ONE, 1, 5, 5)
+    assert wire.give(2, FrameReceived(link, frame)) == [Ignored("unicast without a route")]
 
 
 def test_7_5_receipt_is_sent_when_the_delivery_is_durable():
@@ -308,10 +310,10 @@ def test_7_5_receipt_is_sent_when_the_delivery_is_durable():
     wire.publish(1, "a", qos=1)
     wire.give(1, JournalCommitted(1, 1))
     wire.run(0.5)
-    assert letters(wire, 2, Receipt) == []
+    assert unicasts(wire, 2, Receipt) == []
     wire.give(2, InboxCommitted(ONE, 1, 1))
     wire.run(0.1)
-    assert letters(wire, 2, Receipt) == [Receipt(ONE, TWO, 1, 1, 1)]
+    assert unicasts(wire, 2, Receipt) == [Receipt(ONE, TWO, 1, 1, 1)]
     assert wire.nodes[1].delivery.acknowledged_by_all == 1
 
 
@@ -334,7 +336,7 @@ def test_7_5_silent_receiver_is_reminded_of_the_last_publication():
     assert numbers(wire, 2) == [1]
     wire.log.clear()
     wire.run(20.0)
-    assert letters(wire, 1, PendingNotice) == []
+    assert unicasts(wire, 1, PendingNotice) == []
 
 
 def test_7_5_partition_is_only_a_long_delay():
@@ -417,15 +419,15 @@ def test_7_7_interest_is_persisted_before_it_is_acknowledged():
     """7.7 `PersistPeer` before 6.3."""
     wire = Wire()
     wire.disk_works = False
-    wire.start(1, past=RestoredState())
+    wire.start(1, restored=RestoredState())
     wire.start(2)
     wire.join("1-2")
     wire.run(1.0)
-    wire.want(2, "a")
+    wire.subscribe(2, "a")
     wire.run(0.5)
     (order,) = wire.effects(1, PersistPeer)
     assert order.node == TWO
-    assert letters(wire, 1, InterestAcks) == []
+    assert unicasts(wire, 1, InterestAcks) == []
     wire.give(1, PeersPersisted(order.save_id))
     wire.run(0.1)
     assert wire.effects(2, InterestInstalled) == [InterestInstalled(1)]
@@ -435,10 +437,10 @@ def test_7_7_restarted_node_continues_where_its_disk_ended():
     """7.7 It knows the interest of others before it has links."""
     wire = Wire()
     for place in (1, 2):
-        wire.start(place, past=RestoredState())
+        wire.start(place, restored=RestoredState())
     wire.join("1-2")
     wire.run(0.5)
-    wire.want(2, "a")
+    wire.subscribe(2, "a")
     wire.run(0.5)
     wire.publish(1, "a", b"1", qos=1)
     wire.run(0.5)
@@ -448,12 +450,12 @@ def test_7_7_restarted_node_continues_where_its_disk_ended():
     wire.start(
         1,
         Identity(ONE, key(1), 2),
-        past=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1}),
+        restored=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1}),
     )
     wire.give(1, PeersRestored(records))
     wire.publish(1, "a", b"2", qos=1)
-    wire.start(2, Identity(TWO, key(2), 2), past=RestoredState(accepted={ONE: (1, 1)}))
-    wire.want(2, "a")
+    wire.start(2, Identity(TWO, key(2), 2), restored=RestoredState(accepted={ONE: (1, 1)}))
+    wire.subscribe(2, "a")
     wire.join("1-2")
     wire.run(1.0)
     assert wire.deliveries() == {2: [b"1", b"2"]}
@@ -489,7 +491,7 @@ def test_7_8_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
     wire.run(0.5)
     wire.log.clear()
     past = RestoredState(epoch=1, next_seq=3, last_assigned={TWO: 2}, acknowledged=acknowledged)
-    wire.start(1, Identity(ONE, key(1), 9), past=past)
+    wire.start(1, Identity(ONE, key(1), 9), restored=past)
     wire.give(1, PeersRestored(records))
     wire.join("1-2")
     wire.run(0.5)
@@ -506,10 +508,10 @@ def test_7_8_journal_older_than_the_epoch_begins_a_newer_one():
     wire.stop(1)
     wire.stop(2)
     past = RestoredState(epoch=1, next_seq=3, last_assigned={TWO: 2})
-    wire.start(1, Identity(ONE, key(1), 3), past=past)
+    wire.start(1, Identity(ONE, key(1), 3), restored=past)
     wire.give(1, PeersRestored(records))
-    wire.start(2, Identity(TWO, key(2), 2), past=RestoredState(accepted={ONE: (7, 1)}))
-    wire.want(2, "a")
+    wire.start(2, Identity(TWO, key(2), 2), restored=RestoredState(accepted={ONE: (7, 1)}))
+    wire.subscribe(2, "a")
     wire.join("1-2")
     wire.run(2.0)
     assert wire.effects(1, EpochRolloverRequired) == [EpochRolloverRequired(8)]
@@ -585,7 +587,7 @@ def test_7_9_nothing_is_accepted_beyond_the_uncommitted_bound():
         wire.give(1, JournalCommitted(1, number))
     wire.run(5.0)
     assert numbers(wire, 2) == [1, 2]
-    assert not any(letter.bytes_requested for letter in letters(wire, 2, Receipt))
+    assert not any(frame.bytes_requested for frame in unicasts(wire, 2, Receipt))
     wire.give(2, InboxCommitted(ONE, 1, 2))
     assert numbers(wire, 2) == [1, 2, 3, 4]
     wire.give(2, InboxCommitted(ONE, 1, 4))
@@ -680,7 +682,9 @@ def test_7_12_receiver_with_positions_of_this_incarnation_shows_an_old_copy():
     wire.run(0.5)
     wire.log.clear()
     wire.start(
-        1, Identity(ONE, key(1), 9), past=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1})
+        1,
+        Identity(ONE, key(1), 9),
+        restored=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1}),
     )
     wire.give(1, PeersRestored(records))
     for _ in range(5):
@@ -694,7 +698,7 @@ def test_7_12_receiver_with_positions_of_this_incarnation_shows_an_old_copy():
 def test_7_12_nothing_leaves_for_a_receiver_without_a_report_in_this_incarnation():
     """7.12 Its report is persisted, and it gets the rest from the journal."""
     wire = settled("1-2", (2, "a"))
-    wire.start(3, past=RestoredState(epoch=1, next_seq=9))
+    wire.start(3, restored=RestoredState(epoch=1, next_seq=9))
     wire.join("3-2")
     wire.run(0.5)
     wire.log.clear()
@@ -703,11 +707,11 @@ def test_7_12_nothing_leaves_for_a_receiver_without_a_report_in_this_incarnation
     wire.run(0.5)
     assert wire.effects(3, PersistHeard) == [PersistHeard(TWO)]
     assert wire.deliveries()[2] == [b"1", b"2"]
-    assert len(letters(wire, 3, RepairResponse)) == 1
+    assert len(unicasts(wire, 3, RepairResponse)) == 1
     wire.publish(3, "a", b"3", qos=1)
     wire.run(0.5)
     assert wire.deliveries()[2] == [b"1", b"2", b"3"]
-    assert len(letters(wire, 3, RepairResponse)) == 1
+    assert len(unicasts(wire, 3, RepairResponse)) == 1
 
 
 def test_7_12_new_epoch_of_an_incarnation_needs_no_reports():
@@ -720,7 +724,7 @@ def test_7_12_new_epoch_of_an_incarnation_needs_no_reports():
     records = tuple(wire.nodes[1].records_of(TWO))
     wire.stop(1)
     wire.run(0.5)
-    wire.start(1, Identity(ONE, key(1), 9), past=RestoredState(epoch=9))
+    wire.start(1, Identity(ONE, key(1), 9), restored=RestoredState(epoch=9))
     wire.give(1, PeersRestored(records))
     wire.join("1-2")
     wire.publish(1, "a", b"3", qos=2)

@@ -25,8 +25,8 @@ def test_6_1_covered_filters_are_not_announced():
 def test_6_2_node_subscribes_only_to_filters_of_other_nodes():
     """6.2 It subscribes at its own broker to filters of *other* nodes."""
     wire = settled(LINE)
-    wire.want(1, "a")
-    wire.want(2, "a", "b")
+    wire.subscribe(1, "a")
+    wire.subscribe(2, "a", "b")
     wire.run(0.5)
     subscribed = {
         place: sorted(name for e in wire.effects(place, SubscribeAtBroker) for name in e.filters)
@@ -38,12 +38,12 @@ def test_6_2_node_subscribes_only_to_filters_of_other_nodes():
 def test_6_3_interest_is_installed_when_all_reachable_nodes_have_acknowledged():
     """6.3 `InterestAck` with the journal position; `InterestAckRequest` where it is missing."""
     wire = Wire("1-2")
-    wire.start(3, past=RestoredState(epoch=4, next_seq=100))
+    wire.start(3, restored=RestoredState(epoch=4, next_seq=100))
     wire.join("2-3")
     wire.run(0.5)
     wire.is_lost = lambda source, target, frame: source == 3 and isinstance(frame, InterestAcks)
     wire.log.clear()
-    wire.want(1, "g")
+    wire.subscribe(1, "g")
     wire.run(0.5)
     (lost,) = [frame for source, _, frame in sent(wire, InterestAcks) if source == 3]
     assert lost.entries == (InterestAck(NodeId(1), 1, 1, NodeId(3), epoch=4, seq=100, hops=0),)
@@ -61,8 +61,8 @@ def test_6_4_filter_is_withdrawn_after_its_replacement_is_in_force():
     kinds = (SubscribeAtBroker, InterestInstalled, UnsubscribeAtBroker)
     wire = settled("1-2", (2, "a/#"))
     start = wire.now
-    wire.want(2, "a/b")
-    wire.unwant(2, "a/#")
+    wire.subscribe(2, "a/b")
+    wire.unsubscribe(2, "a/#")
     wire.run(2.0)
     told = [(step.at - start, e) for step in wire.log for e in step.effects if isinstance(e, kinds)]
     assert [effect for _, effect in told] == [
@@ -75,8 +75,8 @@ def test_6_4_filter_is_withdrawn_after_its_replacement_is_in_force():
 
     wire = settled("1-2", (2, "a/#"))
     wire.is_lost = lambda source, target, frame: isinstance(frame, InterestAcks)
-    wire.want(2, "a/b")
-    wire.unwant(2, "a/#")
+    wire.subscribe(2, "a/b")
+    wire.unsubscribe(2, "a/#")
     wire.run(9.9)
     assert wire.effects(1, UnsubscribeAtBroker) == []
     wire.run(0.2)
@@ -86,7 +86,7 @@ def test_6_4_filter_is_withdrawn_after_its_replacement_is_in_force():
 def test_6_4_share_is_withdrawn_at_once():
     """6.4 A node without a consumer is not selected any more; other consumers get everything."""
     wire = settled("1-2 2-3", (2, "$share/g/a"), (3, "$share/g/a"))
-    wire.unwant(3, "$share/g/a")
+    wire.unsubscribe(3, "$share/g/a")
     wire.run(wire.settings.linger / 2)
     for number in range(4):
         wire.publish(1, "a", b"%d" % number)
@@ -97,7 +97,7 @@ def test_6_4_share_is_withdrawn_at_once():
 def test_6_5_publications_are_identified_by_incarnation_or_by_journal():
     """6.5 (origin, incarnation, sequence); at QoS 1 and 2 (origin, epoch, position), `previous`."""
     wire = settled("1-2", (2, "a"), (2, "b"))
-    wire.start(3, Identity(NodeId(3), key(3), 7), past=RestoredState(epoch=4, next_seq=100))
+    wire.start(3, Identity(NodeId(3), key(3), 7), restored=RestoredState(epoch=4, next_seq=100))
     wire.join("3-2")
     wire.run(0.5)
     wire.publish(3, "a", qos=1)  # the first one of an incarnation is requested (7.12)

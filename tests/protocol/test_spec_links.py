@@ -137,7 +137,7 @@ def test_2_6_datagram_links_keep_control_frames_whole_and_in_order():
     wire.run(3.0)
     filters = [f"a/{number}" for number in range(10)]
     for topic_filter in filters:
-        wire.want(2, topic_filter)
+        wire.subscribe(2, topic_filter)
         wire.run(0.2)
     wire.run(1.0)
     granted = [name for effect in wire.effects(1, SubscribeAtBroker) for name in effect.filters]
@@ -146,7 +146,7 @@ def test_2_6_datagram_links_keep_control_frames_whole_and_in_order():
     wire.is_lost = lambda source, target, frame: isinstance(frame, FrameAck)
     stuck = CloseLink(link_of(wire, 2, 1), "stuck")
     for topic_filter in "bcdef":
-        wire.want(2, topic_filter)
+        wire.subscribe(2, topic_filter)
         wire.run(0.1)
     wire.run(1.0)
     assert wire.effects(2, CloseLink) == [stuck]

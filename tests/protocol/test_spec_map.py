@@ -61,8 +61,8 @@ def test_3_2_change_floods_once_together_with_others():
     """3.2 To every neighbour that is not known to have it, with all of the last 2 ms."""
     wire = settled("1-2 3-2 2-4")
     start = wire.now
-    wire.want(1, "a")
-    wire.want(3, "b")
+    wire.subscribe(1, "a")
+    wire.subscribe(3, "b")
     wire.run(0.1)
     a, b = (InterestRecord(NodeId(node), 1, 1, 0, (name,)) for node, name in ((1, "a"), (3, "b")))
     assert sent(wire, Update) == [
@@ -85,11 +85,11 @@ def test_3_3_new_link_exchanges_missing_records():
     assert len({view.digest for view in views(wire).values()}) == 1
 
     wire.is_lost = lambda source, target, frame: source == 1 and isinstance(frame, Update)
-    wire.want(1, "missed")
+    wire.subscribe(1, "missed")
     wire.run(0.1)
     wire.is_lost = lambda *_: False
     wire.log.clear()
-    wire.want(1, "c")
+    wire.subscribe(1, "c")
     wire.run(0.2)
     assert sent(wire, Fetch) == [(2, 1, Fetch(((RecordKind.INTEREST, NodeId(1)),)))]
     assert wire.nodes[4].status().interest[NodeId(1)].filters == ("a", "missed", "c")
@@ -98,7 +98,7 @@ def test_3_3_new_link_exchanges_missing_records():
 def test_3_3_rows_are_sent_once_and_within_the_allowance():
     """3.3 16 MiB at once, 1 MiB a second in the long run."""
     wire = settled("1-2")
-    wire.want(1, *(f"{number}/" + "x" * 1_000 for number in range(9_000)))
+    wire.subscribe(1, *(f"{number}/" + "x" * 1_000 for number in range(9_000)))
     wire.run(30.0)
     link, row = link_of(wire, 1, 2), (RecordKind.INTEREST, NodeId(1))
     sizes = [
@@ -115,7 +115,7 @@ def test_3_4_heartbeats_detect_missing_rows_and_are_the_only_steady_traffic():
     wire = settled("1-2")
     wire.run(0.5)  # half-way between two heartbeats
     wire.is_lost = lambda source, target, frame: isinstance(frame, Update)
-    wire.want(1, *(f"a/{number}" for number in range(100)))
+    wire.subscribe(1, *(f"a/{number}" for number in range(100)))
     wire.run(0.1)
     wire.is_lost = lambda *_: False
     wire.run(0.9)
@@ -195,7 +195,7 @@ def test_3_6_returning_node_may_still_know_the_others(patient):
     for place in (1, 2, 3):
         long = replace(wire.settings, interest_lease=1e9)
         wire.start(place, settings=long if place == patient else None)
-        wire.want(place, "g")
+        wire.subscribe(place, "g")
     wire.join("1-2 2-3")
     wire.run(1.0)
     wire.cut("1-2")
@@ -211,15 +211,15 @@ def test_3_6_lease_continues_over_restarts():
     """3.6 Only the running time of a node counts; a start leaves each a tenth of a lease."""
     wire = Wire(interest_lease=20.0)
     for place in (1, 2, 3):
-        wire.start(place, past=RestoredState())
+        wire.start(place, restored=RestoredState())
     wire.join("1-2 2-3")
-    wire.want(3, "g")
+    wire.subscribe(3, "g")
     wire.run(1.0)
     wire.stop(3)
     for life in range(2, 4):
         wire.run(9.0)
         for place in (1, 2):
-            start_anew(wire, place, life)
+            restart_from_disk(wire, place, life)
         wire.join("1-2")
     wire.run(1.9)
     assert [NodeId(3) in view.interest for view in views(wire).values()] == [True, True]
@@ -237,22 +237,24 @@ def test_3_6_tombstones_survive_a_restart():
     wire.run(1.0)
     wire.stop(3)
     wire.run(21.0)
-    start_anew(wire, 1, 2)
+    restart_from_disk(wire, 1, 2)
     wire.join("1-2")
     wire.run(5.0)
     assert [NodeId(3) in wire.nodes[place].membership.known for place in (1, 2)] == [False, True]
 
 
-def start_anew(wire: Wire, place: int, incarnation: int) -> None:
+def restart_from_disk(wire: Wire, place: int, incarnation: int) -> None:
     """Restart a node with the records of others from its disk."""
-    chart = wire.nodes[place].membership
-    others = [node for node in chart.known if node != place]
+    membership = wire.nodes[place].membership
+    others = [node for node in membership.known if node != place]
     records = tuple(each for node in others for each in wire.nodes[place].records_of(node))
-    past = PeersRestored(records, chart.absent_seconds(wire.now), dict(chart.tombstones))
+    restored = PeersRestored(
+        records, membership.absent_seconds(wire.now), dict(membership.tombstones)
+    )
     wire.stop(place)
     identity = Identity(NodeId(place), key(place), incarnation)
-    wire.start(place, identity, past=RestoredState())
-    wire.give(place, past)
+    wire.start(place, identity, restored=RestoredState())
+    wire.give(place, restored)
 
 
 def test_3_6_asked_node_writes_one_record_however_many_ask():
@@ -317,11 +319,11 @@ def test_3_7_restart_voids_claims_but_interest_stays_until_it_is_known():
 def test_3_7_interest_stays_until_the_new_one_is_announced():
     """3.7 Not only until it is known: the announcement may be delayed."""
     wire = Wire("1-2", change_delay=5.0)
-    wire.want(1, "g")
+    wire.subscribe(1, "g")
     wire.run(10.0)
     wire.stop(1)
     restart(wire, 1, "1-2")
-    wire.want(1, "g", "h")
+    wire.subscribe(1, "g", "h")
     for filters in (("g",), ("g", "h")):
         wire.run(3.0)
         assert wire.nodes[2].status().interest[NodeId(1)].filters == filters
@@ -331,13 +333,13 @@ def test_3_7_large_interest_is_never_withdrawn_during_a_restart():
     """3.7 It replaces the earlier one when all of it has arrived."""
     filters = [f"{number}/{'x' * 1_000}" for number in range(100)]
     wire = settled("1-2 2-3")
-    wire.want(1, *filters)
+    wire.subscribe(1, *filters)
     wire.run(1.0)
     wire.stop(1)
     restart(wire, 1, "1-2")
     wire.run(1.0)
     wire.log.clear()
-    wire.want(1, *filters)
+    wire.subscribe(1, *filters)
     wire.run(1.0)
     assert [wire.effects(place, UnsubscribeAtBroker) for place in (2, 3)] == [[], []]
     interest = wire.nodes[3].status().interest[NodeId(1)]
@@ -361,7 +363,7 @@ def test_3_7_restarted_former_core_replaces_no_core():
 def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
     """3.8 Hop by hop over the shortest path, by hops or by round-trip time, at most 64 hops."""
     wire = settled(RING)
-    wire.want(3, "g")
+    wire.subscribe(3, "g")
     wire.run(0.2)
     passed = [(source, target) for source, target, _ in sent(wire, InterestAcks)]
     assert sorted(passed) == [(1, 2), (2, 3), (2, 3), (4, 3), (4, 3), (5, 4)]
@@ -373,7 +375,7 @@ def test_3_8_frames_to_a_distant_node_take_the_shortest_path():
     by_time.join("1-2 2-3 1-3")
     by_time.run(3.0)
     by_time.log.clear()
-    by_time.want(3, "g")
+    by_time.subscribe(3, "g")
     by_time.run(0.2)
     passed = [(source, target) for source, target, _ in sent(by_time, InterestAcks)]
     assert passed == [(2, 3), (1, 2), (2, 3)]

@@ -27,10 +27,12 @@ from hansa.protocol.wire.frames import CoreAnnouncement, MeshMembership
 G = group_id("g")
 
 
-def copy(number: int, *named: str, life: int = 1, qos: int = 0, hops: int = 0) -> Publication:
+def copy(
+    number: int, *target_groups: str, epoch: int = 1, qos: int = 0, hops: int = 0
+) -> Publication:
     """A copy of a publication of the distant node 9."""
-    groups = tuple(group_id(name) for name in named)
-    return Publication(NodeId(9), life, number, qos, "g", b"x", hops=hops, target_groups=groups)
+    groups = tuple(group_id(name) for name in target_groups)
+    return Publication(NodeId(9), epoch, number, qos, "g", b"x", hops=hops, target_groups=groups)
 
 
 def receive(wire: Wire, place: int, neighbour: int, publication: Publication) -> list[Effect]:
@@ -41,7 +43,7 @@ def test_5_1_members_notify_their_parents_once_up_to_the_core():
     """5.1 An interested node, the core, and a node with a child: each notifies its parents once."""
     wire = settled(SIX_BROKERS, (1, "g"))
     assert members(wire) == [1]
-    wire.want(5, "g")
+    wire.subscribe(5, "g")
     wire.run(1.0)
     assert members(wire) == [1, 3, 4, 5]
     told = [(source, target, frame.joined) for source, target, frame in sent(wire, MeshMembership)]
@@ -105,10 +107,10 @@ def test_5_4_non_member_sends_towards_the_core_with_target_groups():
 
     wire = settled("1-2 2-3", (3, "a/+"), (3, "+/b"))
     publish(wire, 1, "a/b")
-    named = [
+    target_groups = [
         e.frame.target_groups for e in wire.effects(1, Send) if isinstance(e.frame, Publication)
     ]
-    assert [set(groups) for groups in named] == [{group_id("a/+"), group_id("+/b")}]
+    assert [set(groups) for groups in target_groups] == [{group_id("a/+"), group_id("+/b")}]
 
 
 def test_5_4_random_parent_is_picked_anew_for_each_publication():
@@ -156,21 +158,21 @@ def test_5_6_duplicates_are_detected_in_a_window_per_origin_and_epoch():
     assert receive(wire, 2, 1, copy(5_000 - 4_095)) == [new[1]]
     assert receive(wire, 2, 1, copy(5_000 - 4_096)) == [Duplicate(NodeId(9), 5_000 - 4_096)]
     assert receive(wire, 2, 1, copy(5_000, qos=1)) == []  # not a duplicate: it has separate windows
-    for life in (2, 3):
-        assert receive(wire, 2, 1, copy(5_000, life=life)) == [Deliver(copy(5_000, life=life))]
-    assert receive(wire, 2, 1, copy(5_001, life=1)) == [Duplicate(NodeId(9), 5_001)]
+    for epoch in (2, 3):
+        assert receive(wire, 2, 1, copy(5_000, epoch=epoch)) == [Deliver(copy(5_000, epoch=epoch))]
+    assert receive(wire, 2, 1, copy(5_001, epoch=1)) == [Duplicate(NodeId(9), 5_001)]
 
 
 def test_5_6_publications_of_a_restarted_node_are_not_duplicates():
     """5.6 Duplicates are detected by (origin, epoch, sequence)."""
     wire = settled(LINE, (4, "g"))
-    for life in (2, 3, 4):
+    for epoch in (2, 3, 4):
         assert publish(wire, 1) == {4: [b"x"]}
         numbers = [effect.publication.sequence for effect in wire.effects(4, Deliver)]
         assert numbers == [1]
         wire.stop(1)
         wire.run(0.2)
-        restart(wire, 1, "1-2", incarnation=life)
+        restart(wire, 1, "1-2", incarnation=epoch)
         wire.run(0.5)
 
 
@@ -196,7 +198,7 @@ def test_5_8_publication_without_a_route_is_dropped_and_counted():
     """5.8 A publication without a route is dropped and counted."""
     wire = settled("1-2")
     wire.is_lost = lambda source, target, frame: isinstance(frame, CoreAnnouncement)
-    wire.want(2, "g")
+    wire.subscribe(2, "g")
     wire.run(0.1)
     assert wire.give(1, ClientPublished("g", b"x")) == [
         Dropped(NodeId(1), 1, "no route to the core")

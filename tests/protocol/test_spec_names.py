@@ -35,7 +35,7 @@ def test_1_1_later_of_two_starts_wins():
     wire = settled("1-2 2-3", (1, "old"), (1, "older"))
     wire.stop(1)
     restart(wire, 1, "1-2", incarnation=2)
-    wire.want(1, "new")
+    wire.subscribe(1, "new")
     wire.run(0.5)
     known = wire.nodes[3].status().interest[NodeId(1)]
     assert (known.stamp[0], known.filters) == (2, ("new",))
@@ -100,7 +100,7 @@ def test_1_3_frame_is_valid_or_refused_with_one_named_error():
 def test_1_4_refusals_for_a_bound_are_counted():
     """1.4 Everything that can grow has a bound; refusals are counted with the reason."""
     wire = settled(SQUARE, nodes_max=3, filters_per_node_max=2, plans_max=8)
-    wire.want(2, "a", "b", "c", "d")
+    wire.subscribe(2, "a", "b", "c", "d")
     wire.run(0.2)
     for number in range(12):
         wire.publish(1, f"a/{number}")
@@ -123,7 +123,7 @@ def test_1_4_nodes_and_filters_of_one_neighbour_leave_room_for_others():
     assert counters["filters_per_neighbour_max"] == 1
     wire.start(4)
     wire.join("4-3")
-    wire.want(4, "real/#")
+    wire.subscribe(4, "real/#")
     wire.run(1.0)
     assert publish(wire, 1, "real/1") == {4: [b"x"]}
 
@@ -132,7 +132,7 @@ def test_1_4_node_at_the_edge_gets_all_filters_from_one_neighbour():
     """1.4 The longest-linked neighbour and dialled ones may bring all filters that fit."""
     wire = settled("1-2 2-3 4-3", filters_per_neighbour_max=3)
     for place in (1, 2, 3, 4):
-        wire.want(place, f"{place}/a", f"{place}/b")
+        wire.subscribe(place, f"{place}/a", f"{place}/b")
         wire.run(1.0)
     for place, last in ((1, 4), (4, 1)):
         assert not views(wire)[place].counters
@@ -178,8 +178,8 @@ def test_1_4_publications_of_invented_origins_are_bounded():
 def test_1_5_same_inputs_at_the_same_times_give_the_same_outputs():
     """1.5 A node uses no randomness and no clock."""
     wire = Wire(SQUARE, non_member_forwarding=NonMemberForwarding.RANDOM)
-    wire.want(3, "g")
-    wire.want(4, "g")
+    wire.subscribe(3, "g")
+    wire.subscribe(4, "g")
     wire.run(0.2)
     for _ in range(10):
         wire.publish(1, "g")

@@ -35,7 +35,7 @@ def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
     wire = Wire(links, **settings)
     wire.stored = {place: {} for place in wire.nodes}
     for place, name in wants:
-        wire.want(place, name)
+        wire.subscribe(place, name)
     wire.run(3.0)
     wire.log.clear()
     return wire
@@ -49,7 +49,7 @@ def values(wire: Wire, place: int) -> dict[str, RetainedEntry]:
     return dict(wire.nodes[place].delivery.retained)
 
 
-def letters(wire: Wire) -> list[str]:
+def unicasts(wire: Wire) -> list[str]:
     """The names of frames about retained values, in order."""
     return [
         type(effect.frame).__name__
@@ -73,7 +73,7 @@ def test_9_1_versions_follow_time_and_observed_versions():
     wire.run(0.1)
     keep(wire, 2, b"z")
     wire.run(0.1)
-    assert wire.held(1) == wire.held(2) == {"a": b"z"}
+    assert wire.retained_at(1) == wire.retained_at(2) == {"a": b"z"}
     assert values(wire, 1)["a"].owner == TWO
 
 
@@ -88,7 +88,7 @@ def test_9_2_older_value_is_delivered_without_the_flag():
         for place in (1, 2)
     ]
     assert flags == [[(b"y", True)], [(b"x", False)]]
-    assert wire.held(1) == wire.held(2) == {"a": b"y"}
+    assert wire.retained_at(1) == wire.retained_at(2) == {"a": b"y"}
 
 
 def test_9_2_same_value_is_delivered_with_the_flag_again():
@@ -108,9 +108,9 @@ def test_9_3_only_newly_interested_nodes_get_the_value():
         keep(wire, 1, b"%d" % number, f"a/{number}", qos=number)
     wire.run(3.0)
     wire.log.clear()
-    wire.want(3, "a/1", "a/2")
+    wire.subscribe(3, "a/1", "a/2")
     wire.run(3.0)
-    assert wire.held(3) == {"a/1": b"1", "a/2": b"2"}
+    assert wire.retained_at(3) == {"a/1": b"1", "a/2": b"2"}
     stored = {e.publication.topic: e.publication.qos for e in wire.effects(3, PublishRetained)}
     assert stored == {"a/1": 1, "a/2": 2}
     assert wire.effects(2, PublishRetained) == []
@@ -126,7 +126,7 @@ def test_9_3_node_with_all_values_is_sent_nothing():
     wire.run(1.0)
     wire.join("1-2")
     wire.run(3.0)
-    assert set(letters(wire)) == {"RetainedDigests"}
+    assert set(unicasts(wire)) == {"RetainedDigests"}
     assert (wire.effects(2, PublishRetained), wire.effects(2, Deliver)) == ([], [])
 
 
@@ -141,7 +141,7 @@ def test_9_3_values_lost_in_a_partition_are_repaired():
     keep(wire, 2, b"other", "a/2")
     wire.join("1-2")
     wire.run(3.0)
-    assert wire.held(1) == wire.held(2) == {"a/1": b"new", "a/2": b"other"}
+    assert wire.retained_at(1) == wire.retained_at(2) == {"a/1": b"new", "a/2": b"other"}
 
 
 def test_9_3_unnoticed_loss_of_a_copy_is_repaired():
@@ -150,27 +150,27 @@ def test_9_3_unnoticed_loss_of_a_copy_is_repaired():
     wire.is_lost = lambda source, target, frame: isinstance(frame, Publication)
     keep(wire, 1, b"x")
     wire.run(0.5)
-    assert wire.held(2) == {}
+    assert wire.retained_at(2) == {}
     wire.run(2.0)
-    assert wire.held(2) == {"a": b"x"}
+    assert wire.retained_at(2) == {"a": b"x"}
 
 
 def test_9_4_earlier_values_are_listed_with_the_lowest_version():
     """9.4 The broker is listed when other nodes become interested in a filter."""
     wire = settled("1-2")
     wire.store(1, ClientPublished("a", b"x", 2, retain=True))
-    wire.want(2, "a")
+    wire.subscribe(2, "a")
     wire.run(3.0)
     assert wire.effects(1, ListRetained)[0] == ListRetained(("a",))
-    assert wire.held(2) == {"a": b"x"}
+    assert wire.retained_at(2) == {"a": b"x"}
     assert values(wire, 2) == {"a": RetainedEntry(OLDEST_VERSION, ONE, payload_digest(b"x"))}
-    wire.unwant(2, "a")
+    wire.unsubscribe(2, "a")
     wire.run(3.0)
     # unseen: no other node is interested any more
     wire.store(1, ClientPublished("a", b"y", 2, retain=True))
-    wire.want(2, "a")
+    wire.subscribe(2, "a")
     wire.run(3.0)
-    assert wire.held(2) == {"a": b"y"}
+    assert wire.retained_at(2) == {"a": b"y"}
     assert values(wire, 2) == {"a": RetainedEntry(OLDEST_VERSION + 1, ONE, payload_digest(b"y"))}
 
 
@@ -188,12 +188,12 @@ def test_9_3_lost_unicast_frame_is_repaired():
         wire = settled("1-2")
         wire.store(1, ClientPublished("a", b"x", 1, retain=True))
         wire.is_lost = partial(is_of, kind)
-        wire.want(2, "a")
+        wire.subscribe(2, "a")
         wire.run(3.0)
-        assert wire.held(2) == {}
+        assert wire.retained_at(2) == {}
         wire.is_lost = lambda *_: False
         wire.run(30.0)
-        assert wire.held(2) == {"a": b"x"}, kind
+        assert wire.retained_at(2) == {"a": b"x"}, kind
 
 
 def test_9_5_deleted_and_overwritten_values_stay_so_without_interest():
@@ -205,12 +205,12 @@ def test_9_5_deleted_and_overwritten_values_stay_so_without_interest():
         keep(wire, 3, last, qos=1)
         wire.run(3.0)
         held = {"a": last} if last else {}
-        assert wire.held(1) == wire.held(2) == held  # no client at 1 is interested
-        wire.unwant(2, "a")
+        assert wire.retained_at(1) == wire.retained_at(2) == held  # no client at 1 is interested
+        wire.unsubscribe(2, "a")
         wire.run(20.0)
-        wire.want(2, "a")
+        wire.subscribe(2, "a")
         wire.run(5.0)
-        assert wire.held(2) == held
+        assert wire.retained_at(2) == held
 
 
 def test_9_5_returning_owner_is_informed_of_the_newer_value():
@@ -224,7 +224,7 @@ def test_9_5_returning_owner_is_informed_of_the_newer_value():
     wire.run(3.0)
     wire.join("1-2")
     wire.run(5.0)
-    assert wire.held(1) == wire.held(2) == {}
+    assert wire.retained_at(1) == wire.retained_at(2) == {}
 
 
 def test_9_5_deleted_values_stay_deleted():
@@ -237,7 +237,7 @@ def test_9_5_deleted_values_stay_deleted():
     keep(wire, 2, b"")
     wire.join("1-2")
     wire.run(3.0)
-    assert wire.held(1) == wire.held(2) == {}
+    assert wire.retained_at(1) == wire.retained_at(2) == {}
     assert values(wire, 1)["a"].digest == b""
     wire.run(60.0)
     keep(wire, 1, b"y", "b")  # the next save removes expired deletions
@@ -258,11 +258,11 @@ def test_9_6_value_written_unseen_is_older_than_later_publications():
     keep(wire, 1, b"third", qos=1)
     wire.run(2.0)
     past = RestoredState(epoch=9, retained=saved, accepted={ONE: (1, 2)})
-    wire.start(2, past=past)
-    wire.want(2, "a")
+    wire.start(2, restored=past)
+    wire.subscribe(2, "a")
     wire.join("1-2")
     wire.run(10.0)
-    assert wire.held(1) == wire.held(2) == {"a": b"third"}
+    assert wire.retained_at(1) == wire.retained_at(2) == {"a": b"third"}
 
 
 def test_9_6_broker_is_asked_after_concurrent_writes():
@@ -273,9 +273,9 @@ def test_9_6_broker_is_asked_after_concurrent_writes():
     wire.give(
         1, ClientPublished("a", b"ours", retain=True)
     )  # it was written before theirs, and is captured late
-    assert wire.held(1) == {"a": b"theirs"}
+    assert wire.retained_at(1) == {"a": b"theirs"}
     wire.run(5.0)
-    assert wire.held(1) == wire.held(2) == {"a": b"theirs"}
+    assert wire.retained_at(1) == wire.retained_at(2) == {"a": b"theirs"}
     assert values(wire, 1)["a"].owner == ONE
 
 
@@ -286,7 +286,7 @@ def test_9_6_deletion_that_came_last_is_the_newest():
     wire.run(0.05)
     wire.give(1, ClientPublished("a", b"ours", retain=True))
     wire.run(5.0)
-    assert wire.held(1) == wire.held(2) == {}
+    assert wire.retained_at(1) == wire.retained_at(2) == {}
 
 
 def test_9_6_value_overtaken_by_an_older_one_is_requested_again():
@@ -299,7 +299,7 @@ def test_9_6_value_overtaken_by_an_older_one_is_requested_again():
     wire.run(0.1)
     wire.store(2, ClientPublished("a", b"old", retain=True))  # it took longer
     wire.run(5.0)
-    assert wire.held(2) == {"a": b"new"}
+    assert wire.retained_at(2) == {"a": b"new"}
 
 
 def test_9_6_value_lost_by_the_broker_is_not_deleted():
@@ -308,13 +308,13 @@ def test_9_6_value_lost_by_the_broker_is_not_deleted():
     keep(wire, 1, b"x")
     wire.run(15.0)
     wire.stored[1].clear()
-    wire.want(3, "a")
+    wire.subscribe(3, "a")
     wire.give(1, InterestChanged())
     retained = wire.nodes[1]._delivery.retained  # noqa: SLF001
     assert retained.on_filters_granted(["a"]) == [ListRetained(("a",))]
     wire.give(1, wire._read(1, ListRetained(("a",))))  # noqa: SLF001
     wire.run(3.0)
-    assert wire.held(2) == {"a": b"x"}
+    assert wire.retained_at(2) == {"a": b"x"}
     assert values(wire, 1) == {}
 
 
@@ -325,10 +325,10 @@ def test_9_7_value_is_cleared_with_the_last_interest():
     keep(wire, 1, b"x", "b")
     wire.run(3.0)
     wire.store(2, ClientPublished("b", b"own", retain=True))  # unseen: no other node is interested
-    wire.unwant(2, "a", "b")
+    wire.unsubscribe(2, "a", "b")
     wire.run(3.0)
-    assert wire.held(2) == {"b": b"own"}
-    assert wire.held(1) == {"a": b"x", "b": b"x"}
+    assert wire.retained_at(2) == {"b": b"own"}
+    assert wire.retained_at(1) == {"a": b"x", "b": b"x"}
 
 
 def test_9_8_restarted_node_requests_nothing_that_it_has():
@@ -341,11 +341,11 @@ def test_9_8_restarted_node_requests_nothing_that_it_has():
     wire.stop(2)
     wire.run(1.0)
     wire.log.clear()
-    wire.start(2, past=RestoredState(epoch=9, retained=saved))
-    wire.want(2, "a")
+    wire.start(2, restored=RestoredState(epoch=9, retained=saved))
+    wire.subscribe(2, "a")
     wire.join("1-2")
     wire.run(3.0)
-    assert set(letters(wire)) == {"RetainedDigests"}
+    assert set(unicasts(wire)) == {"RetainedDigests"}
     assert wire.effects(2, PublishRetained) == []
 
 
@@ -355,7 +355,7 @@ def test_9_8_values_beyond_the_bound_are_delivered_as_they_arrive():
     keep(wire, 1, b"x", "a/1")
     keep(wire, 1, b"y", "a/2")
     wire.run(3.0)
-    assert wire.held(2) == {"a/1": b"x", "a/2": b"y"}
+    assert wire.retained_at(2) == {"a/1": b"x", "a/2": b"y"}
     assert list(values(wire, 2)) == ["a/1"]
 
 
@@ -374,7 +374,7 @@ def test_9_9_replaced_value_is_detected_by_a_sample_and_repaired():
         wire = settled("1-2", (2, "a"))
         hold_former(wire, last)
         wire.run(CHECK_S + 1.0)
-        assert wire.held(1) == wire.held(2) == ({"a": last} if last else {})
+        assert wire.retained_at(1) == wire.retained_at(2) == ({"a": last} if last else {})
         assert values(wire, 1) == values(wire, 2)
         stored = [each.publication.payload for each in wire.effects(2, PublishRetained)]
         assert stored == [last]
@@ -400,7 +400,7 @@ def test_9_9_value_that_a_client_wrote_again_later_stays():
     wire.store(2, ClientPublished("a", b"old", 1, retain=True))
     wire.give(2, wire._read(2, ListRetained(("a",))))  # noqa: SLF001
     wire.run(5.0)
-    assert wire.held(2) == {"a": b"old"}
+    assert wire.retained_at(2) == {"a": b"old"}
     assert values(wire, 2)["a"].owner == TWO
 
 
@@ -415,7 +415,7 @@ def test_9_9_topics_that_the_shell_reports_are_read_after_the_settling_time():
         wire.give(2, StoreUncertain(("a", "unknown")))
         wire.run(2.0)
         assert wire.effects(2, ListRetained) == [ListRetained(("a",))]
-        assert wire.held(1) == wire.held(2) == {"a": b"x"}
+        assert wire.retained_at(1) == wire.retained_at(2) == {"a": b"x"}
 
 
 def test_9_9_recent_writes_are_read_after_the_connection_was_interrupted():
@@ -431,7 +431,7 @@ def test_9_9_recent_writes_are_read_after_the_connection_was_interrupted():
     wire.give(2, StoreUncertain((), reconnected=True))
     wire.run(2.0)
     assert wire.effects(2, ListRetained) == [ListRetained(("a",))]
-    assert wire.held(2) == {"a": b"x", "older": b"x"}
+    assert wire.retained_at(2) == {"a": b"x", "older": b"x"}
 
 
 def test_9_9_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
@@ -449,19 +449,19 @@ def test_9_9_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
         saved = dict(values(wire, 2))
         wire.stop(2)
         wire.stored[2] = before
-        wire.start(2, past=RestoredState(epoch=9, retained=saved))
-        wire.want(2, "#")
+        wire.start(2, restored=RestoredState(epoch=9, retained=saved))
+        wire.subscribe(2, "#")
         if wants_first:
-            wire.want(1, "#")
+            wire.subscribe(1, "#")
         else:
             wire.give(2, StoreUncertain((), reconnected=True))
         wire.join("1-2")
         wire.run(20.0)
-        assert wire.held(1) == wire.held(2) == {"replaced": b"new"}
+        assert wire.retained_at(1) == wire.retained_at(2) == {"replaced": b"new"}
         assert {each.owner for each in values(wire, 1).values()} == {ONE}
-        wire.unwant(1, "#")
+        wire.unsubscribe(1, "#")
         wire.run(20.0)
-        assert wire.held(1) == {"replaced": b"new"}
+        assert wire.retained_at(1) == {"replaced": b"new"}
 
 
 def test_9_9_broker_that_restored_an_older_state_is_repaired():
@@ -478,7 +478,7 @@ def test_9_9_broker_that_restored_an_older_state_is_repaired():
     wire.log.clear()
     wire.give(2, StoreUncertain((), reconnected=True))
     wire.run(5.0)
-    assert wire.held(1) == wire.held(2) == {"replaced": b"new", "same": b"old"}
+    assert wire.retained_at(1) == wire.retained_at(2) == {"replaced": b"new", "same": b"old"}
     assert len(wire.effects(2, PublishRetained)) == 2
     assert {each.owner for each in values(wire, 2).values()} == {ONE}
 
@@ -491,11 +491,11 @@ def test_9_9_deletion_of_an_unknown_topic_is_checked():
     wire.run(2.0)
     wire.stop(2)
     wire.stored[2] = {"a": ClientPublished("a", b"x", 1, True)}
-    wire.start(2, past=RestoredState(epoch=9, accepted={ONE: (1, 2)}))
-    wire.want(2, "a")
+    wire.start(2, restored=RestoredState(epoch=9, accepted={ONE: (1, 2)}))
+    wire.subscribe(2, "a")
     wire.join("1-2")
     wire.run(10.0)
-    assert wire.held(2) == {}
+    assert wire.retained_at(2) == {}
 
 
 def test_9_9_value_that_a_client_deleted_unseen_does_not_return():
@@ -505,7 +505,7 @@ def test_9_9_value_that_a_client_deleted_unseen_does_not_return():
     wire.run(3.0)
     wire.stored[2].pop("a")
     wire.run(120.0)
-    assert wire.held(2) == {}
+    assert wire.retained_at(2) == {}
     reason = "retained value missing at the broker"
     assert Ignored(reason) in wire.effects(2, Ignored)
 
@@ -513,7 +513,7 @@ def test_9_9_value_that_a_client_deleted_unseen_does_not_return():
 def test_9_9_value_that_a_broker_never_stores_is_not_published_without_limit():
     """9.9 Three times for one version; a newer one is tried again."""
     wire = settled("1-2", (2, "a"))
-    wire.stored[2] = Forgetful()
+    wire.stored[2] = StoresNothing()
     for count in (1, 2):
         keep(wire, 1, b"%d" % count, qos=1)
         for _ in range(REPAIRS_MAX + 1):
@@ -525,7 +525,7 @@ def test_9_9_value_that_a_broker_never_stores_is_not_published_without_limit():
         assert wire.effects(2, Ignored).count(Ignored(reason)) == count
 
 
-class Forgetful(dict[str, ClientPublished]):
+class StoresNothing(dict[str, ClientPublished]):
     """A broker that stores nothing."""
 
     def __setitem__(self, topic: str, value: ClientPublished) -> None:

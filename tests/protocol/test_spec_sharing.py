@@ -13,7 +13,7 @@ def settled(links: str, *wants: tuple[int, str]) -> Wire:
     """Converged nodes with interest and an empty log."""
     wire = Wire(links)
     for place, name in wants:
-        wire.want(place, name)
+        wire.subscribe(place, name)
     wire.run(2.0)
     wire.log.clear()
     return wire
@@ -105,9 +105,9 @@ def test_10_5_stored_values_are_not_for_shares():
     wire.stored = {place: {} for place in wire.nodes}
     wire.publish(1, "a", b"x", retain=True)
     wire.run(1.0)
-    wire.unwant(3, SHARE)
+    wire.unsubscribe(3, SHARE)
     wire.run(1.0)
-    wire.want(3, SHARE)
+    wire.subscribe(3, SHARE)
     wire.run(3.0)
     assert wire.effects(3, PublishRetained) == []
-    assert wire.held(2) == {"a": b"x"}
+    assert wire.retained_at(2) == {"a": b"x"}

@@ -84,7 +84,7 @@ def test_8_1_every_strategy_repairs_a_lost_guaranteed_publication(name):
 def test_8_2_paths_follow_from_the_database_without_frames(name):
     """8.2 Strategies that follow the map send no frames."""
     wire = Wire(SQUARE, strategy=name)
-    wire.want(3, "g")
+    wire.subscribe(3, "g")
     wire.run(1.0)
     assert (
         not sent(wire, CoreAnnouncement)

@@ -15,7 +15,7 @@ ONE, TWO = NodeId(1), NodeId(2)
 def pair() -> Wire:
     """Two nodes; clients of 2 are interested in `g`, and a client of 1 has published to it."""
     wire = Wire("1-2")
-    wire.want(2, "g")
+    wire.subscribe(2, "g")
     wire.run(0.5)
     wire.publish(1, "g")
     wire.publish(1, "$SYS/x")
@@ -79,7 +79,7 @@ def test_status_does_not_follow_later_changes():
     wire = pair()
     view = wire.nodes[1].status()
     kept = json.dumps(asdict(view))
-    wire.want(2, "h")
+    wire.subscribe(2, "h")
     wire.cut("1-2")
     wire.run(1.0)
     assert json.dumps(asdict(view)) == kept

@@ -22,7 +22,7 @@ def settled(links: str, *wanting: int) -> Wire:
     """Converged nodes with interest, before the scenario begins."""
     wire = Wire(links)
     for place in wanting:
-        wire.want(place, GROUP)
+        wire.subscribe(place, GROUP)
         wire.run(1.0)
     wire.log.clear()
     wire.run(0.5)  # heartbeats have just passed
@@ -43,7 +43,7 @@ def three_brokers_one_message() -> Wire:
     message is forwarded towards the core, which is also the only subscriber.
     """
     wire = Wire("1-2 2-3")
-    wire.want(3, GROUP)
+    wire.subscribe(3, GROUP)
     wire.run(0.5)
     publish(wire, 1, "21.5")
     return wire
@@ -85,8 +85,8 @@ def two_cores_meet() -> Wire:
     its claim, gets a route to 1 and joins that mesh.
     """
     wire = Wire("1-2 3-4")
-    wire.want(1, GROUP)
-    wire.want(4, GROUP)
+    wire.subscribe(1, GROUP)
+    wire.subscribe(4, GROUP)
     wire.run(1.5)
     wire.log.clear()
     wire.join("2-3")

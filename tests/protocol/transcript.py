@@ -27,7 +27,11 @@ from hansa.protocol.model import MANAGEMENT_GROUP, Publication, group_id
 from hansa.protocol.wire.frames import UNREACHABLE, Heartbeat, Hello, Summary
 
 GROUP = "plant/+"
-NUMBERS = {UNREACHABLE: "unreachable", group_id(GROUP): GROUP, group_id(MANAGEMENT_GROUP): "management"}
+NUMBERS = {
+    UNREACHABLE: "unreachable",
+    group_id(GROUP): GROUP,
+    group_id(MANAGEMENT_GROUP): "management",
+}
 UNSAID = {"digest", "epoch", "link"}
 DEFAULTS = {("incarnation", 1), ("avoid", 0)}
 PAUSE = 0.2
@@ -38,17 +42,19 @@ def transcript(wire: Wire) -> Iterator[str]:
     """Return the log of a wire as lines."""
     last = -PAUSE - 1  # the first event begins a paragraph
     for step in wire.log:
-        told = [_effect(wire, step.place, item) for item in step.effects if not _is_beat(item)]
+        effects = [
+            _effect(wire, step.place, item) for item in step.effects if not _is_heartbeat(item)
+        ]
         event = _event(wire, step)
-        if told or (event and not _is_beat(step.event)):
+        if effects or (event and not _is_heartbeat(step.event)):
             if step.at > last + PAUSE:
                 yield ""
             yield f"{step.at:7.3f}  {step.place}  {event or 'timer'}"
-            yield from (f"{'':12}{line}" for line in told)
+            yield from (f"{'':12}{line}" for line in effects)
             last = step.at
 
 
-def _is_beat(item: Event | Effect) -> bool:
+def _is_heartbeat(item: Event | Effect) -> bool:
     return isinstance(item, Send | FrameReceived) and isinstance(item.frame, Heartbeat)
 
 
@@ -85,20 +91,25 @@ def _text(value: object) -> str:
             return NUMBERS.get(value, str(value))
         case tuple():
             return " ".join(map(_text, value))
-        case Hello(node=node, incarnation=life):
-            return f"Hello(node={node}{_life(life)})"
+        case Hello(node=node, incarnation=incarnation):
+            return f"Hello(node={node}{_incarnation(incarnation)})"
         case Summary(rows):
             return f"Summary({len(rows)} rows)"
-        case NodeRecord(node=node, incarnation=life, links=links):
-            return f"Node({node}{_life(life)}, links={' '.join(str(n) for n, _ in links) or '-'})"
-        case SetRecord(node=node, incarnation=life, added=added, removed=removed):
+        case NodeRecord(node=node, incarnation=incarnation, links=links):
+            neighbours = " ".join(str(n) for n, _ in links) or "-"
+            return f"Node({node}{_incarnation(incarnation)}, links={neighbours})"
+        case SetRecord(node=node, incarnation=incarnation, added=added, removed=removed):
             kind = type(value).__name__.removesuffix("Record")
-            return f"{kind}({node}{_life(life)}, {_signed(added, removed)})"
+            return f"{kind}({node}{_incarnation(incarnation)}, {_signed(added, removed)})"
         case Publication(
-            origin=origin, epoch=life, sequence=number, hops=hops, target_groups=named
+            origin=origin,
+            epoch=incarnation,
+            sequence=sequence,
+            hops=hops,
+            target_groups=target_groups,
         ):
-            towards = f", towards {_text(named)}" if named else ""
-            return f"Publication({origin}/{life}/{number}, hops={hops}{towards})"
+            towards = f", towards {_text(target_groups)}" if target_groups else ""
+            return f"Publication({origin}/{incarnation}/{sequence}, hops={hops}{towards})"
     return f"{type(value).__name__}({', '.join(_fields(value))})"
 
 
@@ -111,7 +122,7 @@ def _fields(value: object) -> Iterator[str]:
             yield f"{name}={_text(item)}"
 
 
-def _life(incarnation: int) -> str:
+def _incarnation(incarnation: int) -> str:
     return "" if incarnation == 1 else f", incarnation={incarnation}"
 
 

@@ -117,11 +117,11 @@ class Wire:
         place: int,
         identity: Identity | None = None,
         settings: ProtocolSettings | None = None,
-        past: RestoredState | None = None,
+        restored: RestoredState | None = None,
     ) -> Node:
         """Start a node."""
         identity = identity or Identity(NodeId(place), key(place), incarnation=1)
-        self.nodes[place] = Node(identity, settings or self.settings, past)
+        self.nodes[place] = Node(identity, settings or self.settings, restored)
         return self.nodes[place]
 
     def stop(self, place: int) -> None:
@@ -146,11 +146,11 @@ class Wire:
                 self._post(end[0], LinkClosed(end[1], "cut"))
                 self._close(end, "cut")
 
-    def want(self, place: int, *filters: str) -> None:
+    def subscribe(self, place: int, *filters: str) -> None:
         """The first clients subscribe to filters."""
         self.give(place, InterestChanged(added=filters))
 
-    def unwant(self, place: int, *filters: str) -> None:
+    def unsubscribe(self, place: int, *filters: str) -> None:
         """The last clients unsubscribe from filters."""
         self.give(place, InterestChanged(removed=filters))
 
@@ -164,13 +164,15 @@ class Wire:
 
     def store(self, place: int, value: ClientPublished | Publication) -> None:
         """A broker stores or clears a retained value."""
-        held = self.stored.get(place)
-        if value.retain and held is not None:
-            held.pop(value.topic, None)
+        stored_values = self.stored.get(place)
+        if value.retain and stored_values is not None:
+            stored_values.pop(value.topic, None)
             if value.payload:
-                held[value.topic] = ClientPublished(value.topic, value.payload, value.qos, True)
+                stored_values[value.topic] = ClientPublished(
+                    value.topic, value.payload, value.qos, True
+                )
 
-    def held(self, place: int) -> dict[str, bytes]:
+    def retained_at(self, place: int) -> dict[str, bytes]:
         """Return the retained values of a broker."""
         return {topic: value.payload for topic, value in self.stored[place].items()}
 
@@ -263,12 +265,14 @@ class Wire:
                 self._use_disk(place, effect)
 
     def _read(self, place: int, order: ListRetained | ReadRetained) -> Event:
-        held = self.stored[place]
+        stored_values = self.stored[place]
         if isinstance(order, ReadRetained):
-            return RetainedRead(order.requester, tuple(held[t] for t in order.topics if t in held))
-        found = [t for t in held if any(matches(name, t) for name in order.filters)]
+            return RetainedRead(
+                order.requester, tuple(stored_values[t] for t in order.topics if t in stored_values)
+            )
+        found = [t for t in stored_values if any(matches(name, t) for name in order.filters)]
         return RetainedListed(
-            order.filters, tuple((t, payload_digest(held[t].payload)) for t in found)
+            order.filters, tuple((t, payload_digest(stored_values[t].payload)) for t in found)
         )
 
     def _use_disk(self, place: int, effect: Effect) -> None:
@@ -283,9 +287,9 @@ class Wire:
                     if item.epoch == epoch and after < item.sequence <= upto
                     if to in dict(item.previous)
                 ]
-                few = [item for at, item in enumerate(found) if at < max(1, bytes_max // 100)]
-                end = upto if few == found else few[-1].sequence
-                self._post(place, JournalRead(to, epoch, after, end, tuple(few)), 0.0)
+                selected = [item for at, item in enumerate(found) if at < max(1, bytes_max // 100)]
+                end = upto if selected == found else selected[-1].sequence
+                self._post(place, JournalRead(to, epoch, after, end, tuple(selected)), 0.0)
             case Deliver(Publication(origin=origin, epoch=epoch, sequence=seq, qos=1 | 2)):
                 self._post(place, InboxCommitted(origin, epoch, seq), 0.0)
             case PersistPeer(number):

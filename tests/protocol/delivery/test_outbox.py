@@ -28,8 +28,8 @@ def outbox(count: int = 0) -> Outbox:
     return made
 
 
-def receipt(seq: int, want: int = 0, epoch: int = 1) -> Receipt:
-    return Receipt(OTHER, OTHER, epoch, seq, seq, want)
+def receipt(seq: int, bytes_requested: int = 0, epoch: int = 1) -> Receipt:
+    return Receipt(OTHER, OTHER, epoch, seq, seq, bytes_requested)
 
 
 def test_receipt_without_pending_publications_is_ignored():
@@ -89,13 +89,13 @@ def test_receipt_of_an_epoch_ahead_of_the_clock_is_ignored():
 
 
 def test_acknowledgements_of_an_earlier_incarnation_count():
-    owed, paid = {OTHER: 7, THIRD: 8}, {OTHER: 4, THIRD: 8}
+    owed, acknowledged = {OTHER: 7, THIRD: 8}, {OTHER: 4, THIRD: 8}
     made = Outbox(ME, ProtocolSettings(), WallClock(1), 1, 9)
-    made.restore(owed, paid, {})
+    made.restore(owed, acknowledged, {})
     assert (made.acknowledged_by_all, made.first_pending_before(9), made.acknowledged) == (
         4,
         {OTHER: 5},
-        paid,
+        acknowledged,
     )
     assert made.expire_node(OTHER) == [DeliveryAbandoned(OTHER, 1, 5, 7)]
     assert made.expire_node(THIRD) == []
@@ -103,7 +103,7 @@ def test_acknowledgements_of_an_earlier_incarnation_count():
 
 def test_repair_is_limited_by_the_settings():
     made = outbox(3)
-    assert made.receive_receipt(receipt(0, want=1 << 60), 1, 0.0) == [
+    assert made.receive_receipt(receipt(0, bytes_requested=1 << 60), 1, 0.0) == [
         ReadJournal(OTHER, 1, 0, 3, 8 * 65_536)
     ]
 
@@ -127,7 +127,9 @@ def test_repair_response_fits_its_frames_whatever_the_shell_has_read():
 def test_acknowledged_publications_are_not_sent_again_to_a_receiver_that_lost_its_state():
     made = outbox(3)
     made.receive_receipt(receipt(2), 1, 0.0)
-    assert made.receive_receipt(receipt(0, want=100), 1, 0.0) == [ReadJournal(OTHER, 1, 2, 3, 100)]
+    assert made.receive_receipt(receipt(0, bytes_requested=100), 1, 0.0) == [
+        ReadJournal(OTHER, 1, 2, 3, 100)
+    ]
 
 
 def test_receipt_for_everything_ends_reminders():
@@ -141,8 +143,10 @@ def test_receipt_for_everything_ends_reminders():
 
 def test_journal_is_read_once_at_a_time_per_receiver():
     made = outbox(2)
-    assert made.receive_receipt(receipt(0, want=100), 1, 0.0) == [ReadJournal(OTHER, 1, 0, 2, 100)]
-    assert made.receive_receipt(receipt(0, want=100), 1, 0.0) == []
+    assert made.receive_receipt(receipt(0, bytes_requested=100), 1, 0.0) == [
+        ReadJournal(OTHER, 1, 0, 2, 100)
+    ]
+    assert made.receive_receipt(receipt(0, bytes_requested=100), 1, 0.0) == []
 
 
 def test_position_acknowledged_by_all_advances():
@@ -196,7 +200,7 @@ def test_restored_receivers_may_miss_everything_unacknowledged():
 MEGABYTES = 4
 
 
-def large_one() -> tuple[Outbox, JournalRead]:
+def large_publication() -> tuple[Outbox, JournalRead]:
     """A large pending publication, and what the shell reads when it is requested."""
     made = Outbox(ME, ProtocolSettings(), WallClock(1))
     kept = made.assign_position(ClientPublished("t", bytes(MEGABYTES << 20), qos=1), (OTHER,))
@@ -205,14 +209,14 @@ def large_one() -> tuple[Outbox, JournalRead]:
 
 
 def test_large_publication_delays_the_reminder_by_a_second_per_megabyte():
-    made, _ = large_one()
+    made, _ = large_publication()
     assert made.handle_timer(1.0) == []
     assert made.next_deadline() == MEGABYTES
     assert made.handle_timer(MEGABYTES) == [PendingNotice(OTHER, ME, 1, 1)]
 
 
 def test_acknowledged_large_publication_delays_no_further_reminder():
-    made, _ = large_one()
+    made, _ = large_publication()
     for number in (2, 3):
         made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))
         made.mark_committed(1, number, now=0.5)
@@ -222,30 +226,32 @@ def test_acknowledged_large_publication_delays_no_further_reminder():
 
 
 def test_large_response_is_not_repeated_while_it_may_be_in_flight():
-    made, recalled = large_one()
-    asked = receipt(0, want=100)
-    assert made.receive_receipt(asked, 1, 1.0) == [ReadJournal(OTHER, 1, 0, 1, 100)]
-    assert len(made.make_repair_responses(recalled, 1.0)) == 1
-    assert made.receive_receipt(asked, 1, 2.0) == []
-    assert made.receive_receipt(asked, 1, MEGABYTES + 1.0) == [ReadJournal(OTHER, 1, 0, 1, 100)]
+    made, read = large_publication()
+    request = receipt(0, bytes_requested=100)
+    assert made.receive_receipt(request, 1, 1.0) == [ReadJournal(OTHER, 1, 0, 1, 100)]
+    assert len(made.make_repair_responses(read, 1.0)) == 1
+    assert made.receive_receipt(request, 1, 2.0) == []
+    assert made.receive_receipt(request, 1, MEGABYTES + 1.0) == [ReadJournal(OTHER, 1, 0, 1, 100)]
 
 
 def test_reachable_again_receiver_does_not_wait_for_frames_in_flight():
-    made, recalled = large_one()
-    made.receive_receipt(receipt(0, want=100), 1, 1.0)
-    made.make_repair_responses(recalled, 1.0)
+    made, read = large_publication()
+    made.receive_receipt(receipt(0, bytes_requested=100), 1, 1.0)
+    made.make_repair_responses(read, 1.0)
     made.on_node_reachable(OTHER, 2.0)
     assert made.handle_timer(2.0) == [PendingNotice(OTHER, ME, 1, 1)]
-    assert made.receive_receipt(receipt(0, want=100), 1, 2.0) == [ReadJournal(OTHER, 1, 0, 1, 100)]
+    assert made.receive_receipt(receipt(0, bytes_requested=100), 1, 2.0) == [
+        ReadJournal(OTHER, 1, 0, 1, 100)
+    ]
 
 
 # ---------------------------------------------------------------- the journal of a former life
 
 
-def resumed(paid: int = 0, unheard_since: int = 5) -> Outbox:
+def resumed(acknowledged: int = 0, unheard_since: int = 5) -> Outbox:
     """The journal of an earlier incarnation has four publications, all for the other node."""
     made = Outbox(ME, ProtocolSettings(repair_retry_interval=1.0), WallClock(1), 1, 5)
-    made.restore({OTHER: 4}, {OTHER: paid}, {OTHER: unheard_since})
+    made.restore({OTHER: 4}, {OTHER: acknowledged}, {OTHER: unheard_since})
     return made
 
 
@@ -264,8 +270,10 @@ def test_receiver_reports_its_position_before_anything_leaves_for_it():
         PendingNotice(OTHER, ME, 1, 4),
         PendingNotice(THIRD, ME, 1, 4),
     ], "what it may have"
-    assert made.receive_receipt(receipt(3, want=9), 1, 0.0) == [PersistHeard(OTHER)]
-    assert made.receive_receipt(receipt(4, want=9), 1, 0.0) == [], "that is being written"
+    assert made.receive_receipt(receipt(3, bytes_requested=9), 1, 0.0) == [PersistHeard(OTHER)]
+    assert made.receive_receipt(receipt(4, bytes_requested=9), 1, 0.0) == [], (
+        "that is being written"
+    )
     assert capture(made, OTHER) == 0
     assert made.mark_heard(OTHER, 0.0) == [ReadJournal(OTHER, 1, 4, 6, 9)]
     assert capture(made, OTHER, THIRD) == 1
@@ -281,7 +289,7 @@ def test_receipt_beyond_what_was_sent_requires_a_rollover():
     made = resumed()
     for _ in range(9):
         assert capture(made, OTHER) == 0
-    assert made.receive_receipt(receipt(7, want=9), 6, 0.0) == [EpochRolloverRequired(6)]
+    assert made.receive_receipt(receipt(7, bytes_requested=9), 6, 0.0) == [EpochRolloverRequired(6)]
     assert made.acknowledged == {}, "what it has at these positions is something else"
     made.start_epoch(EpochStarted(6, 10, ((OTHER, 9),)), now=1.0)
     made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))
@@ -301,11 +309,11 @@ def test_receiver_that_returns_after_its_lease_may_have_earlier_positions():
 
 def test_incarnations_without_a_report_sent_nothing():
     made = resumed(unheard_since=3)
-    assert made.receive_receipt(receipt(3, want=9), 6, 0.0) == [EpochRolloverRequired(6)]
+    assert made.receive_receipt(receipt(3, bytes_requested=9), 6, 0.0) == [EpochRolloverRequired(6)]
 
 
 def test_reachable_receiver_is_asked_even_if_nothing_is_pending():
-    made = resumed(paid=4)
+    made = resumed(acknowledged=4)
     assert made.next_deadline() is None
     made.on_node_reachable(OTHER, 0.0)
     assert made.handle_timer(0.0) == [PendingNotice(OTHER, ME, 1, 4)]

@@ -12,38 +12,42 @@ from hansa.protocol.wire.frames import PendingNotice, Receipt
 ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
-def custody() -> DeliveryState:
+def delivery_state() -> DeliveryState:
     return DeliveryState(ME, ProtocolSettings(), RestoredState(), context(records(OTHER, THIRD)))
 
 
 def test_unicast_frame_for_another_node_is_forwarded():
-    letter = Receipt(THIRD, OTHER, 1, 5, 5, hops=3)
-    assert custody().receive_unicast(letter, 1, 0.0) == [Receipt(THIRD, OTHER, 1, 5, 5, hops=4)]
+    frame = Receipt(THIRD, OTHER, 1, 5, 5, hops=3)
+    assert delivery_state().receive_unicast(frame, 1, 0.0) == [
+        Receipt(THIRD, OTHER, 1, 5, 5, hops=4)
+    ]
 
 
 def test_unicast_frame_at_the_hop_limit_is_dropped_and_counted():
-    letter = PendingNotice(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
-    assert custody().receive_unicast(letter, 1, 0.0) == [Ignored("unicast past the hop limit")]
+    frame = PendingNotice(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
+    assert delivery_state().receive_unicast(frame, 1, 0.0) == [
+        Ignored("unicast past the hop limit")
+    ]
 
 
 def test_without_pending_publications_there_is_no_deadline():
-    made = custody()
+    made = delivery_state()
     made.on_node_reachable(OTHER, 0.0)
     assert made.handle_timer(100.0) == []
     assert made.next_deadline() is None
 
 
 def test_sizes_are_those_of_the_largest_stream_and_bytes_those_of_all():
-    made = custody()
+    made = delivery_state()
     for origin, count in ((OTHER, 1), (THIRD, 3)):
         for number in range(1, count + 1):
-            made.inbox.receive_copy(_owed(origin, number, number - 1), 0.0)
-        made.inbox.receive_copy(_owed(origin, 9, 8), 0.0)
+            made.inbox.receive_copy(_publication(origin, number, number - 1), 0.0)
+        made.inbox.receive_copy(_publication(origin, 9, 8), 0.0)
     sizes = made.sizes()
-    each = memory_bytes(_owed(OTHER, 1, 0))
+    each = memory_bytes(_publication(OTHER, 1, 0))
     assert (sizes["streams"], sizes["uncommitted"], sizes["uncommitted_bytes"]) == (2, 3, 4 * each)
     assert (sizes["out_of_order"], sizes["out_of_order_bytes"]) == (1, 2 * each)
 
 
-def _owed(origin: NodeId, number: int, previous: int) -> Publication:
+def _publication(origin: NodeId, number: int, previous: int) -> Publication:
     return Publication(origin, 1, number, 1, "t", b"xx", previous=((ME, previous),))

@@ -47,7 +47,7 @@ def member(group: str, *neighbours: LinkId) -> GroupEntry:
     return GroupEntry(group, True, mesh_links=neighbours)
 
 
-def outside(group: str, *towards: LinkId) -> GroupEntry:
+def non_member(group: str, *towards: LinkId) -> GroupEntry:
     return GroupEntry(group, False, core_links=towards)
 
 
@@ -74,9 +74,15 @@ def forwarder(
 
 
 def copy(
-    number: int = 1, named: tuple[GroupId, ...] = (), hops: int = 0, qos: int = 0, life: int = 1
+    number: int = 1,
+    target_groups: tuple[GroupId, ...] = (),
+    hops: int = 0,
+    qos: int = 0,
+    epoch: int = 1,
 ) -> Publication:
-    return Publication(ORIGIN, life, number, qos, "a/b", b"x", hops=hops, target_groups=named)
+    return Publication(
+        ORIGIN, epoch, number, qos, "a/b", b"x", hops=hops, target_groups=target_groups
+    )
 
 
 # ---------------------------------------------------------------- plans
@@ -84,7 +90,7 @@ def copy(
 
 def test_plan_joins_all_groups_of_a_topic():
     plan = TopicPlan(
-        [member("a/+", L1, L2), outside("+/b", L3), member("a/#", L2, L4)], deliver_locally=True
+        [member("a/+", L1, L2), non_member("+/b", L3), member("a/#", L2, L4)], deliver_locally=True
     )
     assert (plan.deliver_locally, plan.mesh_links, plan.core_links, plan.group_ids) == (
         True,
@@ -95,7 +101,7 @@ def test_plan_joins_all_groups_of_a_topic():
 
 
 def test_topic_is_planned_from_the_groups_that_match_it():
-    plan = table(member("a/+", L1), outside("c", L2)).plan("a/b")
+    plan = table(member("a/+", L1), non_member("c", L2)).plan("a/b")
     assert (plan.deliver_locally, plan.mesh_links, plan.core_links) == (False, (L1,), {})
 
 
@@ -117,7 +123,7 @@ def test_changed_entry_invalidates_plans():
     assert (made.plan_count, made.plan("a/b").mesh_links, len(made)) == (0, (L2,), 1)
 
 
-@pytest.mark.parametrize("entry", [member("a/+", L1), outside("a/+", L1)])
+@pytest.mark.parametrize("entry", [member("a/+", L1), non_member("a/+", L1)])
 def test_equivalent_entry_invalidates_no_plan(entry):
     made = table(entry)
     made.plan("a/b")
@@ -255,8 +261,8 @@ def test_each_epoch_and_each_number_range_has_its_window():
 
 def test_only_the_newest_epochs_are_remembered():
     windows = DuplicateFilter(64, EVERYBODY, WallClock(1))
-    for life in (3, 7, 5):
-        assert windows.window_for(ORIGIN, life, False) is not None
+    for epoch in (3, 7, 5):
+        assert windows.window_for(ORIGIN, epoch, False) is not None
     assert len(windows) == EPOCHS_MAX
     assert windows.window_for(ORIGIN, 4, False) is None
 
@@ -317,23 +323,26 @@ def test_member_sends_to_all_mesh_neighbours_without_target_groups():
 
 
 def test_non_member_sends_towards_the_core_with_the_target_group():
-    assert forwarder(outside("a/+", L1, L2)).copies_of_local(copy()) == ([(L1, (G,))], [])
+    assert forwarder(non_member("a/+", L1, L2)).copies_of_local(copy()) == ([(L1, (G,))], [])
 
 
 def test_non_member_sends_to_all_parents_if_configured():
-    made = forwarder(outside("a/+", L1, L2), where=NonMemberForwarding.ALL)
+    made = forwarder(non_member("a/+", L1, L2), where=NonMemberForwarding.ALL)
     assert made.copies_of_local(copy()) == ([(L1, (G,)), (L2, (G,))], [])
 
 
 def test_copies_for_several_groups_to_one_neighbour_are_one_copy():
-    made = forwarder(outside("a/+", L1), outside("+/b", L1), member("a/#", L1, L2))
+    made = forwarder(non_member("a/+", L1), non_member("+/b", L1), member("a/#", L1, L2))
     copies, stuck = made.copies_of_local(copy())
-    assert [(link, set(named)) for link, named in copies] == [(L1, {G, H}), (L2, set())]
+    assert [(link, set(target_groups)) for link, target_groups in copies] == [
+        (L1, {G, H}),
+        (L2, set()),
+    ]
     assert stuck == []
 
 
 def test_groups_without_a_route_are_reported():
-    made = forwarder(outside("a/+"), outside("+/b", L1))
+    made = forwarder(non_member("a/+"), non_member("+/b", L1))
     assert made.copies_of_local(copy()) == ([(L1, (H,))], [G])
 
 
@@ -355,7 +364,7 @@ def test_copy_without_local_interest_is_not_delivered():
 
 
 def test_copy_with_a_target_group_is_forwarded_towards_its_core():
-    assert forwarder(outside("a/+", L2)).copies_of_received(copy(named=(G,)), L1) == (
+    assert forwarder(non_member("a/+", L2)).copies_of_received(copy(target_groups=(G,)), L1) == (
         True,
         False,
         [(L2, (G,))],
@@ -365,16 +374,23 @@ def test_copy_with_a_target_group_is_forwarded_towards_its_core():
 
 def test_copy_that_reaches_the_mesh_loses_its_target_group():
     made = forwarder(member("a/+", L2, L3))
-    assert made.copies_of_received(copy(named=(G,)), L1) == (True, False, [(L2, ()), (L3, ())], [])
+    assert made.copies_of_received(copy(target_groups=(G,)), L1) == (
+        True,
+        False,
+        [(L2, ()), (L3, ())],
+        [],
+    )
 
 
 def test_copy_is_not_sent_towards_cores_of_other_groups():
-    made = forwarder(member("a/+", L1, L2), outside("+/b", L3))
+    made = forwarder(member("a/+", L1, L2), non_member("+/b", L3))
     assert made.copies_of_received(copy(), L1) == (True, False, [(L2, ())], [])
 
 
 def test_unknown_target_group_is_dropped():
-    assert forwarder(member("a/+", L2)).copies_of_received(copy(named=(GroupId(1),)), L1) == (
+    assert forwarder(member("a/+", L2)).copies_of_received(
+        copy(target_groups=(GroupId(1),)), L1
+    ) == (
         True,
         False,
         [(L2, ())],
@@ -383,8 +399,8 @@ def test_unknown_target_group_is_dropped():
 
 
 def test_copy_is_never_sent_back():
-    made = forwarder(outside("a/+", L1))
-    assert made.copies_of_received(copy(named=(G,)), L1) == (True, False, [], [G])
+    made = forwarder(non_member("a/+", L1))
+    assert made.copies_of_received(copy(target_groups=(G,)), L1) == (True, False, [], [G])
 
 
 def test_duplicate_is_not_forwarded():
@@ -394,21 +410,26 @@ def test_duplicate_is_not_forwarded():
 
 
 def test_duplicate_is_forwarded_only_for_new_target_groups():
-    made = forwarder(member("a/+", L1, L2), outside("+/b", L2, L3), wanted=("a/b",))
+    made = forwarder(member("a/+", L1, L2), non_member("+/b", L2, L3), wanted=("a/b",))
     made.copies_of_received(copy(), L1)
-    assert made.copies_of_received(copy(named=(G, H)), L2) == (False, False, [(L3, (H,))], [])
+    assert made.copies_of_received(copy(target_groups=(G, H)), L2) == (
+        False,
+        False,
+        [(L3, (H,))],
+        [],
+    )
 
 
 def test_duplicate_is_not_sent_towards_a_core_twice():
-    made = forwarder(outside("a/+", L3))
-    made.copies_of_received(copy(named=(G,)), L1)
-    assert made.copies_of_received(copy(named=(G,)), L2) == (False, False, [], [])
+    made = forwarder(non_member("a/+", L3))
+    made.copies_of_received(copy(target_groups=(G,)), L1)
+    assert made.copies_of_received(copy(target_groups=(G,)), L2) == (False, False, [], [])
 
 
 def test_new_epoch_of_the_origin_is_not_a_duplicate():
     made = forwarder(member("a/+", L1, L2))
-    made.copies_of_received(copy(life=1), L1)
-    assert made.copies_of_received(copy(life=2), L1) == (True, False, [(L2, ())], [])
+    made.copies_of_received(copy(epoch=1), L1)
+    assert made.copies_of_received(copy(epoch=2), L1) == (True, False, [(L2, ())], [])
 
 
 def test_guaranteed_publication_is_not_a_duplicate_of_qos_0_with_its_number():
@@ -419,9 +440,9 @@ def test_guaranteed_publication_is_not_a_duplicate_of_qos_0_with_its_number():
 
 def test_copy_of_a_forgotten_epoch_counts_as_a_duplicate():
     made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
-    for life in (3, 4):
-        made.copies_of_received(copy(life=life), L1)
-    assert made.copies_of_received(copy(life=2), L1) == (False, False, [], [])
+    for epoch in (3, 4):
+        made.copies_of_received(copy(epoch=epoch), L1)
+    assert made.copies_of_received(copy(epoch=2), L1) == (False, False, [], [])
 
 
 def test_own_publication_that_returns_is_a_duplicate():
@@ -444,8 +465,13 @@ def test_copy_at_the_hop_limit_without_links_is_not_reported():
 
 
 def test_copy_at_the_hop_limit_does_not_reach_its_target_groups():
-    made = forwarder(outside("a/+", L2))
-    assert made.copies_of_received(copy(hops=HOPS_MAX, named=(G,)), L1) == (True, False, [], [G])
+    made = forwarder(non_member("a/+", L2))
+    assert made.copies_of_received(copy(hops=HOPS_MAX, target_groups=(G,)), L1) == (
+        True,
+        False,
+        [],
+        [G],
+    )
 
 
 # ---------------------------------------------------------------- effects
@@ -455,7 +481,7 @@ def test_copies_with_equal_target_groups_share_a_frame():
     sends = send_effects(copy(), [(L1, ()), (L2, (G,)), (L3, ())], hops=4)
     assert sends == [
         Send(L1, copy(hops=4)),
-        Send(L2, copy(hops=4, named=(G,))),
+        Send(L2, copy(hops=4, target_groups=(G,))),
         Send(L3, copy(hops=4)),
     ]
     frames = [effect.frame for effect in sends if isinstance(effect, Send)]
@@ -495,15 +521,15 @@ def test_copies_are_delivered_once_and_cross_no_link_twice_for_the_same_reason(
     spread = set(ways.plan("a/b").mesh_links)
     delivered: list[int] = []
     named_so_far: list[tuple[int, GroupId]] = []
-    for number, named, sender in arriving:
-        new, deliver, copies, stuck = made.copies_of_received(copy(number, named), sender)
+    for number, target_groups, sender in arriving:
+        new, deliver, copies, stuck = made.copies_of_received(copy(number, target_groups), sender)
         assert new == deliver == (number not in delivered)
         assert len({link for link, _ in copies}) == len(copies), "one copy per neighbour"
         assert sender not in {link for link, _ in copies}
         plain = {link for link, names in copies if not names}
         assert plain <= (spread if new else set()), "a duplicate goes only where it is named"
         carried = {group for _, names in copies for group in names} | set(stuck)
-        assert carried <= set(named)
+        assert carried <= set(target_groups)
         assert not carried & {group for n, group in named_so_far if n == number}
         if new:
             assert {link for link, _ in copies} >= spread - {sender}
@@ -548,9 +574,11 @@ def test_forwarding_terminates_and_delivers_at_most_once_in_any_mesh(drawn, wher
     flying: list[tuple[int, int, Publication]] = []
 
     def send(source: int, publication: Publication, copies: list[tuple[LinkId, Any]]) -> None:
-        for link, named in copies:
-            crossed.append((source, link, named))
-            flying.append((source, link, publication.forwarded_copy(publication.hops + 1, named)))
+        for link, target_groups in copies:
+            crossed.append((source, link, target_groups))
+            flying.append(
+                (source, link, publication.forwarded_copy(publication.hops + 1, target_groups))
+            )
 
     send(0, copy(), made[0].copies_of_local(copy())[0])
     while flying:
@@ -563,10 +591,10 @@ def test_forwarding_terminates_and_delivers_at_most_once_in_any_mesh(drawn, wher
     assert len(delivered) == len(set(delivered))
     for source in range(COUNT):
         for target in range(COUNT):
-            named = [names for a, b, names in crossed if (a, b) == (source, target)]
-            assert named.count(()) <= 1
+            target_groups = [names for a, b, names in crossed if (a, b) == (source, target)]
+            assert target_groups.count(()) <= 1
             for group in (G, H, I):
-                assert sum(group in names for names in named) <= 1
+                assert sum(group in names for names in target_groups) <= 1
 
 
 def test_target_groups_beyond_the_limit_go_in_further_copies():

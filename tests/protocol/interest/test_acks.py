@@ -110,15 +110,15 @@ def test_new_node_has_time_to_acknowledge():
 # ---------------------------------------------------------------- letters
 
 
-def confirmation(to: int, node: int = 1, version: int = 1, hops: int = 0) -> InterestAck:
+def ack(to: int, node: int = 1, version: int = 1, hops: int = 0) -> InterestAck:
     return InterestAck(NodeId(to), 1, version, NodeId(node), 1, 1, hops)
 
 
-def post(*letters: InterestAck | InterestAckRequest) -> InterestAckBatcher:
+def batcher(*frames: InterestAck | InterestAckRequest) -> InterestAckBatcher:
     """A batcher with frames queued at 10 s."""
     made = InterestAckBatcher(delay=0.5)
-    for letter in letters:
-        made.add(letter, 10.0)
+    for frame in frames:
+        made.add(frame, 10.0)
     return made
 
 
@@ -132,54 +132,52 @@ NOTHING: tuple[list[object], list[object]] = ([], [])
 
 
 def test_nothing_is_flushed_without_frames():
-    assert (post().flush(by_tens, 99.0), post().flush_due) == (NOTHING, None)
+    assert (batcher().flush(by_tens, 99.0), batcher().flush_due) == (NOTHING, None)
 
 
 def test_frames_wait_for_the_delay():
-    made = post(confirmation(10))
-    made.add(confirmation(11), 10.25)
+    made = batcher(ack(10))
+    made.add(ack(11), 10.25)
     assert (made.flush_due, made.flush(by_tens, 10.25)) == (10.5, NOTHING)
 
 
 def test_acknowledgements_with_the_same_next_hop_share_a_frame():
-    made = post(confirmation(10), confirmation(20), confirmation(11))
-    letters = [
-        (1, InterestAcks((confirmation(10), confirmation(11)))),
-        (2, InterestAcks((confirmation(20),))),
+    made = batcher(ack(10), ack(20), ack(11))
+    frames = [
+        (1, InterestAcks((ack(10), ack(11)))),
+        (2, InterestAcks((ack(20),))),
     ]
-    assert made.flush(by_tens, 10.5) == (letters, [])
+    assert made.flush(by_tens, 10.5) == (frames, [])
     assert (made.flush(by_tens, 99.0), made.flush_due) == (NOTHING, None)
 
 
 def test_newer_acknowledgement_replaces_an_older_one():
-    made = post(confirmation(10, version=1), confirmation(10, version=2))
-    assert made.flush(by_tens, 10.5) == ([(1, InterestAcks((confirmation(10, version=2),)))], [])
+    made = batcher(ack(10, version=1), ack(10, version=2))
+    assert made.flush(by_tens, 10.5) == ([(1, InterestAcks((ack(10, version=2),)))], [])
 
 
 def test_request_has_its_own_frame():
-    enquiry = InterestAckRequest(NodeId(20), NodeId(10), 3)
-    assert post(enquiry).flush(by_tens, 10.5) == ([(2, enquiry)], [])
+    request = InterestAckRequest(NodeId(20), NodeId(10), 3)
+    assert batcher(request).flush(by_tens, 10.5) == ([(2, request)], [])
 
 
 def test_forwarded_frames_without_a_route_are_dropped_and_counted():
-    made = post(confirmation(100, hops=1), InterestAckRequest(NodeId(100), NodeId(10), 1))
+    made = batcher(ack(100, hops=1), InterestAckRequest(NodeId(100), NodeId(10), 1))
     assert made.flush(by_tens, 10.5) == ([], [Ignored("unicast without a route")] * 2)
 
 
 def test_own_frames_without_a_route_are_not_counted():
-    made = post(confirmation(100), InterestAckRequest(NodeId(100), NodeId(10), 0))
+    made = batcher(ack(100), InterestAckRequest(NodeId(100), NodeId(10), 0))
     assert made.flush(by_tens, 10.5) == NOTHING
 
 
 def test_frames_at_the_hop_limit_are_dropped_and_counted():
-    made = post(
-        confirmation(10, hops=HOPS_MAX), InterestAckRequest(NodeId(10), NodeId(20), HOPS_MAX)
-    )
+    made = batcher(ack(10, hops=HOPS_MAX), InterestAckRequest(NodeId(10), NodeId(20), HOPS_MAX))
     assert made.flush(by_tens, 10.5) == ([], [Ignored("unicast past the hop limit")] * 2)
     assert made.flush_due is None
 
 
 def test_number_of_acknowledgements_in_a_frame_is_bounded():
-    letters = [confirmation(10, node) for node in range(ACKS_PER_FRAME_MAX + 1)]
-    frames = [frame for _, frame in post(*letters).flush(by_tens, 10.5)[0]]
-    assert frames == [InterestAcks(tuple(letters[:-1])), InterestAcks(tuple(letters[-1:]))]
+    acks = [ack(10, node) for node in range(ACKS_PER_FRAME_MAX + 1)]
+    frames = [frame for _, frame in batcher(*acks).flush(by_tens, 10.5)[0]]
+    assert frames == [InterestAcks(tuple(acks[:-1])), InterestAcks(tuple(acks[-1:]))]

@@ -9,7 +9,7 @@ from hansa.protocol.model import NodeId
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
-def turns(*here: str, reach: tuple[NodeId, ...] = (A, B, C)) -> ShareSelector:
+def selector(*here: str, reach: tuple[NodeId, ...] = (A, B, C)) -> ShareSelector:
     return ShareSelector(lambda topic: TopicInterest(()), here.__contains__, lambda: reach)
 
 
@@ -28,21 +28,21 @@ def turns(*here: str, reach: tuple[NodeId, ...] = (A, B, C)) -> ShareSelector:
     ],
 )
 def test_each_share_is_served_once_where_possible(audience, here, expected):
-    assert turns(*here).choose_receivers(audience, is_guaranteed=True) == expected
+    assert selector(*here).choose_receivers(audience, is_guaranteed=True) == expected
 
 
 def test_unreachable_node_is_chosen_only_if_all_are():
     audience = TopicInterest((), {"g": (A, B)})
     assert {
-        turns(reach=(B,)).choose_receivers(audience, is_guaranteed=True)[0] for _ in range(3)
+        selector(reach=(B,)).choose_receivers(audience, is_guaranteed=True)[0] for _ in range(3)
     } == {(B,)}
-    far = turns(reach=())
+    far = selector(reach=())
     assert {far.choose_receivers(audience, is_guaranteed=True)[0] for _ in range(3)} == {(A,), (B,)}
 
 
 def test_round_robin_restarts_beyond_the_bound(monkeypatch):
     monkeypatch.setattr(shared_subscriptions, "SHARES_MAX", 1)
-    made = turns()
+    made = selector()
     chosen = [
         made.choose_receivers(TopicInterest((), {name: (A, B)}), is_guaranteed=True)[0]
         for name in ("g", "h", "g", "g")
@@ -53,4 +53,4 @@ def test_round_robin_restarts_beyond_the_bound(monkeypatch):
 @pytest.mark.parametrize(("kept", "chosen"), [(True, (A,)), (False, (A, B))])
 def test_unreachable_node_serves_no_share_at_qos_0(kept, chosen):
     audience = TopicInterest((A,), {"g": (A, B)})
-    assert turns(reach=(B,)).choose_receivers(audience, kept) == (chosen, 0)
+    assert selector(reach=(B,)).choose_receivers(audience, kept) == (chosen, 0)

@@ -60,7 +60,7 @@ def opened(
     return neighbours.links[link]
 
 
-def greeted(
+def linked(
     neighbours: Neighbours,
     link: LinkId = ONE,
     dialled: bool = True,
@@ -142,7 +142,7 @@ def test_frames_on_a_refused_link_do_not_keep_it_open():
 
 def test_newer_link_of_the_same_dialler_replaces_the_old_one():
     neighbours = alone()
-    greeted(neighbours, ONE)
+    linked(neighbours, ONE)
     newer = opened(neighbours, TWO)
     assert neighbours.receive_hello(newer, hello(), OURS, 0.0) == [
         NeighbourDown(PEER, "replaced by a newer link"),
@@ -155,14 +155,14 @@ def test_newer_link_of_the_same_dialler_replaces_the_old_one():
 @pytest.mark.parametrize(("incarnation", "kept"), [(2, ONE), (4, TWO)])
 def test_link_of_the_newer_incarnation_is_kept(incarnation, kept):
     neighbours = alone()
-    greeted(neighbours, ONE, dialled=True, theirs=hello(incarnation=3))
-    greeted(neighbours, TWO, dialled=True, theirs=hello(incarnation=incarnation))
+    linked(neighbours, ONE, dialled=True, theirs=hello(incarnation=3))
+    linked(neighbours, TWO, dialled=True, theirs=hello(incarnation=incarnation))
     assert neighbours.by_node[PEER].id == kept
 
 
 def test_link_that_is_not_kept_is_refused_with_the_reason():
     neighbours = alone()
-    greeted(neighbours, ONE, dialled=True)
+    linked(neighbours, ONE, dialled=True)
     reason = "another link to this node is in use"
     assert neighbours.receive_hello(opened(neighbours, TWO, dialled=False), hello(), OURS, 0.0) == [
         LinkRefused(TWO, reason),
@@ -188,9 +188,9 @@ def test_when_both_sides_dial_both_keep_the_link_that_the_smaller_id_dialled(
 
 def test_any_link_replaces_one_that_is_closed():
     neighbours = alone(replace(SETTINGS, trust_close=False))
-    old = greeted(neighbours, ONE, dialled=True)
+    old = linked(neighbours, ONE, dialled=True)
     neighbours.on_link_closed(old, "reset")
-    new = greeted(neighbours, TWO, dialled=False)
+    new = linked(neighbours, TWO, dialled=False)
     assert neighbours.by_node == {PEER: new}
 
 
@@ -199,7 +199,7 @@ def test_any_link_replaces_one_that_is_closed():
 
 def test_closed_link_loses_its_neighbour_at_once():
     neighbours = alone()
-    assert neighbours.on_link_closed(greeted(neighbours), "reset") == [NeighbourDown(PEER, "reset")]
+    assert neighbours.on_link_closed(linked(neighbours), "reset") == [NeighbourDown(PEER, "reset")]
     assert (neighbours.links, neighbours.by_node) == ({}, {})
 
 
@@ -211,15 +211,15 @@ def test_link_closed_during_the_handshake_loses_no_neighbour():
 
 def test_without_trust_close_silence_decides():
     neighbours = alone(replace(SETTINGS, trust_close=False))
-    link = greeted(neighbours)
+    link = linked(neighbours)
     assert neighbours.on_link_closed(link, "reset") == []
     assert (neighbours.by_node, link.is_closed) == ({PEER: link}, True)
 
 
 def test_dropping_a_replaced_link_does_not_lose_the_neighbour():
     neighbours = alone()
-    old = greeted(neighbours, ONE)
-    new = greeted(neighbours, TWO)
+    old = linked(neighbours, ONE)
+    new = linked(neighbours, TWO)
     assert neighbours.remove_link(old, "late") == []
     assert neighbours.by_node == {PEER: new}
 
@@ -269,24 +269,24 @@ def test_missing_frames_on_datagrams_are_retransmitted():
 
 def test_on_datagrams_heartbeats_are_not_numbered():
     neighbours = alone()
-    link = greeted(neighbours, ordered=False)
-    beat = Heartbeat(1, 0, 0, 0)
-    assert neighbours.make_heartbeat(link, 0, 0.0) == Send(ONE, beat)
-    assert neighbours.unwrap_frame(link, beat, 0.0) == ([beat], [])
+    link = linked(neighbours, ordered=False)
+    heartbeat = Heartbeat(1, 0, 0, 0)
+    assert neighbours.make_heartbeat(link, 0, 0.0) == Send(ONE, heartbeat)
+    assert neighbours.unwrap_frame(link, heartbeat, 0.0) == ([heartbeat], [])
 
 
 # ---------------------------------------------------------------- heartbeats
 
 
-def beat(number: int, echo: int = 0, held_us: int = 0, digest: int = 9) -> Heartbeat:
+def heartbeat(number: int, echo: int = 0, held_us: int = 0, digest: int = 9) -> Heartbeat:
     return Heartbeat(number, echo, held_us, digest)
 
 
 def test_heartbeat_says_how_long_the_last_one_was_held():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     first = neighbours.make_heartbeat(link, 9, 1.0)
-    neighbours.receive_heartbeat(link, beat(4), 9, now=1.5)
+    neighbours.receive_heartbeat(link, heartbeat(4), 9, now=1.5)
     second = neighbours.make_heartbeat(link, 8, 2.0)
     assert first.frame == Heartbeat(number=1, echo=0, held_us=0, digest=9)
     assert second.frame == Heartbeat(number=3, echo=4, held_us=500_000, digest=8)
@@ -294,19 +294,19 @@ def test_heartbeat_says_how_long_the_last_one_was_held():
 
 def test_only_the_very_first_heartbeat_is_answered_at_once():
     neighbours = alone()
-    link = greeted(neighbours)
-    assert neighbours.receive_heartbeat(link, beat(1), 9, now=0.0) == [
+    link = linked(neighbours)
+    assert neighbours.receive_heartbeat(link, heartbeat(1), 9, now=0.0) == [
         Send(ONE, Heartbeat(1, 1, 0, 9))
     ]
-    assert neighbours.receive_heartbeat(link, beat(2), 9, now=1.0) == []
+    assert neighbours.receive_heartbeat(link, heartbeat(2), 9, now=1.0) == []
 
 
 @pytest.mark.parametrize("number", [4, 5])
 def test_heartbeat_that_comes_late_or_twice_is_not_echoed(number):
     neighbours = alone()
-    link = greeted(neighbours)
-    neighbours.receive_heartbeat(link, beat(5), 9, now=1.0)
-    neighbours.receive_heartbeat(link, beat(number), 9, now=2.0)
+    link = linked(neighbours)
+    neighbours.receive_heartbeat(link, heartbeat(5), 9, now=1.0)
+    neighbours.receive_heartbeat(link, heartbeat(number), 9, now=2.0)
     assert (link.last_received_heartbeat, link.heartbeat_received_at) == (5, 1.0)
 
 
@@ -314,37 +314,37 @@ def measure(neighbours: Neighbours, link: NeighbourLink, *rtts: float) -> None:
     for rtt in rtts:
         number = link.last_sent_heartbeat + 1
         neighbours.make_heartbeat(link, 9, now=float(number))
-        neighbours.receive_heartbeat(link, beat(number, echo=number), 9, now=number + rtt)
+        neighbours.receive_heartbeat(link, heartbeat(number, echo=number), 9, now=number + rtt)
 
 
 def test_round_trip_is_the_time_until_the_echo_less_the_time_it_was_held():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     neighbours.make_heartbeat(link, 9, now=1.0)
-    neighbours.receive_heartbeat(link, beat(1, echo=1, held_us=250_000), 9, now=1.75)
+    neighbours.receive_heartbeat(link, heartbeat(1, echo=1, held_us=250_000), 9, now=1.75)
     assert link.rtt == 0.5
 
 
 def test_round_trip_is_never_negative():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     neighbours.make_heartbeat(link, 9, now=1.0)
-    neighbours.receive_heartbeat(link, beat(1, echo=1, held_us=9_000_000), 9, now=1.75)
+    neighbours.receive_heartbeat(link, heartbeat(1, echo=1, held_us=9_000_000), 9, now=1.75)
     assert link.rtt == 0.0
 
 
 @pytest.mark.parametrize("echo", [0, 1, 99])
 def test_unknown_or_repeated_echo_measures_nothing(echo):
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     measure(neighbours, link, 0.5)
-    neighbours.receive_heartbeat(link, beat(2, echo=echo), 9, now=8.0)
+    neighbours.receive_heartbeat(link, heartbeat(2, echo=echo), 9, now=8.0)
     assert link.rtt == 0.5
 
 
 def test_shortest_of_the_newest_round_trips_counts():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     measure(neighbours, link, 0.5, 0.25, *[0.5] * (RTT_SAMPLES - 1))
     assert link.rtt == 0.25
     measure(neighbours, link, 0.5)
@@ -353,7 +353,7 @@ def test_shortest_of_the_newest_round_trips_counts():
 
 def test_old_heartbeats_are_forgotten():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     for number in range(HEARTBEATS_REMEMBERED + 3):
         neighbours.make_heartbeat(link, 9, now=float(number))
     assert list(link.heartbeat_sent_at) == list(range(4, HEARTBEATS_REMEMBERED + 4))
@@ -361,11 +361,11 @@ def test_old_heartbeats_are_forgotten():
 
 def test_consecutive_different_digests_are_counted():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     counts = []
     # the first two belong to the handshake
     for number, digest in enumerate([8, 8, 8, 8, 9, 8], start=1):
-        neighbours.receive_heartbeat(link, beat(number, digest=digest), 9, now=0.0)
+        neighbours.receive_heartbeat(link, heartbeat(number, digest=digest), 9, now=0.0)
         counts.append(link.mismatches)
     assert counts == [0, 0, 1, 2, 0, 1]
 
@@ -375,7 +375,7 @@ def test_consecutive_different_digests_are_counted():
 
 def test_round_trip_is_reported_when_it_is_first_known():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     assert not neighbours.update_reported_rtt(link)
     link.rtt = 0.04
     assert neighbours.update_reported_rtt(link)
@@ -394,7 +394,7 @@ def test_round_trip_is_reported_when_it_is_first_known():
 )
 def test_reported_round_trip_follows_large_changes(rtt, follows):
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     link.reported_rtt, link.rtt = 0.04, rtt
     assert neighbours.update_reported_rtt(link) == follows
     assert link.reported_rtt == (rtt if follows else 0.04)
@@ -412,7 +412,7 @@ def test_reported_round_trip_follows_large_changes(rtt, follows):
 )
 def test_link_is_one_hop_long_or_as_long_as_its_round_trip(metric, reported, cost):
     neighbours = alone(replace(SETTINGS, metric=metric))
-    link = greeted(neighbours)
+    link = linked(neighbours)
     link.reported_rtt = reported
     assert neighbours.link_cost(link) == cost
 
@@ -427,19 +427,19 @@ def test_without_links_nothing_is_due():
 
 def test_neighbours_get_a_heartbeat_every_interval():
     neighbours = alone()
-    greeted(neighbours, ONE)
-    greeted(neighbours, TWO, theirs=hello(NodeId(8)))
+    linked(neighbours, ONE)
+    linked(neighbours, TWO, theirs=hello(NodeId(8)))
     opened(neighbours, LinkId(3))
     assert neighbours.next_deadline() == 1.0
     assert neighbours.handle_timer(9, 0.9) == ([], [])
-    beats = [Send(ONE, beat(1)), Send(TWO, beat(1))]
+    beats = [Send(ONE, heartbeat(1)), Send(TWO, heartbeat(1))]
     assert neighbours.handle_timer(9, 1.25) == (beats, [])
     assert neighbours.next_deadline() == 2.25
 
 
 def test_heartbeats_stop_with_the_last_link_and_start_with_the_next():
     neighbours = alone()
-    neighbours.remove_link(greeted(neighbours), "done")
+    neighbours.remove_link(linked(neighbours), "done")
     assert neighbours.next_deadline() is None
     opened(neighbours, TWO, now=7.0)
     assert neighbours.next_deadline() == 8.0
@@ -447,7 +447,7 @@ def test_heartbeats_stop_with_the_last_link_and_start_with_the_next():
 
 def test_second_link_does_not_delay_the_heartbeat():
     neighbours = alone()
-    greeted(neighbours, ONE, now=0.0)
+    linked(neighbours, ONE, now=0.0)
     opened(neighbours, TWO, now=0.5)
     assert neighbours.next_deadline() == 1.0
 
@@ -455,10 +455,10 @@ def test_second_link_does_not_delay_the_heartbeat():
 @pytest.mark.parametrize("start", [0.0, 0.1, 0.7])
 def test_link_is_lost_after_the_limit_of_silence(start):
     neighbours = alone(replace(SETTINGS, heartbeat_interval=1.0, heartbeat_limit=2.1))
-    silent = greeted(neighbours, ONE, now=start)
-    alive = greeted(neighbours, TWO, theirs=hello(NodeId(8)), now=start)
+    silent = linked(neighbours, ONE, now=start)
+    alive = linked(neighbours, TWO, theirs=hello(NodeId(8)), now=start)
     neighbours.handle_timer(9, start + 1.0)
-    neighbours.unwrap_frame(alive, beat(1), start + 1.5)
+    neighbours.unwrap_frame(alive, heartbeat(1), start + 1.5)
     neighbours.handle_timer(9, start + 2.0)
     assert neighbours.next_deadline() == start + 2.1
     assert neighbours.handle_timer(9, start + 2.1) == ([], [silent])
@@ -476,14 +476,14 @@ def test_link_that_never_says_hello_is_lost_too():
 
 def test_suspended_node_keeps_its_neighbours():
     neighbours = alone()
-    link = greeted(neighbours)
-    assert neighbours.handle_timer(9, 60.0) == ([Send(ONE, beat(1))], [])
+    link = linked(neighbours)
+    assert neighbours.handle_timer(9, 60.0) == ([Send(ONE, heartbeat(1))], [])
     assert (link.last_received_at, neighbours.next_deadline()) == (60.0, 61.0)
 
 
 def test_slightly_late_node_still_detects_silence():
     neighbours = alone()
-    link = greeted(neighbours)
+    link = linked(neighbours)
     neighbours.handle_timer(9, 1.0)
     assert neighbours.handle_timer(9, 3.0)[1] == [link]
 
@@ -497,8 +497,8 @@ def test_unacknowledged_frames_on_datagrams_are_retransmitted():
 
 def test_on_datagrams_heartbeats_and_repairs_can_be_due_together():
     neighbours = alone()
-    greeted(neighbours, ordered=False)
-    expected = [Send(ONE, beat(1)), Send(ONE, SequencedFrame(1, OURS))]
+    linked(neighbours, ordered=False)
+    expected = [Send(ONE, heartbeat(1)), Send(ONE, SequencedFrame(1, OURS))]
     assert neighbours.handle_timer(9, 1.0) == (expected, [])
 
 
@@ -526,12 +526,12 @@ def test_incoming_links_leave_places_for_dialled_ones():
     inbound = NEIGHBOURS_MAX - DIALLED_RESERVE
     for number in range(NEIGHBOURS_MAX):
         theirs = hello(NodeId(100 + number))
-        greeted(neighbours, LinkId(10 + number), number >= inbound, theirs=theirs)
+        linked(neighbours, LinkId(10 + number), number >= inbound, theirs=theirs)
     assert len(neighbours.by_node) == NEIGHBOURS_MAX
     reason = "0000000000000005 has as many neighbours as it can have"
     for link, dialled in ((ONE, False), (TWO, True)):
-        assert greeted(neighbours, link, dialled).refusal_reason == reason
-    again = greeted(neighbours, LinkId(5), dialled=True, theirs=hello(NodeId(100)))
+        assert linked(neighbours, link, dialled).refusal_reason == reason
+    again = linked(neighbours, LinkId(5), dialled=True, theirs=hello(NodeId(100)))
     assert again.refusal_reason is None
     assert len(neighbours.by_node) == NEIGHBOURS_MAX
 
@@ -540,6 +540,6 @@ def test_dialled_neighbours_and_the_oldest_are_trusted():
     neighbours = alone()
     assert neighbours.oldest is None
     for number, dialled in ((1, False), (2, False), (3, True)):
-        greeted(neighbours, LinkId(number), dialled, theirs=hello(NodeId(100 + number)))
+        linked(neighbours, LinkId(number), dialled, theirs=hello(NodeId(100 + number)))
     trusted = [neighbours.is_trusted(NodeId(100 + number)) for number in (1, 2, 3, 4)]
     assert trusted == [True, False, True, False]

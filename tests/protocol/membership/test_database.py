@@ -72,7 +72,7 @@ def interest(database: Database, node: NodeId = A) -> list[str]:
     return list(database.names(RecordKind.INTEREST, node))
 
 
-def told(database: Database) -> dict[LinkId, tuple[Record, ...]]:
+def flooded(database: Database) -> dict[LinkId, tuple[Record, ...]]:
     return {link: update.records for link, update in database.drain_updates(LINKS)}
 
 
@@ -219,7 +219,7 @@ def test_change_that_does_not_fit_changes_nothing(unfit):
     database = holding(whole("a", version=4))
     digest = database.digest
     assert database.merge(unfit, None) == FetchRequired((RecordKind.INTEREST, A))
-    assert (interest(database), database.digest, told(database)) == (["a"], digest, {})
+    assert (interest(database), database.digest, flooded(database)) == (["a"], digest, {})
 
 
 def test_change_of_a_set_that_is_not_here_does_not_fit():
@@ -270,9 +270,9 @@ def test_set_in_parts_is_flooded_when_complete():
     database = Database()
     first, second = parts("a", "b")
     database.merge(first, LEFT)
-    assert told(database) == {}
+    assert flooded(database) == {}
     database.merge(second, LEFT)
-    assert told(database) == {RIGHT: (whole("a", "b"),)}
+    assert flooded(database) == {RIGHT: (whole("a", "b"),)}
 
 
 def test_sender_of_a_set_in_parts_gets_none_back():
@@ -321,7 +321,7 @@ def test_change_of_ones_own_set_makes_a_record():
     assert first == [InterestRecord(A, 3, 1, 0, ("a", "b"))]
     assert second == [InterestRecord(A, 3, 2, 1, ("c",), ("a",))]
     assert interest(database) == ["b", "c"]
-    assert told(database) == dict.fromkeys(LINKS, (*first, *second))
+    assert flooded(database) == dict.fromkeys(LINKS, (*first, *second))
 
 
 def test_no_change_makes_no_record():
@@ -335,7 +335,7 @@ def test_claims_are_not_flooded_because_announcements_carry_them():
     assert database.change_set(RecordKind.CLAIMS, A, 3, (["g"], [])) == [
         ClaimsRecord(A, 3, 1, 0, ("g",))
     ]
-    assert (list(database.names(RecordKind.CLAIMS, A)), told(database)) == (["g"], {})
+    assert (list(database.names(RecordKind.CLAIMS, A)), flooded(database)) == (["g"], {})
 
 
 def test_large_change_is_split_with_removals_first():
@@ -371,7 +371,7 @@ def test_large_first_set_replaces_that_of_an_earlier_incarnation_at_once():
 def test_set_can_be_raised_to_a_new_incarnation():
     database = holding(whole("a", "b", version=4))
     database.restamp_own_set(RecordKind.INTEREST, A, 9)
-    assert told(database) == dict.fromkeys(LINKS, (whole("a", "b", version=5, incarnation=9),))
+    assert flooded(database) == dict.fromkeys(LINKS, (whole("a", "b", version=5, incarnation=9),))
     change = SetChange(RecordKind.INTEREST, A, (9, 6), added=("c",), removed=())
     assert database.merge(delta(6, ("c",), incarnation=9), None) == change
 
@@ -379,7 +379,7 @@ def test_set_can_be_raised_to_a_new_incarnation():
 def test_raising_a_set_that_was_never_written_writes_an_empty_one():
     database = Database()
     database.restamp_own_set(RecordKind.CLAIMS, A, 9)
-    assert told(database) == dict.fromkeys(LINKS, (ClaimsRecord(A, 9, 1, 1, ()),))
+    assert flooded(database) == dict.fromkeys(LINKS, (ClaimsRecord(A, 9, 1, 1, ()),))
 
 
 def test_expired_node_leaves_no_rows():
@@ -406,8 +406,8 @@ def test_node_with_partial_sets_can_expire():
 def test_change_is_sent_once_to_all_but_its_source():
     database = Database()
     database.merge(node_record(1), LEFT)
-    assert told(database) == {RIGHT: (node_record(1),)}
-    assert told(database) == {}
+    assert flooded(database) == {RIGHT: (node_record(1),)}
+    assert flooded(database) == {}
 
 
 def test_neighbour_that_sent_the_same_record_does_not_get_it():
@@ -415,7 +415,7 @@ def test_neighbour_that_sent_the_same_record_does_not_get_it():
     database.merge(node_record(1), LEFT)
     database.merge(node_record(1), RIGHT)
     database.merge(node_record(1), RIGHT)
-    assert told(database) == {}
+    assert flooded(database) == {}
 
 
 @pytest.mark.parametrize("late", [node_record(1), node_record(2, incarnation=0)])
@@ -423,14 +423,14 @@ def test_neighbour_that_sent_an_older_record_gets_the_newer(late):
     database = Database()
     database.merge(node_record(2), LEFT)
     database.merge(late, RIGHT)
-    assert told(database) == {RIGHT: (node_record(2),)}
+    assert flooded(database) == {RIGHT: (node_record(2),)}
 
 
 def test_neighbour_that_sent_the_version_of_an_earlier_incarnation_gets_the_record():
     database = Database()
     database.merge(delta(1, ("a",), incarnation=2), LEFT)
     database.merge(delta(1, ("b",), incarnation=1), RIGHT)
-    assert told(database) == {RIGHT: (delta(1, ("a",), incarnation=2),)}
+    assert flooded(database) == {RIGHT: (delta(1, ("a",), incarnation=2),)}
 
 
 def test_neighbour_that_sent_a_later_copy_gets_the_earlier():
@@ -438,21 +438,21 @@ def test_neighbour_that_sent_a_later_copy_gets_the_earlier():
     database = Database()
     database.merge(earlier, LEFT)
     database.merge(later, RIGHT)
-    assert told(database) == {RIGHT: (earlier,)}
+    assert flooded(database) == {RIGHT: (earlier,)}
 
 
 def test_newer_node_record_replaces_a_queued_one():
     database = Database()
     database.merge(node_record(1), LEFT)
     database.merge(node_record(2), RIGHT)
-    assert told(database) == {LEFT: (node_record(2),)}
+    assert flooded(database) == {LEFT: (node_record(2),)}
 
 
 def test_changes_of_a_set_are_queued_in_order():
     database = Database()
     database.merge(delta(1, ("a",)), LEFT)
     database.merge(delta(2, ("b",)), RIGHT)
-    assert told(database) == {LEFT: (delta(2, ("b",)),), RIGHT: (delta(1, ("a",)),)}
+    assert flooded(database) == {LEFT: (delta(2, ("b",)),), RIGHT: (delta(1, ("a",)),)}
 
 
 def test_claims_in_announcements_are_not_flooded():
@@ -460,7 +460,7 @@ def test_claims_in_announcements_are_not_flooded():
     claims = ClaimsRecord(A, 1, 1, 0, ("g",))
     change = SetChange(RecordKind.CLAIMS, A, (1, 1), added=("g",), removed=())
     assert database.merge(claims, LEFT, flood=False) == change
-    assert told(database) == {}
+    assert flooded(database) == {}
 
 
 def test_records_share_a_frame_up_to_a_bound():

@@ -568,7 +568,7 @@ def test_claims_in_an_announcement_are_not_flooded():
 # ---------------------------------------------------------------- heartbeats
 
 
-def beat(number: int, digest: int, echo: int = 0) -> Heartbeat:
+def heartbeat(number: int, digest: int, echo: int = 0) -> Heartbeat:
     return Heartbeat(number, echo, 0, digest)
 
 
@@ -576,7 +576,7 @@ def test_measured_link_changes_costs_and_our_record():
     it = overlay()
     link = known(it)
     digest = it.database.digest
-    outcome = it.receive_frame(link, beat(1, digest, echo=1), 0.5)
+    outcome = it.receive_frame(link, heartbeat(1, digest, echo=1), 0.5)
     assert outcome == [Send(ONE, Heartbeat(2, 1, 0, digest)), LinkCostsChanged()]
     expected = msgspec.structs.replace(own(3), links=((PEER, 500_000),))
     assert it.flush(0.5) == [Send(ONE, Update((expected,)))]
@@ -586,22 +586,24 @@ def test_different_databases_are_compared_at_growing_intervals():
     it = overlay()
     link = joined(it)
     summary = Send(ONE, it.database.summary())
-    beats = {number: it.receive_frame(link, beat(number, digest=1), 0.0) for number in range(1, 20)}
+    beats = {
+        number: it.receive_frame(link, heartbeat(number, digest=1), 0.0) for number in range(1, 20)
+    }
     assert [number for number, outcome in beats.items() if summary in outcome] == [4, 8, 16]
 
 
 def test_heartbeat_can_measure_and_compare_at_once():
     it = overlay()
     link = joined(it)
-    it.receive_frame(link, beat(3, digest=1), 0.0)
-    outcome = it.receive_frame(link, beat(4, digest=1, echo=1), 0.5)
+    it.receive_frame(link, heartbeat(3, digest=1), 0.0)
+    outcome = it.receive_frame(link, heartbeat(4, digest=1, echo=1), 0.5)
     assert outcome == [LinkCostsChanged(), Send(ONE, it.database.summary())]
 
 
 def test_equal_databases_are_not_compared():
     it = overlay()
     link = joined(it)
-    beats = [it.receive_frame(link, beat(n, it.database.digest), 0.0) for n in range(2, 9)]
+    beats = [it.receive_frame(link, heartbeat(n, it.database.digest), 0.0) for n in range(2, 9)]
     assert beats[1:] == [[]] * 6
 
 
@@ -987,7 +989,7 @@ class World:
         before = self.nodes[place]
         self.start(place, replace(before.identity, incarnation=before.incarnation + 1))
 
-    def want(self, place: int, name: str) -> None:
+    def subscribe(self, place: int, name: str) -> None:
         node = self.nodes[place]
         if name not in node.database.names(RecordKind.INTEREST, node.identity.node):
             node.change_own_set(RecordKind.INTEREST, [name], [], self.now)
@@ -1077,7 +1079,7 @@ steps = st.one_of(
     pairs.map(lambda pair: ("join", *pair)),
     pairs.map(lambda pair: ("cut", *pair)),
     st.tuples(st.just("restart"), places),
-    st.tuples(st.just("want"), places, st.sampled_from("ab")),
+    st.tuples(st.just("subscribe"), places, st.sampled_from("ab")),
     st.tuples(st.just("run"), st.sampled_from([0.0, 0.3, 4.0])),
 )
 
@@ -1088,7 +1090,7 @@ def test_reachable_nodes_converge(steps):
     world = World()
     for place in PLACES:
         world.start(place, Identity(NodeId(place + 1), bytes([place]) * 32, 1))
-        world.want(place, f"of {place}")
+        world.subscribe(place, f"of {place}")
     for name, *arguments in steps:
         getattr(world, name)(*arguments)
     world.run(12.0)

@@ -25,28 +25,28 @@ def owned(count: int) -> dict[str, RetainedEntry]:
     return {**values, "theirs": RetainedEntry(9, OTHER, b"x")}
 
 
-def teller(count: int) -> RetainedSync:
+def make_sync(count: int) -> RetainedSync:
     return RetainedSync(ME, owned(count), lambda topic: (YOU, OTHER))
 
 
 def steps(made: RetainedSync) -> list[list[Unicast]]:
     """Frames of each step, until there are no more."""
-    told: list[list[Unicast]] = []
+    sent: list[list[Unicast]] = []
     while made.is_busy:
-        told.append(made.process_next_slice(0.0))
-    return told
+        sent.append(made.process_next_slice(0.0))
+    return sent
 
 
 @pytest.mark.parametrize(("count", "slices"), [(0, 1), (1, 1), (3, 1), (4, 2), (9, 3)])
 def test_digest_is_sent_after_the_last_slice(count, slices):
-    made = teller(count)
+    made = make_sync(count)
     made.schedule_digest(YOU, 0.0)
     made.schedule_digest(OTHER, 0.0)
     mine = owned(count)
     del mine["theirs"]
     digests = bucket_digests(mine)
-    told = [RetainedDigests(YOU, ME, digests), RetainedDigests(OTHER, ME, digests)]
-    assert steps(made) == [*[[]] * (slices - 1), told]
+    sent = [RetainedDigests(YOU, ME, digests), RetainedDigests(OTHER, ME, digests)]
+    assert steps(made) == [*[[]] * (slices - 1), sent]
 
 
 def test_versions_are_sent_slice_by_slice_to_interested_nodes():
@@ -59,13 +59,13 @@ def test_versions_are_sent_slice_by_slice_to_interested_nodes():
 
 
 def test_requests_come_before_digests_and_are_answered_in_order():
-    made = teller(4)
+    made = make_sync(4)
     made.schedule_digest(YOU, 0.0)
     made.schedule_versions(OTHER, ALL[:1])
     made.schedule_versions(YOU, ALL)
     made.schedule_versions(OTHER, ALL[1:])
-    told = steps(made)
-    assert [[type(letter) for letter in step] for step in told] == [
+    sent = steps(made)
+    assert [[type(frame) for frame in step] for step in sent] == [
         [RetainedVersions],
         [RetainedVersions],
         [RetainedVersions],
@@ -73,45 +73,45 @@ def test_requests_come_before_digests_and_are_answered_in_order():
         [],
         [RetainedDigests],
     ]
-    assert [letter.destination for step in told for letter in step] == [OTHER, OTHER, YOU, YOU, YOU]
+    assert [frame.destination for step in sent for frame in step] == [OTHER, OTHER, YOU, YOU, YOU]
 
 
 def test_only_topics_of_the_requested_buckets_are_listed():
-    made = teller(40)
+    made = make_sync(40)
     made.schedule_versions(YOU, ALL[:8])
-    listed = [topic for step in steps(made) for letter in step for topic, _ in letter.entries]  # type: ignore[union-attr]
+    listed = [topic for step in steps(made) for frame in step for topic, _ in frame.entries]  # type: ignore[union-attr]
     assert 0 < len(listed) < 40
 
 
 def test_without_values_nothing_is_sent():
-    assert steps(teller(2)) == []
-    assert teller(2).process_next_slice(0.0) == []
+    assert steps(make_sync(2)) == []
+    assert make_sync(2).process_next_slice(0.0) == []
 
 
 def test_digest_is_repeated_a_fixed_number_of_times():
-    made = teller(1)
+    made = make_sync(1)
     made.schedule_digest(YOU, 100.0)
     steps(made)
-    told: list[float] = []
+    sent: list[float] = []
     while made.next_due < math.inf:
         now = made.next_due
-        told += [
-            now for letter in made.process_next_slice(now) if isinstance(letter, RetainedDigests)
+        sent += [
+            now for frame in made.process_next_slice(now) if isinstance(frame, RetainedDigests)
         ]
-    assert told == [100.0 + after for after in DIGEST_REPEATS_S]
+    assert sent == [100.0 + after for after in DIGEST_REPEATS_S]
 
 
 def test_node_that_got_a_new_value_gets_a_digest_once_later():
-    made = teller(1)
+    made = make_sync(1)
     made.schedule_digest_later(YOU, 100.0)
     made.schedule_digest_later(YOU, 101.0)
     assert (made.next_due, made.is_busy) == (100.0 + DIGEST_REPEATS_S[0], False)
-    assert [type(letter) for letter in made.process_next_slice(made.next_due)] == [RetainedDigests]
+    assert [type(frame) for frame in made.process_next_slice(made.next_due)] == [RetainedDigests]
     assert made.next_due == math.inf
 
 
 def test_former_owner_is_informed_of_the_newer_value():
-    made = teller(0)
+    made = make_sync(0)
     made.schedule_correction(YOU, OTHER, "a", 5)
     made.schedule_correction(YOU, OTHER, "b", 6)
     assert made.is_busy

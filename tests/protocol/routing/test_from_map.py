@@ -2,7 +2,7 @@
 
 import pytest
 from tests.protocol.federation import LINE, SQUARE, publish, settled, views
-from tests.protocol.routing.test_init import surroundings
+from tests.protocol.routing.test_init import context_of
 
 from hansa.protocol.model import MANAGEMENT_GROUP, NodeId
 from hansa.protocol.routing import STRATEGIES, make_strategy
@@ -15,7 +15,7 @@ OTHER = NodeId(2)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_strategy_has_no_frames_and_no_timers(name):
-    made = make_strategy(surroundings(name))
+    made = make_strategy(context_of(name))
     assert made.neighbour_up(OTHER, 0.0) == made.neighbour_down(OTHER, 0.0) == []
     assert made.costs_changed(0.0) == made.nodes_changed([], [OTHER], 0.0) == []
     assert made.claims_changed(OTHER, ["g"], [], 0.0) == made.handle_timer(0.0) == []

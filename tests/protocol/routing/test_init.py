@@ -19,7 +19,7 @@ from hansa.protocol.routing.base import StrategyContext
 from hansa.protocol.settings import Metric, ProtocolSettings
 
 
-def surroundings(strategy: str) -> StrategyContext:
+def context_of(strategy: str) -> StrategyContext:
     """The context of a node alone."""
     return StrategyContext(
         node=NodeId(1),
@@ -38,7 +38,7 @@ def surroundings(strategy: str) -> StrategyContext:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_is_made_by_its_name_and_starts_alone(name):
-    made = make_strategy(surroundings(name))
+    made = make_strategy(context_of(name))
     assert made.groups() == [MANAGEMENT_GROUP]
     assert made.group_status(MANAGEMENT_GROUP).interested_nodes == (1,)
     assert set(made.core_statuses()) <= {1}
@@ -47,7 +47,7 @@ def test_a_strategy_is_made_by_its_name_and_starts_alone(name):
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(UsageError) as caught:
-        make_strategy(surroundings("mash"))
+        make_strategy(context_of("mash"))
     assert str(caught.value) == f"unknown strategy 'mash'; there is: {', '.join(STRATEGIES)}"
 
 

@@ -16,7 +16,7 @@ def test_root_gets_only_publications_that_pass_it():
 
 def test_branch_without_interest_is_not_used_any_more():
     wire = settled(LINE, (3, "g"), (1, "g"), strategy="tree-subscriptions")
-    wire.unwant(3, "g")
+    wire.unsubscribe(3, "g")
     wire.run(2.0)
     assert publish(wire, 2) == {1: [b"x"]}
     assert wire.copies() == [(2, 1)]

@@ -31,11 +31,11 @@ class Scene:
     def link(self, node: int, *others: int) -> None:
         self.graph.set_links(NodeId(node), {NodeId(other): 0 for other in others})
 
-    def want(self, *nodes: int) -> None:
+    def subscribe(self, *nodes: int) -> None:
         for node in nodes:
             self.index.apply_change(NodeId(node), ["g"], [])
 
-    def unwant(self, node: int) -> None:
+    def unsubscribe(self, node: int) -> None:
         self.index.apply_change(NodeId(node), [], ["g"])
 
     def claim(self, node: int, now: float = 0.0) -> list[Effect]:
@@ -79,7 +79,7 @@ def test_group_without_interest_has_no_core():
 
 def test_first_interested_node_claims_the_group_at_once():
     scene = Scene()
-    scene.want(5)
+    scene.subscribe(5)
     assert scene.evaluate() == elected(5)
     assert scene.claims
     assert scene.election.groups_by_core == {5: {MANAGEMENT_GROUP: None, "g": None}}
@@ -87,20 +87,20 @@ def test_first_interested_node_claims_the_group_at_once():
 
 def test_group_without_local_interest_is_not_claimed():
     scene = Scene()
-    scene.want(7)
+    scene.subscribe(7)
     assert scene.evaluate() == []
     assert (scene.claims, scene.election.next_deadline()) == (False, None)
 
 
 def test_smallest_of_several_interested_nodes_claims_at_once():
     scene = Scene()
-    scene.want(5, 7)
+    scene.subscribe(5, 7)
     assert scene.evaluate() == elected(5)
 
 
 def test_other_interested_nodes_wait_with_their_claim():
     scene = Scene()
-    scene.want(3, 5)
+    scene.subscribe(3, 5)
     assert scene.evaluate(now=100.0) == []
     assert scene.election.next_deadline() == 110.0
     assert scene.election.due_groups(109.0) == []
@@ -111,7 +111,7 @@ def test_other_interested_nodes_wait_with_their_claim():
 
 def test_claim_delay_counts_from_the_beginning():
     scene = Scene()
-    scene.want(3, 5)
+    scene.subscribe(3, 5)
     scene.evaluate(now=100.0)
     scene.evaluate(now=104.0)
     assert scene.election.next_deadline() == 110.0
@@ -128,9 +128,9 @@ def test_next_deadline_is_that_of_the_first_group():
 
 def test_node_without_interest_does_not_wait_to_claim():
     scene = Scene()
-    scene.want(3, 5)
+    scene.subscribe(3, 5)
     scene.evaluate()
-    scene.unwant(5)
+    scene.unsubscribe(5)
     assert scene.evaluate() == []
     assert scene.election.next_deadline() is None
 
@@ -157,7 +157,7 @@ def test_larger_claimant_changes_nothing():
 
 def test_core_withdraws_for_a_smaller_claimant():
     scene = Scene()
-    scene.want(5)
+    scene.subscribe(5)
     scene.evaluate()
     assert scene.claim(3) == elected(3)
     assert not scene.claims
@@ -165,7 +165,7 @@ def test_core_withdraws_for_a_smaller_claimant():
 
 def test_core_stays_when_a_larger_claimant_appears():
     scene = Scene()
-    scene.want(5)
+    scene.subscribe(5)
     scene.evaluate()
     assert scene.claim(7) == []
     assert scene.claims
@@ -173,7 +173,7 @@ def test_core_stays_when_a_larger_claimant_appears():
 
 def test_claim_by_another_node_cancels_a_waiting_claim():
     scene = Scene()
-    scene.want(3, 5)
+    scene.subscribe(3, 5)
     scene.evaluate()
     assert scene.claim(7) == elected(7)
     assert scene.election.next_deadline() is None
@@ -206,7 +206,7 @@ events = st.lists(
 def test_smallest_claimant_is_core_in_any_order_of_changes(news, wanted):
     scene = Scene()
     if wanted:
-        scene.want(5)
+        scene.subscribe(5)
         scene.evaluate()
     claimants = {5} if wanted else set()
     for kind, node in news:
@@ -232,7 +232,7 @@ def test_smallest_claimant_is_core_in_any_order_of_changes(news, wanted):
 
 def test_nearest_interested_node_takes_over_after_the_delay():
     scene = Scene()
-    scene.want(3, 5)
+    scene.subscribe(3, 5)
     scene.claim(7)
     assert scene.lose(7, now=100.0) == lost(7)
     assert scene.election.next_deadline() == 101.0
@@ -241,14 +241,14 @@ def test_nearest_interested_node_takes_over_after_the_delay():
 
 def test_nearest_node_takes_over_at_once_without_a_delay():
     scene = Scene(ProtocolSettings(takeover_delay=0.0))
-    scene.want(3, 5)
+    scene.subscribe(3, 5)
     scene.claim(7)
     assert scene.lose(7, now=100.0) == elected(5)
 
 
 def test_farther_node_waits_for_the_nearest():
     scene = Scene()
-    scene.want(3, 5, 6)
+    scene.subscribe(3, 5, 6)
     scene.claim(7)
     assert scene.lose(7, now=100.0) == lost(7)
     assert scene.election.next_deadline() == 111.0
@@ -260,7 +260,7 @@ def test_smaller_of_two_equally_near_nodes_takes_over(me, due):
     scene = Scene(me=me)
     scene.link(1, 2, 9)
     scene.link(9, 8, 1)
-    scene.want(3, 5)
+    scene.subscribe(3, 5)
     scene.claim(4)
     assert scene.lose(4, now=100.0) == lost(4)
     assert scene.election.next_deadline() == due
@@ -275,7 +275,7 @@ def test_node_without_interest_does_not_take_over():
 
 def test_core_that_comes_back_in_time_is_core_again():
     scene = Scene()
-    scene.want(5)
+    scene.subscribe(5)
     scene.claim(7)
     scene.lose(7, now=100.0)
     scene.link(6, 5, 7)
@@ -287,7 +287,7 @@ def test_newly_interested_node_claims_a_group_whose_core_was_lost():
     scene = Scene()
     scene.claim(7)
     scene.lose(7)
-    scene.want(5)
+    scene.subscribe(5)
     assert scene.evaluate() == elected(5)
 
 
@@ -296,9 +296,9 @@ def test_newly_interested_node_claims_a_group_whose_core_was_lost():
 
 def test_core_keeps_a_group_without_interest_for_the_linger():
     scene = Scene()
-    scene.want(5)
+    scene.subscribe(5)
     scene.evaluate()
-    scene.unwant(5)
+    scene.unsubscribe(5)
     assert scene.evaluate(100.0) == []
     assert scene.election.next_deadline() == 102.0
     assert scene.election.due_groups(101.0) == []
@@ -309,29 +309,29 @@ def test_core_keeps_a_group_without_interest_for_the_linger():
 
 def test_core_stays_while_another_node_is_interested():
     scene = Scene()
-    scene.want(5, 9)
+    scene.subscribe(5, 9)
     scene.evaluate()
-    scene.unwant(5)
+    scene.unsubscribe(5)
     assert scene.evaluate() == []
     assert (scene.claims, scene.election.next_deadline()) == (True, None)
 
 
 def test_core_stays_if_interest_returns_within_the_linger():
     scene = Scene()
-    scene.want(5)
+    scene.subscribe(5)
     scene.evaluate()
-    scene.unwant(5)
+    scene.unsubscribe(5)
     scene.evaluate(100.0)
-    scene.want(9)
+    scene.subscribe(9)
     assert scene.evaluate(101.0) == []
     assert (scene.claims, scene.election.next_deadline()) == (True, None)
 
 
 def test_core_that_withdraws_does_not_linger():
     scene = Scene()
-    scene.want(5)
+    scene.subscribe(5)
     scene.evaluate()
-    scene.unwant(5)
+    scene.unsubscribe(5)
     scene.evaluate(100.0)
     assert scene.claim(3, now=101.0) == elected(3)
     assert scene.election.next_deadline() is None

@@ -94,11 +94,11 @@ class Place:
         self.version += 1
         return [ClaimsRecord(ME, 7, self.version, self.version - 1, tuple(added), tuple(removed))]
 
-    def want(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
+    def subscribe(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
         self.wants.setdefault(node, {}).update(dict.fromkeys(groups))
         return self.mesh.interest_changed(self.index.apply_change(NodeId(node), groups, ()), now)
 
-    def unwant(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
+    def unsubscribe(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
         for group in groups:
             del self.wants[node][group]
         return self.mesh.interest_changed(self.index.apply_change(NodeId(node), (), groups), now)
@@ -137,7 +137,7 @@ def tell(nodes: tuple[int, ...], frame: OrderedFrame) -> StrategyOutput:
 def following(*groups: str, core: int = 3, parents: tuple[int, ...] = (2,)) -> Place:
     """A place with a route to a core of groups."""
     place = Place()
-    place.want(core, *groups)
+    place.subscribe(core, *groups)
     place.claim(core, *groups)
     for parent in parents:
         place.hear(parent, announce(core, 1))
@@ -148,7 +148,7 @@ def following(*groups: str, core: int = 3, parents: tuple[int, ...] = (2,)) -> P
 def leading(*groups: str) -> Place:
     """A place that is core of groups, announced long ago."""
     place = Place()
-    place.want(ME, *groups, now=50.0)
+    place.subscribe(ME, *groups, now=50.0)
     place.mesh.drain_entries()
     return place
 
@@ -158,7 +158,7 @@ def leading(*groups: str) -> Place:
 
 def test_first_interested_node_claims_and_announces_the_group_at_once():
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
-    assert Place().want(ME, "g") == [
+    assert Place().subscribe(ME, "g") == [
         CoreElected("g", ME),
         *tell(NEIGHBOURS, CoreAnnouncement(ME, 7, 1, 0, (), record)),
         MeshJoined("g"),
@@ -167,9 +167,9 @@ def test_first_interested_node_claims_and_announces_the_group_at_once():
 
 def test_one_announcement_names_all_groups_that_changed():
     place = leading("g")
-    place.unwant(ME, "g", now=97.0)
-    place.want(ME, "h", now=98.0)
-    assert place.want(ME, "i", now=98.5) == [CoreElected("i", ME), MeshJoined("i")]
+    place.unsubscribe(ME, "g", now=97.0)
+    place.subscribe(ME, "h", now=98.0)
+    assert place.subscribe(ME, "i", now=98.5) == [CoreElected("i", ME), MeshJoined("i")]
     assert place.mesh.next_deadline() == 99.0
     record = ClaimsRecord(ME, 7, 3, 2, ("i",), ("g",))
     flags = (group_id("h"), group_id("i"))
@@ -283,7 +283,7 @@ def test_frames_of_other_strategies_are_ignored():
 
 def test_new_neighbour_gets_every_route():
     place = following("g", core=9, parents=(6,))
-    place.want(ME, "h")
+    place.subscribe(ME, "h")
     assert place.mesh.neighbour_up(NodeId(4), 100.0) == [
         SendToNeighbour(
             NodeId(4), announce(1, 2, parents=(2,), members=(group_id(MANAGEMENT_GROUP),))
@@ -351,7 +351,7 @@ def test_longer_link_changes_the_parent():
 
 def test_nearest_interested_node_takes_over_a_lost_core():
     place = following("g", core=9, parents=(6,))
-    place.want(ME, "g")
+    place.subscribe(ME, "g")
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
     assert place.lose(6)[3:] == [
         CoreElected("g", ME),
@@ -361,8 +361,8 @@ def test_nearest_interested_node_takes_over_a_lost_core():
 
 def test_node_takes_over_when_no_other_does():
     place = following("g", core=9, parents=(6,))
-    place.want(2, "g")
-    place.want(ME, "g")
+    place.subscribe(2, "g")
+    place.subscribe(ME, "g")
     place.graph.set_links(NodeId(9), {NodeId(2): 0, NodeId(6): 0})
     assert place.lose(6)[-1] == CoreLost("g", NodeId(9))
     assert place.mesh.next_deadline() == 120.0
@@ -483,7 +483,7 @@ def test_future_management_core_answers_requests_early():
 
 def test_interested_node_notifies_its_parents():
     place = following("g", parents=(2, 4))
-    assert place.want(ME, "g") == [
+    assert place.subscribe(ME, "g") == [
         MeshJoined("g"),
         *tell((2, 4), MeshMembership(NodeId(3), 1, ("g",))),
     ]
@@ -491,13 +491,13 @@ def test_interested_node_notifies_its_parents():
 
 def test_memberships_of_one_core_share_a_frame():
     place = following("g", "h")
-    assert place.want(ME, "g", "h")[2:] == tell((2,), MeshMembership(NodeId(3), 1, ("g", "h")))
+    assert place.subscribe(ME, "g", "h")[2:] == tell((2,), MeshMembership(NodeId(3), 1, ("g", "h")))
 
 
 def test_frame_names_a_bounded_number_of_groups():
     groups = [f"g{number}" for number in range(GROUPS_PER_FRAME_MAX + 1)]
     frames = [
-        t.frame for t in following(*groups).want(ME, *groups) if isinstance(t, SendToNeighbour)
+        t.frame for t in following(*groups).subscribe(ME, *groups) if isinstance(t, SendToNeighbour)
     ]
     assert frames == [
         MeshMembership(NodeId(3), 1, tuple(groups[:GROUPS_PER_FRAME_MAX])),
@@ -535,7 +535,7 @@ def test_lost_child_ends_the_membership():
 
 def test_member_moves_to_the_parents_of_a_new_core():
     place = following("g", core=9, parents=(6,))
-    place.want(ME, "g")
+    place.subscribe(ME, "g")
     place.hear(2, announce(3, 1))
     assert place.claim(3, "g") == [
         CoreElected("g", NodeId(3)),
@@ -546,9 +546,9 @@ def test_member_moves_to_the_parents_of_a_new_core():
 
 def test_leaving_a_group_without_a_core_names_this_node_as_core():
     place = following("g")
-    place.want(ME, "g")
-    place.unwant(3, "g")
-    place.unwant(ME, "g")
+    place.subscribe(ME, "g")
+    place.unsubscribe(3, "g")
+    place.unsubscribe(ME, "g")
     place.mesh.claims_changed(NodeId(3), (), ("g",), 100.0)
     assert place.mesh.handle_timer(102.0) == tell((2,), MeshMembership(ME, 0, (), ("g",)))
 
@@ -564,26 +564,26 @@ def test_member_sends_to_parents_and_children():
 
 def test_entries_are_drained_once():
     place = following("g")
-    place.want(ME, "g")
+    place.subscribe(ME, "g")
     place.entries()
     assert place.entries() == []
 
 
 def test_outside_the_mesh_publications_go_to_the_parents():
     place = following("g", parents=(4, 2))
-    place.want(9, "g")
+    place.subscribe(9, "g")
     assert place.entries() == [("g", False, (), (40, 20))]
 
 
 def test_interested_parent_comes_first():
     place = following("g", parents=(4, 2))
-    place.want(2, "g")
+    place.subscribe(2, "g")
     assert place.entries() == [("g", False, (), (20, 40))]
 
 
 def test_parent_flagged_as_member_comes_first():
     place = Place()
-    place.want(3, "g")
+    place.subscribe(3, "g")
     place.claim(3, "g")
     place.hear(4, announce(3, 1))
     place.hear(2, announce(3, 1, members=(group_id("g"),)))
@@ -595,13 +595,13 @@ def test_member_flag_of_a_parent_survives_changes_of_others():
     place.hear(4, announce(9, 1, members=(group_id("g"),)))
     place.lose(2)
     place.mesh.expire_node(NodeId(77))
-    place.want(77, "g")
+    place.subscribe(77, "g")
     assert place.entries()[-1] == ("g", False, (), (40, 60))
 
 
 def test_group_without_a_core_has_no_links():
     place = Place()
-    place.want(9, "g")
+    place.subscribe(9, "g")
     assert place.entries() == [("g", False, (), ())]
 
 
@@ -613,7 +613,7 @@ def test_group_without_reachable_interest_is_forgotten():
 
 def test_lost_former_parent_is_not_a_mesh_neighbour():
     place = following("g", core=9, parents=(6, 4))
-    place.want(ME, "g")
+    place.subscribe(ME, "g")
     place.hear(4, announce(9, UNREACHABLE))
     assert place.entries() == [("g", True, (60, 40), ())]
     place.lose(4)
@@ -623,7 +623,7 @@ def test_lost_former_parent_is_not_a_mesh_neighbour():
 def test_mesh_neighbour_without_a_link_is_left_out():
     place = following("g", core=9, parents=(6, 4))
     del place.links[NodeId(4)]
-    place.want(ME, "g")
+    place.subscribe(ME, "g")
     assert place.entries() == [("g", True, (60,), ())]
 
 
@@ -632,8 +632,8 @@ def test_mesh_neighbour_without_a_link_is_left_out():
 
 def test_group_status_shows_core_interest_and_mesh():
     place = following("g", parents=(4, 2))
-    place.want(ME, "g")
-    place.want(77, "g")
+    place.subscribe(ME, "g")
+    place.subscribe(77, "g")
     place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.mesh.group_status("g") == GroupStatus(
         core=NodeId(3),
@@ -660,6 +660,6 @@ def test_unknown_group_has_no_core_and_no_members():
 
 def test_groups_with_interest_or_a_core_are_listed():
     place = Place()
-    place.want(9, "g")
+    place.subscribe(9, "g")
     place.claim(9, "h")
     assert place.mesh.groups() == [MANAGEMENT_GROUP, "g", "h"]
