@@ -63,7 +63,7 @@ def test_connects(version):
 
 
 @both_versions
-def test_resumes_with_what_the_broker_still_has(version):
+def test_resumes_session_that_is_present(version):
     """All of it may come in one piece with the CONNACK."""
     peer = Peer(options(version))
     peer.do(Opened())
@@ -79,7 +79,7 @@ def test_resumes_with_what_the_broker_still_has(version):
     ]
 
 
-def test_takes_the_limits_of_the_broker():
+def test_applies_limits_of_the_broker():
     granted = ((P.RECEIVE_MAXIMUM, 20), (P.SERVER_KEEP_ALIVE, 5), (P.MAXIMUM_QOS, 1))
     peer = Peer(options())
     peer.do(Opened())
@@ -105,7 +105,7 @@ REFUSALS = [  # version, bridge, bytes, what is told
 
 
 @pytest.mark.parametrize(("version", "bridge", "text", "told"), REFUSALS)
-def test_is_refused(version, bridge, text, told):
+def test_connect_is_refused(version, bridge, text, told):
     peer = Peer(options(version, bridge=bridge))
     peer.do(Opened())
     assert peer.raw(text) == [ConnectRefused(*told), Close()]
@@ -114,13 +114,13 @@ def test_is_refused(version, bridge, text, told):
 @pytest.mark.parametrize(
     ("version", "bridge", "older"), [(V5, False, True), (V4, True, True), (V4, False, False)]
 )
-def test_silent_refusal_may_mean_the_version(version, bridge, older):
+def test_close_without_connack_may_mean_unsupported_version(version, bridge, older):
     peer = Peer(options(version, bridge=bridge))
     peer.do(Opened())
     assert peer.do(Closed("reset")) == [ConnectRefused(None, "reset", older), Close()]
 
 
-def test_broker_that_says_nothing_is_given_up():
+def test_missing_connack_times_out():
     peer = Peer(options(answer_timeout=4.0))
     peer.do(Opened())
     assert peer.session.next_deadline() == 4.0
@@ -140,14 +140,14 @@ def test_broker_that_says_nothing_is_given_up():
         ("20 03 01 00 00", "CONNACK: session present, although clean start was requested"),
     ],
 )
-def test_first_packet_is_a_connack(text, message):
+def test_first_packet_must_be_connack(text, message):
     peer = Peer(options(clean_start=True))
     peer.do(Opened())
     violation = ProtocolViolation(0x82, message)
     assert peer.raw(text) == [violation, packets.DisconnectPacket(0x82), Close()]
 
 
-def test_something_that_is_no_broker():
+def test_peer_that_is_not_a_broker():
     peer = Peer(options())
     peer.do(Opened())
     text = "header 0x48: a packet that no broker sends in V5"
@@ -161,7 +161,7 @@ def test_something_that_is_no_broker():
 # ---------------------------------------------------------------- the end
 
 
-def test_broker_says_why_it_leaves():
+def test_disconnect_of_broker_is_reported_with_reason():
     peer = online()
     before = Message("a", b"last")
     moved = ((P.REASON_STRING, "by\nme"), (P.SERVER_REFERENCE, "b2"))
@@ -173,13 +173,13 @@ def test_broker_says_why_it_leaves():
 
 
 @both_versions
-def test_connection_is_lost(version):
+def test_lost_connection_is_reported(version):
     peer = online(version)
     assert peer.do(Closed("reset")) == [Disconnected(None, "reset", by_broker=False), Close()]
     assert (peer.session.quota, peer.session.request_quota) == (0, 0)
 
 
-def test_leaves_when_told():
+def test_disconnects_on_command():
     assert online().do(Disconnect()) == [
         Disconnected(0, "disconnected by request", by_broker=False),
         packets.DisconnectPacket(),
@@ -187,7 +187,7 @@ def test_leaves_when_told():
     ]
 
 
-def test_ends_its_session_when_told():
+def test_disconnect_can_end_the_session():
     assert online(session_expiry=60).do(Disconnect(session_expiry=0)) == [
         Disconnected(0, "disconnected by request", by_broker=False),
         packets.DisconnectPacket(0, ((P.SESSION_EXPIRY_INTERVAL, 0),)),
@@ -195,20 +195,20 @@ def test_ends_its_session_when_told():
     ]
 
 
-def test_may_leave_before_it_is_let_in():
+def test_can_disconnect_before_connack():
     peer = Peer(options(V4))
     peer.do(Opened())
     assert peer.do(Disconnect())[1:] == [packets.DisconnectPacket(), Close()]
 
 
-def test_311_leaves_a_broker_that_misbehaves_without_a_word():
+def test_violation_in_311_closes_without_disconnect_packet():
     assert online(V4).raw("00 00") == [
         ProtocolViolation(0x81, "header 0x00: a packet that no broker sends in V311"),
         Close(),
     ]
 
 
-def test_what_came_before_a_fault_counts():
+def test_packets_before_a_violation_are_handled():
     peer = online()
     first = Message("a", b"x", 1, packet_id=1)
     assert peer.raw("32 07 0001 61 0001 00 78 00 00")[0] == PublishReceived([first])
@@ -217,7 +217,7 @@ def test_what_came_before_a_fault_counts():
 @pytest.mark.parametrize(
     "ending", [Closed(), Received(bytes.fromhex("0000")), Received(bytes.fromhex("e000"))]
 )
-def test_nothing_happens_after_the_end(ending):
+def test_inputs_after_the_end_are_ignored(ending):
     peer = online()
     peer.do(ending)
     late: list[Input] = [Received(bytes.fromhex("d000")), Closed(), TimerFired()]
@@ -225,7 +225,7 @@ def test_nothing_happens_after_the_end(ending):
     assert peer.session.next_deadline() is None
 
 
-def test_late_answer_is_ignored():
+def test_late_acknowledgement_is_ignored():
     """The next connection may have another publication under this id."""
     peer = online()
     peer.hear(Message("a", b"x", 1, packet_id=7))
@@ -233,7 +233,7 @@ def test_late_answer_is_ignored():
     assert peer.do(Answer([PubAckPacket(7)])) == [InputIgnored("Answer: reset")]
 
 
-def test_late_publication_is_told_as_not_sent():
+def test_late_publication_is_reported_as_not_sent():
     peer = online()
     peer.do(Closed("reset"))
     assert peer.do(Publish([Message("a", b"x")])) == [
@@ -244,7 +244,7 @@ def test_late_publication_is_told_as_not_sent():
 # ---------------------------------------------------------------- time
 
 
-def test_asks_for_a_sign_of_life_and_hears_it():
+def test_pings_and_reports_round_trip():
     peer = online(keep_alive=20)
     assert peer.session.next_deadline() == 10.0
     assert peer.wait(9.0) == []
@@ -254,7 +254,7 @@ def test_asks_for_a_sign_of_life_and_hears_it():
     assert peer.session.next_deadline() == 20.0
 
 
-def test_broker_that_hangs_is_given_up():
+def test_hung_broker_times_out():
     peer = online(keep_alive=20, answer_timeout=3.0)
     peer.wait(10.0)
     assert peer.session.next_deadline() == 13.0
@@ -264,7 +264,7 @@ def test_broker_that_hangs_is_given_up():
     ]
 
 
-def test_what_is_sent_and_heard_puts_off_the_question():
+def test_traffic_in_both_directions_postpones_ping():
     peer = online(keep_alive=20)
     peer.now = 8.0
     peer.do(Publish([Message("a", b"x")]))
@@ -273,17 +273,17 @@ def test_what_is_sent_and_heard_puts_off_the_question():
     assert peer.session.next_deadline() == 18.0
 
 
-def test_broker_may_choose_the_keep_alive():
+def test_server_keep_alive_replaces_ours():
     peer = online(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 4),))
     assert peer.session.next_deadline() == 2.0
 
 
-def test_a_broker_that_wants_no_sign_of_life_is_asked_for_one():
+def test_broker_without_keep_alive_is_still_pinged():
     peer = online(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 0),))
     assert peer.session.next_deadline() == 10.0
 
 
-def test_asks_when_told():
+def test_pings_on_command():
     peer = online(keep_alive=0)
     assert peer.session.next_deadline() is None
     assert peer.do(Ping()) == [packets.PingReqPacket()]
@@ -298,7 +298,7 @@ def test_asks_when_told():
 
 
 @pytest.mark.parametrize("event", [Publish([]), Answer([]), Subscribe(()), Ping()])
-def test_no_orders_before_the_broker_has_accepted(event):
+def test_commands_before_connack_are_errors(event):
     peer = Peer(options())
     for _ in range(2):
         with pytest.raises(ValueError, match="in state _"):
@@ -307,7 +307,7 @@ def test_no_orders_before_the_broker_has_accepted(event):
             peer.do(Opened())
 
 
-def test_session_is_one_connection():
+def test_connection_cannot_be_reopened():
     peer = online()
     with pytest.raises(ValueError, match="Opened on an established connection"):
         peer.do(Opened())

@@ -48,7 +48,7 @@ def violated(reason: int, text: str) -> list[object]:
 
 
 @both_versions
-def test_nothing_is_acknowledged_unless_told(version):
+def test_nothing_is_acknowledged_without_command(version):
     peer = online(version)
     batch = [message(), message(1, 1), message(2, 2)]
     assert peer.hear(*batch) == [PublishReceived(batch)]
@@ -71,7 +71,7 @@ def test_qos_2_arrives(version):
     assert peer.hear(message(2, 7)) == [PublishReceived([message(2, 7)])]
 
 
-def test_publication_may_be_refused_with_a_reason():
+def test_puback_can_carry_a_refusal():
     peer = online()
     peer.hear(message(2, 7))
     assert peer.do(Answer([PubRecPacket(7, 0x97)])) == [PubRecPacket(7, 0x97)]
@@ -79,7 +79,7 @@ def test_publication_may_be_refused_with_a_reason():
 
 
 @both_versions
-def test_publication_that_comes_again_before_its_answer_is_not_told_twice(version):
+def test_unacknowledged_publication_that_is_resent_is_ignored(version):
     """MQTT 5 forbids it, but brokers with a retry interval do it."""
     peer = online(version)
     peer.hear(message(2, 7))
@@ -91,7 +91,7 @@ def test_publication_that_comes_again_before_its_answer_is_not_told_twice(versio
     ]
 
 
-def test_packet_id_that_is_under_way_is_not_for_something_else():
+def test_packet_id_in_flight_must_not_be_reused():
     peer = online()
     peer.hear(message(1, 7))
     text = "PUBLISH: packet id 7 is still in flight"
@@ -101,14 +101,14 @@ def test_packet_id_that_is_under_way_is_not_for_something_else():
     ]
 
 
-def test_broker_that_exceeds_the_receive_maximum_is_told_once():
+def test_exceeded_receive_maximum_is_reported_once():
     peer = online(receive_maximum=2)
     batch = [message(1, packet_id) for packet_id in (1, 2, 3, 4)]
     assert peer.hear(*batch) == [ReceiveMaximumExceeded(2), PublishReceived(batch)]
     assert peer.hear(message(1, 5)) == [PublishReceived([message(1, 5)])]
 
 
-def test_what_a_broker_leaves_unanswered_is_bounded_by_the_packet_ids():
+def test_unacknowledged_publications_are_bounded_by_packet_ids():
     peer = online(V4)
     peer.hear(*(message(2, packet_id) for packet_id in range(1, 65_536)))
     text = "PUBLISH: packet id 1 is still in flight"
@@ -116,14 +116,14 @@ def test_what_a_broker_leaves_unanswered_is_bounded_by_the_packet_ids():
 
 
 @pytest.mark.parametrize("release", [[PubAckPacket(1)], [PubRecPacket(2, 0x80)]])
-def test_answers_make_room_for_more(release):
+def test_acknowledgement_frees_receive_maximum(release):
     peer = online(receive_maximum=2)
     peer.hear(message(1, 1), message(2, 2))
     peer.do(Answer(release))
     assert peer.hear(message(1, 3)) == [PublishReceived([message(1, 3)])]
 
 
-def test_qos_2_makes_room_only_at_its_end():
+def test_qos_2_frees_receive_maximum_at_pubcomp():
     peer = online(receive_maximum=1)
     peer.hear(message(2, 1))
     peer.do(Answer([PubRecPacket(1)]))
@@ -132,7 +132,7 @@ def test_qos_2_makes_room_only_at_its_end():
     assert peer.hear(message(2, 2)) == [PublishReceived([message(2, 2)])]
 
 
-def test_releases_of_earlier_connections_take_no_room():
+def test_releases_of_earlier_connections_do_not_count():
     peer = online(receive_maximum=1, present=True)
     assert peer.hear(PubRelPacket(5), PubRelPacket(6)) == [
         HandshakePacketsReceived([PubRelPacket(5), PubRelPacket(6)])
@@ -144,14 +144,14 @@ def test_releases_of_earlier_connections_take_no_room():
     ]
 
 
-def test_release_that_comes_again_is_not_told_twice():
+def test_repeated_pubrel_is_ignored():
     peer = online()
     peer.hear(PubRelPacket(5))
     assert peer.hear(PubRelPacket(5)) == [InputIgnored("1 PUBREL unexpected, first packet id 5")]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_release_without_our_pubrec(qos):
+def test_pubrel_without_our_pubrec_is_a_violation(qos):
     peer = online()
     peer.hear(message(qos, 7))
     assert peer.hear(PubRelPacket(6), PubRelPacket(7)) == [
@@ -165,14 +165,14 @@ def test_release_without_our_pubrec(qos):
     [PubAckPacket(8), PubRecPacket(7), PubCompPacket(7), PubAckPacket(0)],
     ids=lambda answer: repr(answer)[:14],
 )
-def test_wrong_answer_is_a_mistake_of_the_caller(answer):
+def test_wrong_handshake_packet_is_an_error_of_the_caller(answer):
     peer = online()
     peer.hear(message(1, 7))
     with pytest.raises(ValueError, match="not the next step of a handshake"):
         peer.do(Answer([answer]))
 
 
-def test_oversized_publication_waits_for_its_answer():
+def test_oversized_publication_awaits_acknowledgement():
     peer = online(V4, packet_bytes_max=256)
     large = Message("a", bytes(300), 1, packet_id=7)
     told = OversizedPublishReceived(packets.OversizedPublish("a", 1, False, 7, 308))
@@ -188,7 +188,7 @@ def test_oversized_publication_waits_for_its_answer():
 
 
 @both_versions
-def test_publishes_with_the_ids_it_is_given(version):
+def test_publishes_with_given_packet_ids(version):
     peer = online(version)
     batch = [message(), message(1, 64_999), message(2, 1, dup=True)]
     assert peer.do(Publish(batch)) == batch
@@ -205,7 +205,7 @@ def test_qos_1_is_published(version):
 
 
 @both_versions
-def test_qos_2_is_published_and_released_only_when_told(version):
+def test_qos_2_is_released_only_on_command(version):
     peer = online(version)
     peer.do(Publish([message(2, 7)]))
     assert peer.hear(PubRecPacket(7)) == [HandshakePacketsReceived([PubRecPacket(7)])]
@@ -227,7 +227,7 @@ def test_release_of_an_earlier_connection(version):
 
 
 @pytest.mark.parametrize("refusal", [PubAckPacket(7, 0x97), PubRecPacket(7, 0x87)])
-def test_refused_publication_is_over(refusal):
+def test_refused_publication_ends_its_handshake(refusal):
     peer = online(granted=((P.RECEIVE_MAXIMUM, 1),))
     peer.do(Publish([message(1 if type(refusal) is PubAckPacket else 2, 7)]))
     assert peer.session.quota == 0
@@ -235,7 +235,7 @@ def test_refused_publication_is_over(refusal):
     assert (refusal.is_refused, peer.session.quota) == (True, 1)
 
 
-def test_a_packet_id_that_the_broker_held_before_can_be_released():
+def test_packet_id_of_earlier_connection_can_be_released():
     peer = online(present=True)
     peer.do(Publish([message(2, 7)]))
     peer.hear(PubRecPacket(7, 0x91))
@@ -243,7 +243,7 @@ def test_a_packet_id_that_the_broker_held_before_can_be_released():
     assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
 
 
-def test_unknown_release_is_answered_with_not_found_and_that_is_the_end():
+def test_pubcomp_not_found_ends_the_handshake():
     peer = online(present=True)
     peer.do(Answer([PubRelPacket(7)]))
     assert peer.hear(PubCompPacket(7, 0x92)) == [HandshakePacketsReceived([PubCompPacket(7, 0x92)])]
@@ -280,14 +280,14 @@ def test_packet_ids_must_be_free(batch, text):
 
 
 @pytest.mark.parametrize("packet_id", [7, 65_000])
-def test_release_before_its_time_is_a_mistake_of_the_caller(packet_id):
+def test_early_pubrel_is_an_error_of_the_caller(packet_id):
     peer = online()
     peer.do(Publish([message(2, 7)]))
     with pytest.raises(ValueError, match="not the next step"):
         peer.do(Answer([PubRelPacket(packet_id)]))
 
 
-def test_answer_that_nobody_waits_for():
+def test_unexpected_acknowledgement_is_ignored():
     assert online().hear(PubAckPacket(9), PubAckPacket(8), PubRecPacket(9)) == [
         InputIgnored("2 PUBACK unexpected, first packet id 9"),
         InputIgnored("1 PUBREC unexpected, first packet id 9"),
@@ -295,14 +295,14 @@ def test_answer_that_nobody_waits_for():
 
 
 @pytest.mark.parametrize("answer", [PubAckPacket(7), PubCompPacket(7)])
-def test_answer_of_another_handshake(answer):
+def test_acknowledgement_of_another_type_is_a_violation(answer):
     peer = online()
     peer.do(Publish([message(2, 7)]))
     text = f"{packets.packet_name(type(answer))}: not the next step of packet id 7"
     assert peer.hear(answer) == violated(0x82, text)
 
 
-def test_what_this_broker_cannot_take_is_told_and_the_rest_is_sent():
+def test_unsupported_publications_are_reported_and_the_rest_sent():
     granted = ((P.MAXIMUM_QOS, 1), (P.RETAIN_AVAILABLE, 0), (P.MAXIMUM_PACKET_SIZE, 100))
     peer = online(granted=granted)
     exact, kept = message(2, 1), message(retain=True)
@@ -321,7 +321,7 @@ def test_what_this_broker_cannot_take_is_told_and_the_rest_is_sent():
     assert peer.session.quota == 65_534
 
 
-def test_nothing_is_written_when_nothing_is_to_be_sent():
+def test_nothing_is_written_for_an_empty_batch():
     assert online().do(Publish([])) == []
 
 
@@ -330,7 +330,7 @@ def test_nothing_is_written_when_nothing_is_to_be_sent():
 FENCED = Subscription("a/#", 2, no_local=True, retain_as_published=True, retain_handling=2)
 
 
-def test_subscribes_and_is_told_what_was_granted():
+def test_subscribe_reports_granted_qos():
     peer = online()
     wanted = (FENCED, Subscription("b", 1))
     stated = ((P.SUBSCRIPTION_IDENTIFIER, 5),)
@@ -349,7 +349,7 @@ def test_unsubscribes(version):
     assert peer.hear(answer) == [Unsubscribed(("a", "b"), reasons)]
 
 
-def test_answers_may_come_in_any_order_and_publications_before_them():
+def test_responses_may_arrive_in_any_order():
     peer = online(V4)
     one, two = (Subscription("a"),), (Subscription("b"),)
     peer.do(Subscribe(one))
@@ -361,7 +361,7 @@ def test_answers_may_come_in_any_order_and_publications_before_them():
     ]
 
 
-def test_only_so_many_requests_may_wait():
+def test_pending_requests_are_bounded():
     peer = online()
     for _ in range(REQUESTS_MAX):
         peer.do(Unsubscribe(("a",)))
@@ -370,7 +370,7 @@ def test_only_so_many_requests_may_wait():
         peer.do(Unsubscribe(("a",)))
 
 
-def test_request_too_large_for_this_broker_is_refused_as_by_the_broker():
+def test_oversized_request_is_reported_as_refused():
     peer = online(granted=((P.MAXIMUM_PACKET_SIZE, 100),))
     wanted = (Subscription("a" * 60), Subscription("b" * 60))
     text = "a packet of 132 bytes, the limit is 100"
@@ -381,7 +381,7 @@ def test_request_too_large_for_this_broker_is_refused_as_by_the_broker():
     assert peer.session.request_quota == REQUESTS_MAX
 
 
-def test_identifier_needs_a_broker_that_has_them():
+def test_subscription_identifier_needs_broker_support():
     peer = online(granted=((P.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),))
     with pytest.raises(ValueError, match="which this broker does not support"):
         peer.do(Subscribe((FENCED,), identifier=1))
@@ -396,33 +396,33 @@ def test_identifier_needs_a_broker_that_has_them():
         ("20 03 00 00 00", 0x82, "CONNACK: unexpected packet"),
     ],
 )
-def test_packets_out_of_place(text, reason, message):
+def test_unexpected_packets_are_violations(text, reason, message):
     assert online().raw(text) == violated(reason, message)
 
 
 # ---------------------------------------------------------------- keep alive
 
 
-def test_silence_of_both_is_broken_after_half_the_keep_alive():
+def test_ping_is_due_after_half_the_keep_alive():
     one = KeepAliveTimer(20, timeout=5.0, now=100.0)
     assert one.next_deadline() == 110.0
     assert not one.is_ping_due(109.9)
     assert one.is_ping_due(110.0)
 
 
-def test_who_only_talks_still_asks():
+def test_ping_is_due_if_only_we_send():
     one = KeepAliveTimer(20, timeout=5.0, now=100.0)
     one.on_sent(109.0)
     assert one.is_ping_due(110.0)
 
 
-def test_who_only_listens_still_speaks():
+def test_ping_is_due_if_only_the_broker_sends():
     one = KeepAliveTimer(20, timeout=5.0, now=100.0)
     one.on_received(109.0)
     assert one.is_ping_due(110.0)
 
 
-def test_answer_is_awaited_as_long_as_nothing_arrives():
+def test_timeout_counts_from_the_last_received_packet():
     one = KeepAliveTimer(20, timeout=5.0, now=100.0)
     one.on_ping_sent(110.0)
     assert (one.is_ping_due(114.9), one.has_timed_out(114.9), one.next_deadline()) == (
@@ -435,7 +435,7 @@ def test_answer_is_awaited_as_long_as_nothing_arrives():
     assert one.has_timed_out(119.0)
 
 
-def test_broker_that_talks_but_does_not_answer_hears_from_us_all_the_same():
+def test_ping_repeats_without_pingresp():
     one = KeepAliveTimer(20, timeout=50.0, now=100.0)
     one.on_ping_sent(110.0)
     one.on_received(119.0)
@@ -444,7 +444,7 @@ def test_broker_that_talks_but_does_not_answer_hears_from_us_all_the_same():
     assert one.on_ping_response(121.0) == 11.0
 
 
-def test_answer_tells_the_round_trip_once():
+def test_round_trip_is_reported_once():
     one = KeepAliveTimer(20, timeout=5.0, now=100.0)
     one.on_ping_sent(110.0)
     one.on_received(110.25)
@@ -453,7 +453,7 @@ def test_answer_tells_the_round_trip_once():
     assert (one.has_timed_out(1_000.0), one.next_deadline()) == (False, 120.0)
 
 
-def test_no_keep_alive_no_deadline():
+def test_keep_alive_of_zero_has_no_deadline():
     one = KeepAliveTimer(0, timeout=5.0, now=100.0)
     assert (one.next_deadline(), one.is_ping_due(1e9), one.has_timed_out(1e9)) == (
         None,

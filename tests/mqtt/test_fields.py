@@ -39,7 +39,7 @@ def test_variable_integers_as_in_the_standard(value, text):
 
 
 @given(st.binary(max_size=6))
-def test_a_variable_integer_has_one_spelling(data):
+def test_variable_integer_has_one_encoding(data):
     one = cursor(data)
     try:
         value = one.read_variable_integer()
@@ -49,13 +49,13 @@ def test_a_variable_integer_has_one_spelling(data):
 
 
 @pytest.mark.parametrize("text", ["", "80", "8000", "808000", "80808000", "ffffffff01"])
-def test_variable_integers_that_are_none(text):
+def test_malformed_variable_integers_are_refused(text):
     with pytest.raises(BrokerMisbehaved, match="here: "):
         cursor(bytes.fromhex(text)).read_variable_integer()
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
-def test_texts_survive(text):
+def test_text_round_trip(text):
     assert cursor(write_text(text)).read_text() == text
 
 
@@ -64,7 +64,7 @@ def test_byte_order_mark_is_not_skipped():
 
 
 @given(st.binary(max_size=20))
-def test_text_is_utf_8_or_refused(data):
+def test_invalid_utf_8_is_refused(data):
     try:
         text = cursor(write_binary(data)).read_text()
     except BrokerMisbehaved:
@@ -74,7 +74,7 @@ def test_text_is_utf_8_or_refused(data):
 
 
 @pytest.mark.parametrize("value", [0, 1, 255, 65_535])
-def test_integers_survive(value):
+def test_integer_round_trip(value):
     assert cursor(write_integer(value, 2)).read_integer(2) == value
 
 
@@ -92,17 +92,17 @@ def test_integers_survive(value):
         lambda: write_text("\ud800"),
     ],
 )
-def test_what_has_no_bytes_is_our_mistake(write):
+def test_values_that_cannot_be_encoded_raise_value_error(write):
     with pytest.raises(ValueError):
         write()
 
 
-def test_no_field_crosses_the_end():
+def test_field_across_the_end_is_refused():
     one = FieldCursor(b"\x00\x02ab", 0, 3, "here")
     with pytest.raises(BrokerMisbehaved, match="^here: 2 bytes needed, 1 left$"):
         one.read_text()
 
 
-def test_nothing_may_be_left():
+def test_remaining_bytes_are_refused():
     with pytest.raises(BrokerMisbehaved, match="^here: 2 bytes too many$"):
         cursor(b"ab").require_end()

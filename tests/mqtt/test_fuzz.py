@@ -17,12 +17,12 @@ WAYS = [0, 1, 2, 3, 14, 15]  # both versions, in pieces of 1, 2 and 8 bytes
 
 @given(st.binary(max_size=200))
 @example(b"\x0130ffffff7f")
-def test_noise(data):
+def test_random_bytes(data):
     fuzz_one(data)
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.text[:20])
-def test_every_packet_cut_short_and_with_every_byte_changed(golden):
+def test_truncated_packets_and_packets_with_a_changed_byte(golden):
     data = golden.data[:40]
     for way, at in product((0, 1), range(len(data) + 1)):
         fuzz_one(bytes((way,)) + data[:at])

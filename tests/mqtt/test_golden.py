@@ -191,17 +191,17 @@ ids = [f"{each.version.name}-{type(each.packet).__name__}-{each.text[:5]}" for e
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=ids)
-def test_packet_is_written_as_in_the_standard(golden):
+def test_packet_is_encoded_as_in_the_standard(golden):
     assert PacketWriter(golden.version, sender=golden.sender).encode(golden.packet) == golden.data
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=ids)
-def test_packet_is_read_as_in_the_standard(golden):
+def test_packet_is_decoded_as_in_the_standard(golden):
     found: list[packets.AnyPacket] = []
     PacketReader(golden.version, sender=golden.sender).feed(golden.data, found)
     assert found == [golden.packet]
 
 
-def test_every_packet_is_here():
+def test_every_packet_type_has_an_example():
     kinds = {type(each.packet) for each in GOLDEN}
     assert kinds == set(packets.AnyPacket.__args__) - {packets.OversizedPublish}

@@ -45,14 +45,14 @@ def test_qos_2_takes_three_steps():
 
 
 @pytest.mark.parametrize("refusal", [PubRecPacket(7, 0x97), PubRecPacket(7, 0x80)])
-def test_refused_pubrec_ends_it(refusal):
+def test_refused_pubrec_ends_the_handshake(refusal):
     one = InFlightHandshakes()
     one.start(7, qos=2)
     assert one.advance(refusal)
     assert 7 not in one
 
 
-def test_pubrel_with_a_reason_still_wants_its_pubcomp():
+def test_pubrel_with_a_reason_still_needs_pubcomp():
     one = InFlightHandshakes()
     one.start(7, qos=2)
     one.advance(PubRecPacket(7))
@@ -63,7 +63,7 @@ def test_pubrel_with_a_reason_still_wants_its_pubcomp():
 @pytest.mark.parametrize(
     "step", [PubRecPacket(7), PubCompPacket(7), PubRelPacket(7), PubAckPacket(8)]
 )
-def test_other_steps_change_nothing(step):
+def test_wrong_step_changes_nothing(step):
     one = InFlightHandshakes()
     one.start(7, qos=1)
     assert not one.advance(step)
@@ -79,7 +79,7 @@ def test_resumed_handshake_is_not_counted():
     assert (7 in one, one.count) == (False, 0)
 
 
-def test_ids_go_round_and_skip_those_that_wait():
+def test_request_ids_wrap_and_skip_pending_ones():
     one = PendingRequests()
     first = UnsubscribePacket(one.next_id(), ("a",))
     one.add(first)
@@ -93,7 +93,7 @@ def test_ids_go_round_and_skip_those_that_wait():
     assert used == [*range(REQUEST_IDS_MIN + 1, 65_536), REQUEST_IDS_MIN + 1]
 
 
-def test_there_is_a_last_one():
+def test_requests_are_bounded():
     one = PendingRequests()
     for _ in range(REQUESTS_MAX):
         one.add(UnsubscribePacket(one.next_id(), ("a",)))
@@ -102,7 +102,7 @@ def test_there_is_a_last_one():
         one.next_id()
 
 
-def test_answer_gives_the_request_once():
+def test_response_matches_its_request_once():
     one = PendingRequests()
     request = SubscribePacket(one.next_id(), TWO)
     one.add(request)
@@ -112,14 +112,14 @@ def test_answer_gives_the_request_once():
 
 
 @pytest.mark.parametrize("answer", [SubAckPacket(65_000, b"\0"), SubAckPacket(65_000, b"\0\0\0")])
-def test_every_filter_has_its_code(answer):
+def test_every_filter_needs_a_reason_code(answer):
     one = PendingRequests()
     one.add(SubscribePacket(one.next_id(), TWO))
     with pytest.raises(BrokerMisbehaved, match="reason codes for 2 filters"):
         one.match_response(answer)
 
 
-def test_unsuback_does_not_answer_subscribe():
+def test_unsuback_does_not_match_subscribe():
     one = PendingRequests()
     one.add(SubscribePacket(one.next_id(), TWO))
     with pytest.raises(BrokerMisbehaved, match="UNSUBACK: no pending request has packet id 65000"):

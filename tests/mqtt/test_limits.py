@@ -12,7 +12,7 @@ from hansa.mqtt.types import Version
 V4, V5 = Version.V311, Version.V5
 
 
-def test_silence_means_the_defaults_of_the_standard():
+def test_missing_properties_mean_defaults_of_the_standard():
     options = ConnectOptions(client_id="me", keep_alive=30, session_expiry=60)
     assert limits_from_connack(ConnAckPacket(), options) == BrokerLimits(
         version=V5,
@@ -30,7 +30,7 @@ def test_silence_means_the_defaults_of_the_standard():
     )
 
 
-def test_everything_may_be_said():
+def test_all_limits_are_read():
     stated = (
         (P.ASSIGNED_CLIENT_IDENTIFIER, "you"),
         (P.SERVER_KEEP_ALIVE, 5),
@@ -62,13 +62,13 @@ def test_everything_may_be_said():
     )
 
 
-def test_311_has_no_identifiers():
+def test_311_has_no_subscription_identifiers():
     assert not limits_from_connack(
         ConnAckPacket(), ConnectOptions(client_id="me", version=V4)
     ).subscription_ids_available
 
 
-def test_broker_that_takes_no_packets_is_of_no_use():
+def test_too_small_maximum_packet_size_is_refused():
     connack = ConnAckPacket(properties=((P.MAXIMUM_PACKET_SIZE, 63),))
     with pytest.raises(BrokerMisbehaved, match="packets of at most 63 bytes, 64 are needed"):
         limits_from_connack(connack, ConnectOptions(client_id="me"))

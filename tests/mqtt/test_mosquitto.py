@@ -82,7 +82,7 @@ def receive(client: Client, count: int) -> list[PublishPacket]:
     return found
 
 
-def test_limits_are_told(broker):
+def test_limits_are_reported(broker):
     client = Client(broker, ConnectOptions(client_id="limits", keep_alive=11, clean_start=True))
     limits = client.wait(Connected).broker_limits
     assert (limits.receive_maximum, limits.keep_alive, limits.qos_max) == (100, 11, 2)
@@ -114,7 +114,7 @@ def test_publications_of_all_qos_levels_reach_another_client(broker, version):
         client.do(inputs.Disconnect())
 
 
-def test_own_publications_stay_away_and_identifiers_tell_copies_apart(broker):
+def test_no_local_and_subscription_identifiers(broker):
     taker, _ = connect(broker, "ids-in")
     sender, _ = connect(broker, "ids-out")
     wide = Subscription("ids/#", 1, no_local=True, retain_as_published=True, retain_handling=2)
@@ -144,7 +144,7 @@ def test_own_publications_stay_away_and_identifiers_tell_copies_apart(broker):
     sender.do(inputs.Publish([PublishPacket("ids/a", b"", retain=True)]))
 
 
-def test_bridge_bit_keeps_own_publications_away_in_311(broker):
+def test_bridge_bit_suppresses_own_publications_in_311(broker):
     client, _ = connect(broker, "bridge", V4, bridge=True)
     other, _ = connect(broker, "bridge-other", V4)
     subscribe(client, Subscription("bridge", 0))
@@ -155,7 +155,7 @@ def test_bridge_bit_keeps_own_publications_away_in_311(broker):
 
 
 @both_versions
-def test_session_resumes_with_what_was_not_acknowledged(broker, version):
+def test_resumed_session_redelivers_unacknowledged_publications(broker, version):
     lasting = {"clean_start": False, "session_expiry": 300 if version is V5 else 0}
     name = f"resume-{version}"
     topic = f"resume/{version}"
@@ -186,7 +186,7 @@ def test_session_resumes_with_what_was_not_acknowledged(broker, version):
     taker.do(inputs.Disconnect())
 
 
-def test_backlog_arrives_after_a_resumption_whatever_the_broker_thinks_of_our_window(broker):
+def test_backlog_beyond_receive_maximum_arrives_after_resumption(broker):
     """Mosquitto 2.0.11 then sends as many again for every acknowledgement of a redelivered one."""
     lasting: dict[str, Any] = {"session_expiry": 300, "receive_maximum": 5, "clean_start": False}
     taker, _ = connect(broker, "window", **lasting)
@@ -239,14 +239,14 @@ def test_injection_survives_a_crash_on_either_side_of_its_record(broker, version
     assert [each.payload for each in receive(taker, 3)] == [b"1", b"2", b"end"]
 
 
-def test_takeover_is_told(broker):
+def test_takeover_is_reported(broker):
     old, _ = connect(broker, "twice")
     connect(broker, "twice")
     told = old.wait(Disconnected)  # Mosquitto 2.0.11 does not say why, later ones do
     assert (told.reason, told.by_broker) in ((0x8E, True), (None, False))
 
 
-def test_broker_leaves_out_what_is_too_large_in_5_and_sends_it_in_311(broker):
+def test_oversized_publication_is_dropped_in_5_and_sent_in_311(broker):
     takers = {
         version: connect(broker, f"large-{version}", version, packet_bytes_max=1_000)[0]
         for version in Version

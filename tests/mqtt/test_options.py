@@ -6,7 +6,7 @@ from hansa.mqtt.properties import Property as P
 from hansa.mqtt.types import Version
 
 
-def test_connect_says_it_all():
+def test_connect_contains_all_options():
     will = Will("gone", b"me")
     options = ConnectOptions(
         client_id="me",
@@ -40,5 +40,5 @@ def test_311_has_no_properties():
     )
 
 
-def test_password_is_not_shown():
+def test_password_is_not_in_repr():
     assert "secret" not in repr(ConnectOptions(client_id="me", password=b"secret"))

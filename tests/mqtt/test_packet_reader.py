@@ -46,7 +46,7 @@ def streams(version: Version, sender: Side):
 @both_versions
 @pytest.mark.parametrize("sender", Side)
 @given(data=st.data())
-def test_packets_survive_any_cutting(version, sender, data):
+def test_packets_survive_any_split(version, sender, data):
     sent = data.draw(streams(version, sender))
     writer = PacketWriter(version, sender=sender)
     written = b"".join(map(writer.encode, sent))
@@ -61,7 +61,7 @@ def test_packets_survive_any_cutting(version, sender, data):
 @both_versions
 @settings(max_examples=50)
 @given(data=st.data())
-def test_connect_decides_the_version_of_what_follows(version, data):
+def test_connect_sets_the_version(version, data):
     connect = data.draw(strategies.connects(version))
     publish = data.draw(strategies.publishes(version, Side.CLIENT))
     writer = PacketWriter(version)
@@ -71,7 +71,7 @@ def test_connect_decides_the_version_of_what_follows(version, data):
 
 
 @both_versions
-def test_single_bytes_are_enough(version):
+def test_reads_single_bytes(version):
     sent = [PublishPacket("a/b", bytes(n), 1, packet_id=n + 1) for n in (0, 60, 127, 128, 300)]
     written, _ = PacketWriter(version).encode_publications(sent)
     found: list[packets.AnyPacket] = []
@@ -81,7 +81,7 @@ def test_single_bytes_are_enough(version):
     assert found == sent
 
 
-def test_packets_before_a_fault_are_there():
+def test_packets_before_a_fault_are_returned():
     found: list[packets.AnyPacket] = []
     with pytest.raises(BrokerMisbehaved):
         PacketReader(V4).feed(bytes.fromhex("40020001 d000 4002 0000 40020002"), found)
@@ -186,22 +186,22 @@ def test_client_may_not_send_in_5():
         assert refused(text, V5, Side.CLIENT)[0].startswith(message)
 
 
-def test_length_in_more_bytes_than_needed_is_legal_in_311():
+def test_overlong_length_is_legal_in_311():
     assert read(bytes.fromhex("40 828000 0001"), V4) == [PubAckPacket(1)]
 
 
-def test_refusal_of_either_version_is_understood():
+def test_connack_of_either_version_is_understood():
     """A broker that does not know our version answers in the form of its own."""
     assert read(bytes.fromhex("20 02 00 01"), V5) == [packets.ConnAckPacket(reason=1)]
     assert read(bytes.fromhex("20 03 00 84 00"), V4) == [packets.ConnAckPacket(reason=0x84)]
 
 
-def test_unknown_refusals_are_refusals():
+def test_unknown_reason_codes_are_refusals():
     assert read(bytes.fromhex("40 03 0001 f0")) == [PubAckPacket(1, 0xF0)]
     assert PubAckPacket(1, 0xF0).is_refused and not PubAckPacket(1, 0x10).is_refused
 
 
-def test_error_is_one_of_ours():
+def test_error_is_broker_misbehaved():
     assert issubclass(BrokerMisbehaved, HansaError)
 
 
@@ -221,7 +221,7 @@ def test_oversized_publication_is_refused_in_5():
         read(bytes.fromhex("30 e807"), V5, bytes_max=1000)
 
 
-def test_packet_of_just_the_limit_is_read():
+def test_packet_of_exactly_the_limit_is_read():
     publish = PublishPacket("a", bytes(256 - 7))
     data = PacketWriter(V5).encode(publish)
     assert len(data) == 256
@@ -234,7 +234,7 @@ def test_packet_of_just_the_limit_is_read():
     cut=st.integers(1, 400),
 )
 @example(sizes=[400, 0, 400], qos=2, cut=7)
-def test_oversized_publication_is_passed_over_in_311(sizes, qos, cut):
+def test_oversized_publication_is_skipped_in_311(sizes, qos, cut):
     """The broker cannot know our limit, and would send it again and again."""
     sent = [PublishPacket("a/b", bytes(size), qos, packet_id=9 if qos else 0) for size in sizes]
     written, _ = PacketWriter(V4).encode_publications(sent)
@@ -250,7 +250,7 @@ def test_oversized_publication_is_passed_over_in_311(sizes, qos, cut):
 
 
 @pytest.mark.parametrize("cut", [1_000, 70_000, 400_000])
-def test_payload_of_an_oversized_publication_is_thrown_away_as_it_comes(cut):
+def test_oversized_payload_is_discarded_as_it_arrives(cut):
     large, small = PublishPacket("a/b", bytes(100_000), 1, packet_id=9), PublishPacket("a/b", b"x")
     written, _ = PacketWriter(V4).encode_publications([large, small, large])
     found: list[packets.AnyPacket] = []
@@ -261,7 +261,7 @@ def test_payload_of_an_oversized_publication_is_thrown_away_as_it_comes(cut):
     assert found == [rest, small, rest]
 
 
-def test_oversized_publication_has_to_make_sense_too():
+def test_oversized_publication_is_validated():
     for text, message in {
         "36 8010 0001 61 0001": "flags",
         "32 8010 0001 61 0000": "packet id 0",
@@ -271,12 +271,12 @@ def test_oversized_publication_has_to_make_sense_too():
             read(bytes.fromhex(text) + bytes(66_000), V4, bytes_max=256)
 
 
-def test_limit_must_leave_room():
+def test_packet_limit_has_a_minimum():
     with pytest.raises(ValueError, match="at least 256 must fit"):
         PacketReader(V5, PACKET_BYTES_LIMIT_MIN - 1)
 
 
-def test_what_is_held_back_is_bounded_by_what_came():
+def test_buffer_is_bounded_by_received_bytes():
     """A header may promise 256 MB; nothing is set aside for it."""
     one = PacketReader(V5)
     found: list[packets.AnyPacket] = []
@@ -290,7 +290,7 @@ def test_what_is_held_back_is_bounded_by_what_came():
     assert peak < 4 * 3_000 + 2_000
 
 
-def test_large_packet_in_small_pieces_costs_linear_time():
+def test_large_packet_in_small_chunks_takes_linear_time():
     """Copying what is there for every piece would take minutes for this."""
     size = 8 << 20
     data = PacketWriter(V5).encode(PublishPacket("a", bytes(size)))
@@ -302,7 +302,7 @@ def test_large_packet_in_small_pieces_costs_linear_time():
 
 
 @both_versions
-def test_memory_for_a_chunk_is_a_small_multiple(version):
+def test_memory_of_a_chunk_is_a_small_multiple(version):
     """The smallest packets are the dearest: a few bytes become an object each."""
     plain = PacketWriter(version, sender=Side.BROKER).encode(PublishPacket("a", b""))
     chunks = [plain * 10_000, bytes.fromhex("40020001") * 10_000, bytes.fromhex("d000") * 10_000]
@@ -317,7 +317,7 @@ def test_memory_for_a_chunk_is_a_small_multiple(version):
         assert peak < 32 * len(chunk)
 
 
-def test_count_of_properties_is_bounded_where_they_become_objects():
+def test_number_of_decoded_properties_is_bounded():
     user = encode_properties(((P.USER_PROPERTY, ("", "")),))
     raw = user * 1_025
     body = bytes((0, 0, 0x85, 0x28)) + raw
@@ -326,7 +326,7 @@ def test_count_of_properties_is_bounded_where_they_become_objects():
         read(bytes.fromhex("20 8928") + body)
 
 
-def test_client_may_publish_with_any_count_of_properties():
+def test_publish_may_have_any_number_of_properties():
     """Whoever refused that would lose the connection, get it again, and so for ever."""
     publish = PublishPacket(
         "a", b"", properties=encode_properties(((P.USER_PROPERTY, ("", "")),)) * 20_000
@@ -337,7 +337,7 @@ def test_client_may_publish_with_any_count_of_properties():
 # ---------------------------------------------------------------- what is remembered
 
 
-def test_forgetting_topics_and_properties_changes_nothing(monkeypatch):
+def test_cache_eviction_changes_nothing(monkeypatch):
     monkeypatch.setattr(packet_reader, "CACHED_TOPICS_MAX", 3)
     monkeypatch.setattr(packet_reader, "CACHED_BLOCKS_MAX", 3)
     sent = [PublishPacket(f"t/{n % 7}", b"x", subscription_ids=(1 + n % 5,)) for n in range(100)]
@@ -345,7 +345,7 @@ def test_forgetting_topics_and_properties_changes_nothing(monkeypatch):
     assert read(written) == sent
 
 
-def test_long_topics_and_properties_are_not_remembered():
+def test_long_topics_and_properties_are_not_cached():
     long = "x" * (packet_reader.CACHED_TOPIC_BYTES_MAX + 1)
     raw = encode_properties(((P.CONTENT_TYPE, "x" * packet_reader.CACHED_BLOCK_BYTES_MAX),))
     sent = [PublishPacket(long, b"x", properties=raw)] * 2
@@ -353,7 +353,7 @@ def test_long_topics_and_properties_are_not_remembered():
     assert read(written) == sent
 
 
-def test_remembered_properties_do_not_hide_a_fault():
+def test_cached_properties_do_not_hide_a_fault():
     """The second block is known, but does not fit into its packet."""
     known = "30 06 0001 61 02 0b07"
     with pytest.raises(BrokerMisbehaved, match="PUBLISH: 5 bytes do not hold its fields"):

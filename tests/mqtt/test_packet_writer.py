@@ -29,7 +29,7 @@ both_versions = pytest.mark.parametrize("version", Version)
 @both_versions
 @settings(max_examples=40)
 @given(data=st.data())
-def test_batch_is_the_same_bytes_as_one_by_one(version, data):
+def test_batch_equals_single_publications(version, data):
     batch = data.draw(st.lists(strategies.publishes(version, Side.CLIENT), max_size=6))
     writer = PacketWriter(version)
     expected = b"".join(PacketWriter(version).encode(publish) for publish in batch)
@@ -39,14 +39,14 @@ def test_batch_is_the_same_bytes_as_one_by_one(version, data):
 
 @both_versions
 @pytest.mark.parametrize("payload", [b"", b"x", bytes(124), bytes(125), bytes(300)], ids=len)
-def test_a_plain_publication_is_the_same_bytes_as_a_whole_one(version, payload):
+def test_plain_publish_equals_publish_packet(version, payload):
     writer = PacketWriter(version)
     expected = writer.encode(PublishPacket("a", payload))
     assert PacketWriter(version).encode_publications([("a", payload)] * 2) == (2 * expected, [])
     assert writer.encode_publications([("#", payload)])[1][0][0] == PublishPacket("#", payload)
 
 
-def test_answers_in_a_batch_are_the_same_bytes_as_one_by_one():
+def test_batch_of_handshake_packets_equals_single_ones():
     batch: list[packets.AnyHandshakePacket] = [
         PubAckPacket(1),
         PubRecPacket(2, 0x97),
@@ -59,7 +59,7 @@ def test_answers_in_a_batch_are_the_same_bytes_as_one_by_one():
 
 
 @pytest.mark.parametrize("packet_id", [0, 65_536, -1])
-def test_answer_needs_a_packet_id(packet_id):
+def test_handshake_packet_needs_a_packet_id(packet_id):
     with pytest.raises(ValueError, match=f"packet id {packet_id}"):
         PacketWriter(V5).encode_handshake_packets([PubAckPacket(packet_id)])
 
@@ -98,7 +98,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_publication_that_would_be_refused_is_left_out_of_its_batch(case):
+def test_invalid_publication_is_left_out_of_its_batch(case):
     good = PublishPacket("a", b"x")
     writer = PacketWriter(V5, bytes_max=1_000)
     data, refused = writer.encode_publications([good, BAD[case], good])
@@ -117,13 +117,13 @@ def test_short_publication_may_be_too_large():
     assert refused == 2 * [(large, "larger than the broker takes")]
 
 
-def test_text_that_is_only_unusual_is_sent():
+def test_unusual_text_is_sent():
     odd = PublishPacket("\xa0\ufdcf\ufdf0\ufeff\ufffd\U0001f600", b"", properties=user("~", "\xa0"))
     data, refused = PacketWriter(V5).encode_publications([odd])
     assert (data, refused) == (PacketWriter(V5).encode(odd), [])
 
 
-def test_correlation_data_is_no_text():
+def test_correlation_data_is_binary():
     raw = encode_properties(((P.CORRELATION_DATA, b"\n\x00"),))
     assert PacketWriter(V5).encode_publications([PublishPacket("a", b"", properties=raw)])[1] == []
 
@@ -161,17 +161,17 @@ def test_properties_are_left_out_in_311():
         (V5, packets.PubAckPacket(1, 0x11)),
     ],
 )
-def test_packet_that_would_be_refused_or_misread_is_not_written(version, packet):
+def test_invalid_packet_is_not_encoded(version, packet):
     with pytest.raises(ValueError):
         PacketWriter(version).encode(packet)
 
 
-def test_too_large_is_told_apart():
+def test_packet_too_large_has_its_own_error():
     with pytest.raises(PacketTooLarge, match="a packet of 107 bytes, the limit is 100"):
         PacketWriter(V4, bytes_max=100).encode(packets.UnsubscribePacket(1, ("a" * 101,)))
 
 
-def test_forgetting_changes_nothing(monkeypatch):
+def test_cache_eviction_changes_nothing(monkeypatch):
     monkeypatch.setattr("hansa.mqtt.packet_writer.CACHED_TOPICS_MAX", 3)
     monkeypatch.setattr("hansa.mqtt.packet_writer.CACHED_BLOCKS_MAX", 3)
     raws = [encode_properties(((P.CONTENT_TYPE, str(n)),)) for n in range(5)]
@@ -182,7 +182,7 @@ def test_forgetting_changes_nothing(monkeypatch):
     assert (found, refused) == (batch, [])
 
 
-def test_long_topics_and_properties_are_written_too():
+def test_long_topics_and_properties_are_encoded():
     raw = encode_properties(((P.CONTENT_TYPE, "x" * 100),))
     publish = PublishPacket("a" * 300, b"x", properties=raw)
     found: list[packets.AnyPacket] = []
@@ -190,6 +190,6 @@ def test_long_topics_and_properties_are_written_too():
     assert found == [publish]
 
 
-def test_password_is_not_shown():
+def test_password_is_not_in_repr():
     connect = ConnectPacket("me", username="user", password=b"secret")
     assert repr(connect) == "ConnectPacket('me', version=<Version.V5: 5>)"

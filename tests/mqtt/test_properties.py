@@ -34,12 +34,12 @@ def refused(text: str, owner: PacketType) -> str:
 
 
 @given(strategies.properties("connack"))
-def test_properties_survive_in_their_order(properties):
+def test_property_round_trip_keeps_order(properties):
     assert read_back(encode_properties(properties), PacketType.CONNACK) == properties
 
 
 @given(strategies.properties("publish"), st.lists(strategies.variables, max_size=3))
-def test_split_takes_out_the_identifiers_and_leaves_the_rest(properties, identifiers):
+def test_split_extracts_subscription_identifiers(properties, identifiers):
     named = tuple((P.SUBSCRIPTION_IDENTIFIER, each) for each in identifiers)
     middle = len(properties) // 2
     mixed = properties[:middle] + named + properties[middle:]
@@ -71,7 +71,7 @@ def test_split_takes_out_the_identifiers_and_leaves_the_rest(properties, identif
         (PacketType.WILL, "08 0000", "WILL: '' is not a topic name"),
     ],
 )
-def test_each_property_has_its_rules(owner, text, message):
+def test_invalid_properties_are_refused(owner, text, message):
     assert refused(text, owner) == message
 
 
@@ -82,7 +82,7 @@ def test_each_property_has_its_rules(owner, text, message):
         ("05 1f 0000", "CONNACK: 5 bytes of properties declared, 3 left"),
     ],
 )
-def test_length_must_fit(text, message):
+def test_length_must_match(text, message):
     data = bytes.fromhex(text)
     with pytest.raises(BrokerMisbehaved, match=message):
         read_properties(FieldCursor(data, 0, len(data), "CONNACK"), PacketType.CONNACK)
@@ -109,7 +109,7 @@ def test_user_properties_may_repeat():
     assert read_back(encode_properties(twice), PacketType.CONNACK) == twice
 
 
-def test_find():
+def test_find_property():
     properties = ((P.RECEIVE_MAXIMUM, 7), (P.REASON_STRING, "x"))
     assert find_property(properties, P.REASON_STRING, None) == "x"
     assert find_property(properties, P.MAXIMUM_QOS, 2) == 2
@@ -128,12 +128,12 @@ def test_find():
         (P.TOPIC_ALIAS, 1),
     ],
 )
-def test_what_a_broker_would_refuse_is_not_written(pair):
+def test_invalid_properties_are_not_encoded(pair):
     with pytest.raises(ValueError):
         write_properties((pair,), PacketType.CONNECT)
 
 
-def test_an_expiry_is_counted_down_to_nothing():
+def test_expiry_is_reduced_to_zero():
     before = encode_properties(
         ((P.CONTENT_TYPE, "t"), (P.MESSAGE_EXPIRY_INTERVAL, 10), (P.USER_PROPERTY, ("a", "b")))
     )
@@ -149,7 +149,7 @@ def test_an_expiry_is_counted_down_to_nothing():
     assert without_expiry(before) == encode_properties(others)
 
 
-def test_without_an_expiry_nothing_changes():
+def test_properties_without_expiry_are_unchanged():
     raw = encode_properties(
         ((P.USER_PROPERTY, ("\x02", "b")),)
     )  # the expiry's number, but not an expiry
@@ -157,7 +157,7 @@ def test_without_an_expiry_nothing_changes():
     assert with_reduced_expiry(raw, 5) == without_expiry(raw) == raw
 
 
-def test_what_cannot_be_read_has_no_expiry():
+def test_malformed_properties_have_no_expiry():
     for raw in (b"\x02", b"\x7f\x02", b"\x26\x00\x02a"):
         assert message_expiry(raw) is None
         assert with_reduced_expiry(raw, 5) == without_expiry(raw) == raw

@@ -34,7 +34,7 @@ def follower(**changes: object) -> TopicMesh:
 # ---------------------------------------------------------------- being core
 
 
-def test_the_first_beacon_makes_a_core_which_announces_itself_at_once():
+def test_first_beacon_makes_the_node_core():
     node = mesh()
     assert node.receive_beacon(3.0) == [
         TopicCoreChanged("t", 5),
@@ -43,7 +43,7 @@ def test_the_first_beacon_makes_a_core_which_announces_itself_at_once():
     assert node.next_deadline() == 13.0
 
 
-def test_a_core_announces_itself_every_interval_with_a_greater_number():
+def test_core_announces_every_interval_with_a_higher_sequence():
     node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     assert node.handle_timer(9.9) == []
@@ -51,14 +51,14 @@ def test_a_core_announces_itself_every_interval_with_a_greater_number():
     assert node.handle_timer(20.5) == to_all(CoreAnnouncementMessage(5, 1_020, 0, 5))
 
 
-def test_numbers_grow_even_if_announcements_come_faster_than_seconds():
+def test_sequence_grows_if_announcements_are_faster_than_seconds():
     node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     node.state = CoreState(announce_at=0.1)
     assert node.handle_timer(0.1) == to_all(CoreAnnouncementMessage(5, 1_001, 0, 5))
 
 
-def test_beacons_are_valid_for_three_intervals_and_with_the_last_a_core_ends():
+def test_core_ends_three_intervals_after_the_last_beacon():
     node = mesh()
     node.receive_beacon(0.0)
     node.handle_timer(10.0)
@@ -68,7 +68,7 @@ def test_beacons_are_valid_for_three_intervals_and_with_the_last_a_core_ends():
     assert (node.is_idle, node.next_deadline()) == (True, None)
 
 
-def test_a_core_with_a_smaller_id_wins():
+def test_core_with_smaller_id_wins():
     node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     node.child_expiry = {3: 99.0}
@@ -81,7 +81,7 @@ def test_a_core_with_a_smaller_id_wins():
     assert node.child_expiry == {}
 
 
-def test_a_core_with_a_greater_id_is_left_alone():
+def test_core_with_larger_id_is_ignored():
     node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     assert node.receive_announcement(CoreAnnouncementMessage(9, 0, 0, 1), now=1.0) == []
@@ -91,7 +91,7 @@ def test_a_core_with_a_greater_id_is_left_alone():
 # ---------------------------------------------------------------- following
 
 
-def test_an_announcement_is_passed_on_with_the_distance_counted_at_both_ends():
+def test_forwarded_announcement_counts_distance_at_both_ends():
     node = mesh()
     told = node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 1), now=0.0)
     onward = CoreAnnouncementMessage(4, 7, 4, 5)
@@ -116,20 +116,20 @@ def test_an_announcement_is_passed_on_with_the_distance_counted_at_both_ends():
     ],
     ids=["older", "longer", "as long", "shorter", "newer", "of our own", "from ourselves"],
 )
-def test_which_announcement_counts(said, parents):
+def test_newer_or_shorter_announcement_is_accepted(said, parents):
     node = follower()
     node.receive_announcement(said, now=1.0)
     assert node.parents == parents
 
 
-def test_of_too_many_parents_those_with_the_smallest_ids_stay():
+def test_parents_with_smallest_ids_are_kept():
     node = mesh()
     for sender in (3, 2, 1):
         node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, sender), now=0.0)
     assert node.parents == (1, 2)
 
 
-def test_a_member_tells_each_parent_once_per_number():
+def test_member_notifies_each_parent_once_per_sequence():
     node = follower(is_subscribed=True)
     assert node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 2), now=0.0) == [
         PublishAtNeighbour(2, "t", MembershipMessage(4, 7, 5))
@@ -140,7 +140,7 @@ def test_a_member_tells_each_parent_once_per_number():
     )
 
 
-def test_interest_that_comes_later_is_told_to_all_parents():
+def test_later_interest_is_sent_to_all_parents():
     node = follower()
     node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 2), now=0.0)
     assert node.set_subscribed(True, 1.0) == [
@@ -149,7 +149,7 @@ def test_interest_that_comes_later_is_told_to_all_parents():
     assert node.set_subscribed(False, 2.0) == []
 
 
-def test_a_core_that_is_silent_for_three_intervals_is_replaced_by_who_wants_the_topic():
+def test_silent_core_is_replaced_by_an_interested_node():
     node = follower(is_subscribed=True)
     assert node.next_deadline() == 30.0
     assert node.handle_timer(29.9) == []
@@ -159,13 +159,13 @@ def test_a_core_that_is_silent_for_three_intervals_is_replaced_by_who_wants_the_
     ]
 
 
-def test_a_core_that_is_silent_is_forgotten_by_who_does_not():
+def test_silent_core_expires_at_other_nodes():
     node = follower()
     assert node.handle_timer(30.0) == [TopicCoreChanged("t", None)]
     assert node.is_idle
 
 
-def test_a_distance_that_no_federation_has_is_left_aside():
+def test_excessive_distance_is_ignored():
     node = mesh()
     said = CoreAnnouncementMessage(4, 7, DISTANCE_MAX + 1, 1)
     assert node.receive_announcement(said, now=0.0) == [
@@ -176,7 +176,7 @@ def test_a_distance_that_no_federation_has_is_left_aside():
 # ---------------------------------------------------------------- members
 
 
-def test_a_child_makes_a_node_that_wants_nothing_interconnect():
+def test_child_makes_a_node_interconnect():
     node = follower()
     assert node.receive_membership(MembershipMessage(4, 7, 3), now=1.0) == [
         PublishAtNeighbour(1, "t", MembershipMessage(4, 7, 5))
@@ -186,7 +186,7 @@ def test_a_child_makes_a_node_that_wants_nothing_interconnect():
     assert node.next_hops(None, now=31.0) == [1]
 
 
-def test_a_second_parent_of_an_interconnecting_node_is_told_too():
+def test_second_parent_of_interconnecting_node_is_notified():
     node = follower()
     node.receive_membership(MembershipMessage(4, 7, 3), now=1.0)
     assert node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 2), now=1.0) == [
@@ -199,13 +199,13 @@ def test_a_second_parent_of_an_interconnecting_node_is_told_too():
     [MembershipMessage(9, 7, 3), MembershipMessage(4, 6, 3), MembershipMessage(4, 7, 5)],
     ids=str,
 )
-def test_memberships_that_mean_another_mesh_are_left_aside(said):
+def test_membership_of_another_mesh_is_ignored(said):
     node = follower()
     assert node.receive_membership(said, now=1.0) == []
     assert node.child_expiry == {}
 
 
-def test_children_of_a_core_are_forgotten_after_three_announcements():
+def test_children_expire_after_three_announcements():
     node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     assert node.receive_membership(MembershipMessage(5, 1, 3), now=0.0) == []

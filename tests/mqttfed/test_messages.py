@@ -44,14 +44,14 @@ RECORDED: dict[str, tuple[str, str, FedMessage]] = {
 
 
 @pytest.mark.parametrize(("name", "frame", "message"), RECORDED.values(), ids=RECORDED)
-def test_recorded_frames_are_read_and_written_the_same(name, frame, message):
+def test_recorded_messages_round_trip(name, frame, message):
     topic, found = decode_message(name, bytes.fromhex(frame))
     assert (found, name) == (message, next(p for p in PREFIXES if name.startswith(p)) + topic)
     if isinstance(message, CoreAnnouncementMessage | MembershipMessage | RoutedMessage):
         assert encode_message(topic, message) == (name, bytes.fromhex(frame))
 
 
-def test_what_follows_a_message_is_left_aside():
+def test_trailing_bytes_are_ignored():
     name, frame, message = RECORDED["membership"]
     assert decode_message(name, bytes.fromhex(frame) + b"more")[1] == message
     name, frame, message = RECORDED["routed publication"]
@@ -70,13 +70,13 @@ def test_what_follows_a_message_is_left_aside():
         ("federator/other/t", b"", "'federator/other/t' is not a topic of mqtt-fed"),
     ],
 )
-def test_what_is_no_message_is_refused_with_the_reason(name, payload, reason):
+def test_malformed_message_is_refused_with_reason(name, payload, reason):
     with pytest.raises(InvalidFrame, match=f"^{reason}"):
         decode_message(name, payload)
 
 
 @given(st.sampled_from(PREFIXES), st.text(max_size=5), st.binary(max_size=40))
-def test_any_bytes_are_a_message_or_invalid(prefix, topic, payload):
+def test_random_bytes_decode_or_are_invalid(prefix, topic, payload):
     try:
         found, _ = decode_message(prefix + topic, payload)
     except InvalidFrame:

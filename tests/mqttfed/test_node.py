@@ -97,7 +97,7 @@ def test_as_interconnecting_node():
     assert between.handle(received(RoutedMessage(9, 0, 2, b"x")), 0.2) == [onward]
 
 
-def test_interest_that_no_beacon_tells_counts_as_much():
+def test_observed_interest_counts_like_a_beacon():
     quiet = node()
     told = quiet.handle(TopicInterestChanged(added=("t",)), 0.0)
     assert told[0] == TopicCoreChanged("t", 5)
@@ -119,11 +119,11 @@ def test_interest_that_no_beacon_tells_counts_as_much():
         (TopicInterestChanged(removed=("t",)), MessageIgnored("no mesh (or topics_max reached)")),
     ],
 )
-def test_what_leads_to_nothing_says_why(event, reason):
+def test_ignored_messages_have_a_reason(event, reason):
     assert node().handle(event, 0.0) == [reason]
 
 
-def test_topics_and_what_was_seen_are_bounded():
+def test_topics_and_seen_publications_are_bounded():
     small = node(topics_max=1, seen_max=1)
     small.handle(BrokerMessageReceived(BEACON_PREFIX + "t", b""), 0.0)
     full = [MessageIgnored("no mesh (or topics_max reached)")]
@@ -135,7 +135,7 @@ def test_topics_and_what_was_seen_are_bounded():
         ]
 
 
-def test_what_ended_before_a_message_came_is_not_used_for_it():
+def test_expired_state_is_not_used():
     late = node()
     late.handle(ANNOUNCED, 0.0)
     told = late.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 30.0)
@@ -144,7 +144,7 @@ def test_what_ended_before_a_message_came_is_not_used_for_it():
 
 
 @given(st.lists(st.tuples(st.sampled_from(PREFIXES), st.binary(max_size=40)), max_size=30))
-def test_nothing_that_anybody_publishes_makes_it_raise(said):
+def test_no_message_makes_it_raise(said):
     anybody = node()
     for number, (prefix, payload) in enumerate(said):
         anybody.handle(BrokerMessageReceived(prefix + "t", payload), float(number))
@@ -207,7 +207,7 @@ def connected(count: int, extra: int, chance: random.Random) -> set[tuple[int, i
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(2, 8), st.integers(1, 3))
-def test_every_subscriber_gets_what_anybody_publishes_once(seed, count, redundancy):
+def test_every_subscriber_gets_every_publication_once(seed, count, redundancy):
     chance = random.Random(seed)
     world = Federation(connected(count, count // 2, chance), redundancy, chance)
     wanting = chance.sample(range(count), chance.randint(1, count))
@@ -221,7 +221,7 @@ def test_every_subscriber_gets_what_anybody_publishes_once(seed, count, redundan
     assert world.delivered == dict.fromkeys(expected, 1)
 
 
-def test_when_the_core_dies_another_takes_over():
+def test_lost_core_is_replaced():
     world = Federation({(0, 1), (1, 2), (2, 3), (0, 3)}, 2, random.Random(1))
     world.pass_time(25.0, [0, 1, 3])
     del world.nodes[0]
