@@ -44,5 +44,5 @@ from hansa.simulator.actions import (
         (ClientSubscribe(1, "a/#"), "subscribe 1 a/#"),
     ],
 )
-def test_an_action_is_said_in_the_words_of_a_script(action, words):
+def test_description_of_actions(action, words):
     assert describe_action(action) == words

@@ -222,27 +222,27 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_without_mutants_every_promise_is_kept(name):
+def test_no_violation_without_mutant(name):
     assert broken(SCRIPTS[name]) == set()
 
 
-def test_without_mutants_filters_may_come_and_go():
+def test_no_violation_with_changing_filters():
     assert broken(COVERED, links=LOSSY) == set()
 
 
 @pytest.mark.parametrize("script", [WANTED_AGAIN, OUTDATED], ids=["wanted again", "outdated"])
-def test_nothing_is_promised_to_a_subscription_of_which_its_agent_has_not_heard(script):
+def test_unobserved_subscription_is_not_guaranteed(script):
     assert broken(script, links=LinkOptions(broker_delay_ms=1_000.0)) == set()
 
 
-def test_without_mutants_late_copies_are_duplicates():
+def test_no_violation_with_late_copies():
     assert broken(LATE_COPIES, "ring:8", links=SLOW_SIDE) == set()
 
 
 # ---------------------------------------------------------------- the origin
 
 
-def test_an_acknowledgement_before_the_journal_is_safe_loses_what_a_crash_takes(monkeypatch):
+def test_mutant_puback_before_sync(monkeypatch):
     capture = SimulatedDelivery.capture
 
     def hasty(self, site, event):
@@ -253,7 +253,7 @@ def test_an_acknowledgement_before_the_journal_is_safe_loses_what_a_crash_takes(
     assert "guaranteed" in broken(CRASH_BEFORE_SYNC)
 
 
-def test_copies_that_leave_before_the_journal_is_safe_share_positions_with_others(monkeypatch):
+def test_mutant_copies_before_sync(monkeypatch):
     keep = ForwardingEngine._append_to_journal  # noqa: SLF001
 
     def hasty(self, event, plan, version):
@@ -267,7 +267,7 @@ def test_copies_that_leave_before_the_journal_is_safe_share_positions_with_other
     assert "guaranteed" in broken(CRASH_AFTER_SENDING)
 
 
-def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
+def test_mutant_forgotten_receivers_after_restart(monkeypatch):
     past = SimulatedDisk.restored_state
 
     def forgetful(self, incarnation):
@@ -278,7 +278,7 @@ def test_an_origin_that_forgets_what_it_owed_skips_it(monkeypatch):
     assert "guaranteed" in broken(OWING_RESTART)
 
 
-def test_an_origin_that_sends_before_it_has_heard_what_others_have_may_lose_it(monkeypatch):
+def test_mutant_copies_before_progress_is_reported(monkeypatch):
     """Its positions were given out before by a state that is lost."""
     resume = Outbox.restore
 
@@ -289,7 +289,7 @@ def test_an_origin_that_sends_before_it_has_heard_what_others_have_may_lose_it(m
     assert "guaranteed" in broken(ROLLED_BACK)
 
 
-def test_an_empty_journal_that_goes_on_may_lose_what_it_captures(monkeypatch):
+def test_mutant_empty_journal_continues_epoch(monkeypatch):
     """Nothing shows that it is an old copy, and its positions were given out before."""
     past = SimulatedDisk.restored_state
 
@@ -302,7 +302,7 @@ def test_an_empty_journal_that_goes_on_may_lose_what_it_captures(monkeypatch):
     assert broken(ROLLED_BACK_TO_NOTHING) == {"guaranteed"}
 
 
-def test_who_was_forgotten_and_does_not_say_so_gets_nothing_more(monkeypatch):
+def test_mutant_expired_node_does_not_refresh_its_record(monkeypatch):
     """It has nothing new to tell, and what it told before is refused."""
     short = ProtocolSettings(interest_lease=5.0)
     assert broken(FORGOTTEN, "line:3", protocol=short) == set()
@@ -310,7 +310,7 @@ def test_who_was_forgotten_and_does_not_say_so_gets_nothing_more(monkeypatch):
     assert broken(FORGOTTEN, "line:3", protocol=short) == {"convergence", "guaranteed"}
 
 
-def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):
+def test_mutant_forgotten_packet_ids(monkeypatch):
     class Forgetful(dict[int, None]):
         def __contains__(self, packet):
             return False
@@ -325,7 +325,7 @@ def test_packets_that_are_not_remembered_are_captured_twice(monkeypatch):
     assert "guaranteed" in broken(ACKNOWLEDGEMENT_LOST)
 
 
-def test_an_interest_that_is_confirmed_before_it_is_remembered_is_lost(monkeypatch):
+def test_mutant_interest_acknowledged_before_it_is_persisted(monkeypatch):
     doubt = RemoteInterest.mark_unpersisted
 
     def trust_the_disk(self, node):
@@ -339,7 +339,7 @@ def test_an_interest_that_is_confirmed_before_it_is_remembered_is_lost(monkeypat
 # ---------------------------------------------------------------- the receiver
 
 
-def test_a_small_memory_of_the_last_ids_delivers_twice(monkeypatch):
+def test_mutant_small_duplicate_cache(monkeypatch):
     """The last 8 positions instead of all that was taken."""
     take = Inbox.receive_copy
 
@@ -356,13 +356,13 @@ def test_a_small_memory_of_the_last_ids_delivers_twice(monkeypatch):
     assert "guaranteed" in broken(LATE_COPIES, "ring:8", links=SLOW_SIDE)
 
 
-def test_a_record_after_pubcomp_instead_of_before_pubrel_delivers_twice(monkeypatch):
+def test_mutant_record_after_pubcomp(monkeypatch):
     """What clients usually do: the broker has released it, and nothing on disk says so."""
     monkeypatch.setattr(SimulatedInjection, "_receive_pubrec", SimulatedInjection._send_release)  # noqa: SLF001
     assert broken(RELEASED) == {"guaranteed"}
 
 
-def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch):
+def test_mutant_receipt_before_sync(monkeypatch):
     monkeypatch.setattr(OriginStream, "committed", property(lambda self: self.accepted))
     accept = Inbox._accept  # noqa: SLF001
 
@@ -374,7 +374,7 @@ def test_a_receipt_before_the_disk_is_safe_loses_what_a_crash_takes(monkeypatch)
     assert "guaranteed" in broken(RECEIVER_CRASHES)
 
 
-def test_what_a_full_link_drops_is_reminded_of_and_asked_for(monkeypatch):
+def test_mutant_ignored_pending_notice(monkeypatch):
     """A burst that no later publication follows: without reminders nobody would miss its end."""
     script = [
         (0.0, ClientSubscribe(1, "a")),
@@ -386,7 +386,7 @@ def test_what_a_full_link_drops_is_reminded_of_and_asked_for(monkeypatch):
     assert broken(script, links=narrow) == {"guaranteed"}
 
 
-def test_a_gap_that_overtakes_what_waits_for_the_inbox_loses_it(monkeypatch):
+def test_mutant_gap_overtakes_inbox(monkeypatch):
     small = DiskOptions(sync_ms=5.0, journal_max=10, inbox_max=2)
     assert broken(GAP_BEHIND_OTHERS, disk=small) == set()
 
@@ -398,7 +398,7 @@ def test_a_gap_that_overtakes_what_waits_for_the_inbox_loses_it(monkeypatch):
 
 
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
-def test_a_receiver_that_gives_up_what_it_is_reminded_of_says_why_in_vain(monkeypatch, reason):
+def test_mutant_receiver_abandons_available_publications(monkeypatch, reason):
     """Whatever it says; also at an origin whose journal once had to drop something else."""
     remind = Inbox.receive_pending_notice
 
@@ -412,7 +412,7 @@ def test_a_receiver_that_gives_up_what_it_is_reminded_of_says_why_in_vain(monkey
     assert broken(DROPPED_BEFORE, disk=small) == {"guaranteed"}
 
 
-def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
+def test_mutant_unknown_interest_treated_as_none(monkeypatch):
     """A receiver that leaves out what no client wants, as far as its observer has told yet."""
     handle = Node.handle
 
@@ -436,7 +436,7 @@ def test_interest_that_is_not_yet_known_is_not_no_interest(monkeypatch):
     assert "guaranteed" in broken(script, links=slow)
 
 
-def test_a_chain_per_filter_loses_what_changes_its_filter(monkeypatch):
+def test_mutant_position_chain_per_filter(monkeypatch):
     """`previous` is the last position of the same filter, as with consecutive numbers per filter
     (the 77 % case): what `a/b` misses when `a/#` takes its place, nobody asks for."""
     capture = Outbox.assign_position

@@ -80,14 +80,14 @@ HALVES = [
         ("ring:8", HALVES),
     ],
 )
-def test_without_mutants_every_promise_is_kept(word, script):
+def test_no_violation_without_mutant(word, script):
     assert caught(word, script) == set()
 
 
 # ---------------------------------------------------------------- faults of the lineage
 
 
-def test_announcements_that_are_passed_on_whatever_their_distance_cost_too_much(monkeypatch):
+def test_mutant_announcements_forwarded_at_any_distance(monkeypatch):
     """A port of mqtt-fed: 492 frames instead of 56 on a grid of 5x5."""
     hear = CoreRoutes.receive_announcement
 
@@ -103,13 +103,13 @@ def test_announcements_that_are_passed_on_whatever_their_distance_cost_too_much(
     assert "announcement cost" in caught("grid:5x5", GRID)
 
 
-def test_announcements_that_are_taken_only_if_strictly_nearer_form_no_redundancy(monkeypatch):
+def test_mutant_only_strictly_nearer_announcements(monkeypatch):
     init = CoreRoutes.__init__
     monkeypatch.setattr(CoreRoutes, "__init__", lambda self, _, cost: init(self, 1, cost))
     assert "redundancy filled" in caught("grid:3x3", GRID)
 
 
-def test_announcements_of_an_old_sequence_number_lead_in_circles(monkeypatch):
+def test_mutant_no_feasible_distance(monkeypatch):
     """Without the feasible distance, a lost way is taken from those who had it from here."""
     choose = CoreRoutes._select_parents  # noqa: SLF001  # the seam is where the rule is
 
@@ -122,12 +122,12 @@ def test_announcements_of_an_old_sequence_number_lead_in_circles(monkeypatch):
     assert "parents nearer" in caught("ring:8", [*HALVES, (4.0, CrashAgent(0))])
 
 
-def test_a_distance_that_is_counted_twice_per_hop_is_not_true(monkeypatch):
+def test_mutant_distance_counted_twice(monkeypatch):
     monkeypatch.setattr(Neighbours, "link_cost", lambda self, link: 2)
     assert "true distances" in caught("grid:3x3", GRID)
 
 
-def test_ids_without_incarnation_lose_what_a_restarted_node_publishes(monkeypatch):
+def test_mutant_ids_without_incarnation(monkeypatch):
     name = LocalSequencer.make_publication
     monkeypatch.setattr(
         LocalSequencer, "make_publication", lambda self, event, *_: name(self, event, 1)
@@ -135,7 +135,7 @@ def test_ids_without_incarnation_lose_what_a_restarted_node_publishes(monkeypatc
     assert "completeness" in caught("ring:4", RESTART)
 
 
-def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
+def test_mutant_small_duplicate_cache(monkeypatch):
     """The last 8 ids instead of a window: a copy that took the longer way round comes too late."""
 
     class Recent:
@@ -165,7 +165,7 @@ def test_a_small_memory_of_the_last_ids_lets_duplicates_through(monkeypatch):
 # ---------------------------------------------------------------- faults that anyone could make
 
 
-def test_a_copy_that_is_changed_on_its_way_is_a_phantom(monkeypatch):
+def test_mutant_copy_changed_in_transit(monkeypatch):
     onward = Publication.forwarded_copy
 
     def spoilt(self, hops, named):
@@ -180,7 +180,7 @@ def test_a_copy_that_is_changed_on_its_way_is_a_phantom(monkeypatch):
     )
 
 
-def test_a_core_that_nobody_replaces_is_missed(monkeypatch):
+def test_mutant_lost_core_is_not_replaced(monkeypatch):
     evaluate = Election.evaluate
 
     def give_up(self, group, now):
@@ -201,7 +201,7 @@ PLANS = [
 ]
 
 
-def test_plans_without_a_bound_are_noticed_as_they_grow(monkeypatch):
+def test_mutant_unbounded_plans(monkeypatch):
     """A look at the end would be too late: the next change of the table forgets all plans."""
     tight = ProtocolSettings(plans_max=2)
     assert caught("line:2", PLANS, protocol=tight) == set()
@@ -214,7 +214,7 @@ def test_plans_without_a_bound_are_noticed_as_they_grow(monkeypatch):
     assert caught("line:2", PLANS, protocol=tight) == {"bounded"}
 
 
-def test_parents_that_are_never_told_of_a_leave_keep_too_many_members(monkeypatch):
+def test_mutant_no_leave_messages(monkeypatch):
     monkeypatch.setattr(MeshMembers, "pop_due_leaves", lambda self, now: [])
     monkeypatch.setattr(MeshMembers, "next_deadline", lambda self: None)
     script = [
@@ -235,11 +235,11 @@ def caught_with(strategy: str, **settings) -> set[str]:
 
 
 @pytest.mark.parametrize("strategy", ["paths", "tree-subscriptions"])
-def test_other_strategies_keep_every_promise_without_mutants(strategy):
+def test_no_violation_of_other_strategies_without_mutant(strategy):
     assert caught_with(strategy) == set()
 
 
-def test_a_subscription_table_without_one_branch_loses_what_is_wanted_there(monkeypatch):
+def test_mutant_subscription_table_misses_a_branch(monkeypatch):
     """Its view is right, only what it does is not."""
     entry = TreeSubscriptions._make_entry  # noqa: SLF001  # the seam is where the rule is
 
@@ -252,7 +252,7 @@ def test_a_subscription_table_without_one_branch_loses_what_is_wanted_there(monk
     assert "completeness" in caught_with("tree-subscriptions")
 
 
-def test_a_subscription_table_with_every_branch_takes_too_many(monkeypatch):
+def test_mutant_subscription_table_has_every_branch(monkeypatch):
     def take_all(self, group, wanters):
         return dict.fromkeys(self._neighbour_towards.values())
 
@@ -260,7 +260,7 @@ def test_a_subscription_table_with_every_branch_takes_too_many(monkeypatch):
     assert caught_with("tree-subscriptions") & {"tables agree", "meshes minimal"}
 
 
-def test_paths_that_leave_the_shortest_ways_are_noticed(monkeypatch):
+def test_mutant_paths_flood(monkeypatch):
     def flood(self, origin, wanter):
         return tuple(self._context.graph.lengths(self._self))
 
@@ -268,7 +268,7 @@ def test_paths_that_leave_the_shortest_ways_are_noticed(monkeypatch):
     assert "shortest paths from origin" in caught_with("paths", redundancy=1)
 
 
-def test_paths_that_all_lead_over_one_link_are_no_redundancy(monkeypatch):
+def test_mutant_paths_without_redundancy(monkeypatch):
     init = PathsStrategy.__init__
 
     def only_once(self, around):
@@ -300,7 +300,7 @@ print(simulate(options).fingerprint)
 """
 
 
-def test_an_order_that_depends_on_hashes_changes_the_fingerprint():
+def test_mutant_order_depends_on_hash_seed():
     """This is why two processes with two hash seeds must agree in test_run."""
     fingerprints = {
         subprocess.run(

@@ -31,7 +31,7 @@ from hansa.simulator.topologies import parse_topology
         (lambda: Phases(traffic_s=-1), "traffic_s"),
     ],
 )
-def test_values_that_cannot_work_are_refused_by_name(make, field):
+def test_invalid_values_are_refused_by_name(make, field):
     with pytest.raises(UsageError, match=field):
         make()
 
@@ -39,19 +39,19 @@ def test_values_that_cannot_work_are_refused_by_name(make, field):
 @pytest.mark.parametrize(
     "links", [LinkOptions(loss=0.01), LinkOptions(duplicate=0.01), LinkOptions(reorder=0.01)]
 )
-def test_links_are_streams_unless_frames_may_go_astray(links):
+def test_loss_duplicates_or_reordering_make_datagram_links(links):
     assert LinkOptions(jitter_ms=9.0).is_ordered
     assert not links.is_ordered
 
 
-def test_a_run_ends_after_its_phases_and_its_last_step():
+def test_run_ends_after_phases_and_last_action():
     phases = Phases(warm_up_s=1, traffic_s=2, settle_s=3, final_s=4)
     assert SimulationOptions(parse_topology("ring:3", 0), phases=phases).end_s == 10
     late = (ScheduledAction(11.0, CrashAgent(0)),)
     assert SimulationOptions(parse_topology("ring:3", 0), phases=phases, schedule=late).end_s == 11
 
 
-def test_options_cross_process_boundaries():
+def test_options_can_be_pickled():
     options = SimulationOptions(
         parse_topology("ring:3", 0), schedule=(ScheduledAction(1.0, CrashAgent(0)),)
     )

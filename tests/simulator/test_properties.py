@@ -19,7 +19,7 @@ AT_ONCE = 20
 
 
 @pytest.mark.parametrize("seed", QUICK)
-def test_small_federations_keep_every_promise(seed):
+def test_small_federations_keep_every_invariant(seed):
     assert simulate(random_options(seed)).violations == ()
 
 
@@ -27,6 +27,6 @@ def test_small_federations_keep_every_promise(seed):
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("first", LONG[::AT_ONCE])
-def test_federations_of_up_to_fifty_nodes_keep_every_promise(first, strategy):
+def test_federations_of_up_to_fifty_nodes_keep_every_invariant(first, strategy):
     played = {seed: simulate(random_options(seed, strategy)) for seed in LONG[first:][:AT_ONCE]}
     assert {seed: run.violations for seed, run in played.items() if run.violations} == {}

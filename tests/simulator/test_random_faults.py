@@ -29,12 +29,12 @@ def steps(seed=0, word="ring:6", **counts):
     )
 
 
-def test_without_faults_there_is_nothing_to_do_nor_to_heal():
+def test_no_faults_make_no_actions():
     assert steps() == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_strikes_within_the_traffic_phase_and_is_healed_at_its_end(kind):
+def test_every_kind_starts_and_ends_in_the_traffic_phase(kind):
     made = steps(**{kind: 5})
     assert len(made) >= 6
     assert all(2.0 <= s.at_s <= 10.0 for s in made if not isinstance(s.action, BackUpState))
@@ -43,24 +43,24 @@ def test_every_kind_strikes_within_the_traffic_phase_and_is_healed_at_its_end(ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_seed_decides_what_strikes(kind):
+def test_seed_determines_the_faults(kind):
     assert steps(seed=1, **{kind: 5}) == steps(seed=1, **{kind: 5})
     assert steps(seed=1, **{kind: 5}) != steps(seed=2, **{kind: 5})
 
 
-def test_one_kind_more_does_not_move_the_others():
+def test_kinds_have_independent_streams():
     alone = steps(crashes=3)[:-1]
     assert steps(crashes=3, partitions=2, freezes=4)[-1 - 4 - len(alone) :][: len(alone)] == alone
 
 
-def test_whoever_dies_is_started_again():
+def test_every_stopped_agent_is_restarted():
     made = [step.action for step in steps(crashes=4, power_offs=4, lossy_restarts=4)]
     dead = Counter(action.node for action in made if isinstance(action, CrashAgent | PowerOff))
     back = Counter(action.node for action in made if isinstance(action, RestartAgent))
     assert dead == back
 
 
-def test_what_is_put_back_was_copied_before_often_before_anything_was_published():
+def test_roll_back_follows_a_backup():
     made = steps(roll_backs=20)[:-1]
     assert {type(step.action) for step in made[::2]} == {BackUpState}
     assert {type(step.action) for step in made[1::2]} == {RollBackState}
@@ -70,7 +70,7 @@ def test_what_is_put_back_was_copied_before_often_before_anything_was_published(
     assert 5 < sum(step.at_s < PHASES.warm_up_s for step in made) < 18
 
 
-def test_a_partition_has_two_sides_with_everybody_on_one():
+def test_partition_has_two_sides_that_cover_all_nodes():
     for step in steps(partitions=20):
         if isinstance(step.action, Partition):
             one, other = step.action.sides
@@ -79,11 +79,11 @@ def test_a_partition_has_two_sides_with_everybody_on_one():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_smallest_federation_bears_them_all(kind):
+def test_smallest_federation_accepts_all_faults(kind):
     steps(word="line:1", **{kind: 3})
 
 
-def test_phases_move_the_faults_along():
+def test_faults_shift_with_the_phases():
     options = SimulationOptions(
         parse_topology("ring:6", 0), phases=PHASES, faults=FaultCounts(crashes=3)
     )

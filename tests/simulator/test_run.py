@@ -40,23 +40,23 @@ def json_in_a_process(seed: int, hash_seed: str) -> str:
 
 
 @pytest.mark.parametrize("seed", [0, 5, 14])
-def test_the_same_seed_is_the_same_run_whatever_the_process_and_its_hash_seed(seed):
+def test_run_does_not_depend_on_process_and_hash_seed(seed):
     here = simulate(random_options(seed)).to_json()
     assert json_in_a_process(seed, "1").strip() == here
     assert json_in_a_process(seed, "2").strip() == here
 
 
-def test_another_seed_is_another_run():
+def test_other_seed_gives_other_run():
     assert simulate(random_options(1)).fingerprint != simulate(random_options(3)).fingerprint
 
 
-def test_frames_as_bytes_and_frames_as_objects_are_the_same_run():
+def test_encoded_frames_give_the_same_run():
     objects = simulate(small_options(0))
     octets = simulate(replace(small_options(0), encode_frames=True))
     assert replace(objects, fingerprint="") == replace(octets, fingerprint="")
 
 
-def test_a_listener_and_checkers_change_nothing():
+def test_listener_and_checkers_do_not_change_the_run():
     told = []
     watched = simulate(small_options(0), lambda *what: told.append(what))
     assert told
@@ -67,7 +67,7 @@ def test_a_listener_and_checkers_change_nothing():
     )
 
 
-def test_who_is_late_starts_for_the_first_time_when_the_schedule_says_so():
+def test_late_place_starts_when_scheduled():
     start = ScheduledAction(5.0, RestartAgent(1))
     late = replace(
         small_options(0), schedule=(start,), late_places=(1, 2), phases=Phases(warm_up_s=9.0)
@@ -80,7 +80,7 @@ def test_who_is_late_starts_for_the_first_time_when_the_schedule_says_so():
     assert simulation.world.sites[1].state.incarnation == 5_000
 
 
-def test_a_result_tells_what_happened():
+def test_result_of_a_small_run():
     result = simulate(small_options(5))
     assert (result.seed, result.nodes, result.links) == (5, 4, 4)
     assert (result.publications, result.expected, result.delivered, result.lost) == (1, 1, 1, 0)
@@ -92,7 +92,7 @@ def test_a_result_tells_what_happened():
     assert result.virtual_s == 2.0
 
 
-def test_a_run_can_be_stopped_looked_at_and_continued():
+def test_run_can_be_inspected_and_continued():
     simulation = Simulation(small_options(0))
     simulation.run_until(1.0)
     views = simulation.statuses()

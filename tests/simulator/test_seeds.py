@@ -32,10 +32,10 @@ WITH_STRATEGY = {
 
 
 @pytest.mark.parametrize(("seed", "strategy"), WITH_STRATEGY)
-def test_a_seed_that_once_failed_with_another_strategy(seed: int, strategy: str) -> None:
+def test_formerly_failing_seed_with_strategy(seed: int, strategy: str) -> None:
     assert simulate(random_options(seed, strategy)).violations == ()
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=str)
-def test_a_seed_that_once_failed(seed: int) -> None:
+def test_formerly_failing_seed(seed: int) -> None:
     assert simulate(random_options(seed)).violations == ()

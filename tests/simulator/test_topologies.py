@@ -37,7 +37,7 @@ WORDS = " ".join(TOPOLOGY_EXAMPLES.values())
         ("geometric:3,1.5", 3, "0-1 0-2 1-2"),
     ],
 )
-def test_a_word_is_this_graph_whatever_the_seed(word, nodes, links):
+def test_regular_topology_does_not_depend_on_seed(word, nodes, links):
     expected = tuple((int(a), int(b)) for a, b in (link.split("-") for link in links.split()))
     assert (
         parse_topology(word, seed=1)
@@ -47,14 +47,14 @@ def test_a_word_is_this_graph_whatever_the_seed(word, nodes, links):
 
 
 @pytest.mark.parametrize("word", ["random:40,3", "random:200,1.99", "geometric:60,0.2"])
-def test_chance_comes_from_the_seed_alone(word):
+def test_random_topology_depends_only_on_seed(word):
     assert parse_topology(word, seed=7) == parse_topology(word, seed=7)
     assert parse_topology(word, seed=7) != parse_topology(word, seed=8)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("nodes", "degree"), [(10, 1.8), (10, 4), (10, 9), (100, 3), (2, 1)])
-def test_random_is_connected_with_the_mean_degree_asked_for(nodes, degree, seed):
+def test_random_is_connected_with_the_requested_degree(nodes, degree, seed):
     topology = parse_topology(f"random:{nodes},{degree}", seed)
     assert connected_components(topology) == (tuple(range(nodes)),)
     assert len(topology.links) == round(nodes * degree / 2)
@@ -62,16 +62,16 @@ def test_random_is_connected_with_the_mean_degree_asked_for(nodes, degree, seed)
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("radius", [0.001, 0.1, 0.5, 1.5])
-def test_geometric_is_connected_however_small_the_radius(radius, seed):
+def test_geometric_is_connected_for_any_radius(radius, seed):
     topology = parse_topology(f"geometric:50,{radius}", seed)
     assert connected_components(topology) == (tuple(range(50)),)
 
 
-def test_geometric_without_close_nodes_is_a_shortest_tree():
+def test_geometric_without_close_nodes_is_a_spanning_tree():
     assert len(parse_topology("geometric:50,0.001", seed=1).links) == 49
 
 
-def test_geometric_of_a_wide_radius_is_complete():
+def test_geometric_with_large_radius_is_complete():
     assert parse_topology("geometric:9,1.5", seed=1).links == tuple(combinations(range(9), 2))
 
 
@@ -118,7 +118,7 @@ def test_ten_thousand_nodes_are_possible():
         ("", f"write one of {WORDS}"),
     ],
 )
-def test_an_impossible_word_is_refused_with_what_to_write(word, problem):
+def test_invalid_topology_is_refused_with_remedy(word, problem):
     with pytest.raises(UsageError) as refusal:
         parse_topology(word, seed=1)
     assert str(refusal.value) == f"topology {word!r}: {problem}"
@@ -127,14 +127,14 @@ def test_an_impossible_word_is_refused_with_what_to_write(word, problem):
 @pytest.mark.parametrize(
     "text", ['{"links": [[0, 1], [2, 1], [1, 0]]}', "0-1\n\n# more\n2 1 # too\n0-1"]
 )
-def test_a_file_of_numbers_keeps_them(tmp_path, text):
+def test_file_of_numbers_keeps_numbers(tmp_path, text):
     path = tmp_path / "links"
     path.write_text(text)
     assert parse_topology(f"file:{path}", seed=1) == Topology(f"file:{path}", 3, ((0, 1), (1, 2)))
 
 
 @pytest.mark.parametrize("text", ['{"links": [["b", "a"], ["a", 7]]}', "b-a\na-7\n"])
-def test_a_file_of_names_numbers_them_as_they_appear(tmp_path, text):
+def test_file_of_names_numbers_in_order_of_appearance(tmp_path, text):
     path = tmp_path / "links"
     path.write_text(text)
     topology = parse_topology(f"file:{path}", seed=1)
@@ -143,7 +143,7 @@ def test_a_file_of_names_numbers_them_as_they_appear(tmp_path, text):
     assert topology.find_node("a") == 1
 
 
-def test_a_file_may_be_in_parts(tmp_path):
+def test_file_may_have_several_components(tmp_path):
     path = tmp_path / "links"
     path.write_text("0-1\n2-3\n")
     assert connected_components(parse_topology(f"file:{path}", seed=1)) == ((0, 1), (2, 3))
@@ -178,7 +178,7 @@ JSON = "write two numbers or names, as in [0, 1], without blanks and - : , | >"
         (b"\xff\xfe\x00", "{path} is not a text file"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_refused_with_what_to_write(tmp_path, text, problem):
+def test_invalid_file_is_refused_with_remedy(tmp_path, text, problem):
     path = tmp_path / "links"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UsageError) as refusal:
@@ -188,12 +188,12 @@ def test_a_bad_file_is_refused_with_what_to_write(tmp_path, text, problem):
     assert str(refusal.value) == problem
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     with pytest.raises(UsageError, match="^cannot read .*/nowhere: no such file or directory$"):
         parse_topology(f"file:{tmp_path}/nowhere", seed=1)
 
 
-def test_a_large_file_stays_within_bounds(tmp_path):
+def test_large_file_is_refused(tmp_path):
     path = tmp_path / "links.json"
     path.write_text(json.dumps({"links": [[0, node] for node in range(1, 10_001)]}))
     with pytest.raises(UsageError, match="10001 nodes; 1 to 10000 are possible"):
@@ -212,12 +212,12 @@ def test_a_large_file_stays_within_bounds(tmp_path):
         (2, ((0, 1),), ("only one",)),
     ],
 )
-def test_a_topology_has_one_spelling(nodes, links, labels):
+def test_topology_has_one_canonical_form(nodes, links, labels):
     with pytest.raises(UsageError):
         Topology("bad", nodes, links, labels)
 
 
-def test_graph_puts_links_in_their_one_spelling():
+def test_make_topology_normalises_links():
     assert make_topology("any", 3, [(2, 1), (1, 0), (0, 1)]).links == ((0, 1), (1, 2))
 
 
@@ -229,7 +229,7 @@ def test_neighbours_distances_and_components():
 
 
 @pytest.mark.parametrize("text", ["3", "-1", "x", "", "٢", "9" * 5000])
-def test_a_node_that_is_not_there_is_refused(text):
+def test_unknown_node_is_refused(text):
     with pytest.raises(UsageError) as refusal:
         parse_topology("ring:3", seed=1).find_node(text)
     assert str(refusal.value) == f"there is no node {text!r} in ring:3; its nodes are 0 to 2"

@@ -18,13 +18,13 @@ def steps(kind, seed=0, **workload):
     return [step for step in random_client_actions(options) if isinstance(step.action, kind)]
 
 
-def test_the_first_subscribers_are_there_from_the_start():
+def test_first_subscriptions_are_at_the_start():
     made = steps(ClientSubscribe, subscribers=9, filters=("a", "b/#"))
     assert [step.at_s for step in made] == [0.0] * 9
     assert {step.action.filter for step in made} == {"a", "b/#"}
 
 
-def test_publishers_keep_their_pace_through_the_traffic_phase():
+def test_publishers_have_a_constant_rate():
     made = steps(ClientPublish, publishers=3, rate=5.0, topics=("a", "b"), payload_bytes=99)
     assert len(made) == 3 * 5 * 10
     assert all(2.0 <= step.at_s < 12.0 for step in made)
@@ -32,14 +32,14 @@ def test_publishers_keep_their_pace_through_the_traffic_phase():
     assert {step.action.payload_bytes for step in made} == {99}
 
 
-def test_qualities_of_service_are_mixed_as_asked():
+def test_qos_levels_have_the_requested_weights():
     made = steps(ClientPublish, publishers=5, rate=100.0, qos=(2.0, 1.0, 1.0))
     counts = Counter(step.action.qos for step in made)
     assert 0.45 < counts[0] / len(made) < 0.55
     assert 0.2 < counts[2] / len(made) < 0.3
 
 
-def test_clients_come_and_go():
+def test_churn_subscribes_and_unsubscribes():
     made = steps(
         (ClientSubscribe, ClientUnsubscribe), subscribers=10, filters=("a", "b"), churn=20.0
     )[10:]
@@ -48,7 +48,7 @@ def test_clients_come_and_go():
     assert [step.at_s for step in made] == sorted(step.at_s for step in made)
 
 
-def test_nobody_takes_back_what_was_never_subscribed():
+def test_only_existing_subscriptions_are_removed():
     present: Counter[tuple[int, str]] = Counter()
     for step in steps((ClientSubscribe, ClientUnsubscribe), filters=("a", "b"), churn=20.0):
         place = (step.action.node, step.action.filter)
@@ -56,13 +56,13 @@ def test_nobody_takes_back_what_was_never_subscribed():
         assert present[place] >= 0
 
 
-def test_in_the_end_everybody_publishes_to_everything_early_enough_to_arrive():
+def test_final_publications_of_every_place_to_every_topic():
     made = steps(ClientPublish, topics=("a", "b"), publish_finally=True)
     assert len({(step.action.node, step.action.topic) for step in made}) == len(made) == 12
     assert all(15.0 <= step.at_s < 17.0 for step in made)
 
 
-def test_more_publishers_do_not_move_the_subscribers():
+def test_publishers_do_not_affect_subscribers():
     few = steps(ClientSubscribe, subscribers=9, publishers=1)
     assert few == steps(ClientSubscribe, subscribers=9, publishers=5)
     assert few != steps(ClientSubscribe, subscribers=9, publishers=1, seed=1)

@@ -12,22 +12,22 @@ def components(word, *script):
     return [[site.place for site in part.sites] for part in GroundTruth(played.world).components()]
 
 
-def test_what_hangs_together_is_one_component():
+def test_connected_nodes_are_one_component():
     assert components("line:4") == [[0, 1, 2, 3]]
 
 
-def test_links_count_only_if_both_directions_work():
+def test_one_way_link_does_not_connect():
     assert components("line:4", (1.0, CutSilently(1, 2))) == [[0, 1], [2, 3]]
     assert components("line:4", (1.0, CutOneWay(2, 1))) == [[0, 1], [2, 3]]
     assert components("full:4", (1.0, Partition(((0, 3), (1, 2))))) == [[0, 3], [1, 2]]
 
 
-def test_dead_and_suspended_nodes_are_not_there():
+def test_stopped_and_suspended_nodes_are_excluded():
     assert components("line:3", (1.0, CrashAgent(1))) == [[0], [2]]
     assert components("line:3", (1.0, FreezeAgent(1, 5.0))) == [[0], [2]]
 
 
-def test_a_component_knows_neighbours_and_distances():
+def test_component_has_neighbours_and_distances():
     played = Played("ring:5").run(1.0)
     truth = GroundTruth(played.world)
     (part,) = truth.components()
@@ -36,7 +36,7 @@ def test_a_component_knows_neighbours_and_distances():
     assert truth.component_of(played.world.sites[3]) is part
 
 
-def test_components_and_views_are_taken_again_when_something_changed():
+def test_components_and_statuses_are_recomputed_after_a_change():
     played = Played("line:2", [(2.0, CrashAgent(1))]).run(1.0)
     truth = GroundTruth(played.world)
     site = played.world.sites[0]
@@ -51,6 +51,6 @@ def test_components_and_views_are_taken_again_when_something_changed():
     assert truth.status(site) is not newest
 
 
-def test_a_dead_site_belongs_to_no_component():
+def test_stopped_site_has_no_component():
     played = Played("line:2", [(1.0, CrashAgent(1))]).run(2.0)
     assert GroundTruth(played.world).component_of(played.world.sites[1]) is None

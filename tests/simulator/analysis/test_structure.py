@@ -53,7 +53,7 @@ def core_with(**changes):
     return lambda view: {**view.cores, 0: replace(view.cores[0], **changes)}
 
 
-def test_a_federation_at_rest_is_right(resting):
+def test_quiet_federation_has_no_problem(resting):
     assert structure(resting).find_problem() is None
     assert list(structure(resting).find_broken_invariants()) == []
 
@@ -76,7 +76,7 @@ def test_a_federation_at_rest_is_right(resting):
         (1, {"groups": group_with(children=())}, "n2 is interested and not joined to core 0"),
     ],
 )
-def test_what_users_would_feel_is_not_converged(resting, place, changes, problem):
+def test_user_visible_problem_prevents_convergence(resting, place, changes, problem):
     assert problem in structure(resting, place, **changes).find_problem()
 
 
@@ -94,23 +94,23 @@ def test_what_users_would_feel_is_not_converged(resting, place, changes, problem
         (3, {"installed": lambda view: False}, "interest installed"),
     ],
 )
-def test_what_is_not_exact_is_named_by_its_promise(resting, place, changes, promise):
+def test_violated_invariant_is_named(resting, place, changes, promise):
     assert promise in dict(structure(resting, place, **changes).find_broken_invariants())
 
 
-def test_hops_are_not_promised_where_round_trips_count(resting):
+def test_distances_are_not_checked_with_rtt_metric(resting):
     wrong = structure(resting, 3, Metric.RTT, cores=core_with(distance=700, parents=(4,)))
     assert {"true distances", "redundancy filled"}.isdisjoint(dict(wrong.find_broken_invariants()))
 
 
-def test_tables_are_not_promised_where_round_trips_count_and_wander(resting):
+def test_tables_are_not_checked_with_varying_rtt(resting):
     tampered = Tampered(resting, 3, groups=group_with(is_member=True, parents=(2,)))
     settings = ProtocolSettings(metric=Metric.RTT)
     assert dict(StructureCheck(tampered, settings, is_steady=True).find_broken_invariants())
     assert not dict(StructureCheck(tampered, settings, is_steady=False).find_broken_invariants())
 
 
-def test_a_broker_that_was_not_asked_is_a_problem(resting):
+def test_missing_broker_subscription_is_a_problem(resting):
     broker = resting.world.sites[3].broker
     broker.withdraw([GROUP])
     try:
@@ -119,7 +119,7 @@ def test_a_broker_that_was_not_asked_is_a_problem(resting):
         broker.grant([GROUP])
 
 
-def test_a_core_that_is_not_there_is_a_problem(resting):
+def test_missing_core_is_a_problem(resting):
     class Agreed(Tampered):
         """All agree on a core that does not exist."""
 
@@ -132,13 +132,13 @@ def test_a_core_that_is_not_there_is_a_problem(resting):
     assert "its core 9 does not exist" in problem
 
 
-def test_a_node_alone_has_nobody_to_agree_with():
+def test_single_node_has_no_problem():
     lonely = structure(Played("line:1", [(0.0, ClientSubscribe(0, GROUP))]).run(2.0))
     assert lonely.find_problem() is None
     assert list(lonely.find_broken_invariants()) == []
 
 
-def test_two_nodes_with_one_id_are_a_problem():
+def test_duplicate_id_is_a_problem():
     played = Played("line:3", [(1.0, CloneNode(0, near=2))]).run(1.0)
     assert "two nodes share an id" in structure(played).find_problem()
 
@@ -155,13 +155,13 @@ def following(request):
     ), settings
 
 
-def test_every_strategy_is_right_at_rest(following):
+def test_every_strategy_has_no_problem_at_rest(following):
     played, settings = following
     assert StructureCheck(GroundTruth(played.world), settings).find_problem() is None
     assert list(StructureCheck(GroundTruth(played.world), settings).find_broken_invariants()) == []
 
 
-def test_where_ways_follow_the_database_it_must_be_the_same(following, resting):
+def test_databases_must_be_equal_if_paths_depend_on_them(following, resting):
     played, settings = following
     other = {"digest": lambda view: 1}
     problem = StructureCheck(Tampered(played, 1, **other), settings).find_problem()
@@ -170,14 +170,14 @@ def test_where_ways_follow_the_database_it_must_be_the_same(following, resting):
     assert structure(resting, 1, **other).find_problem() is None
 
 
-def test_only_what_the_strategy_promises_counts(following):
+def test_only_invariants_of_the_strategy_are_checked(following):
     played, settings = following
     wrong = StructureCheck(Tampered(played, 1, groups=group_with(core=3)), settings)
     promises = strategy_class(settings.strategy).invariants
     assert (wrong.find_problem() is None) == (StrategyInvariant.ONE_CORE not in promises)
 
 
-def test_ways_that_follow_the_database_change_with_it(following, resting):
+def test_path_fingerprint_follows_the_database(following, resting):
     played, settings = following
     mark = StructureCheck(GroundTruth(played.world), settings).path_fingerprint()
     assert StructureCheck(GroundTruth(played.world), settings).path_fingerprint() == mark

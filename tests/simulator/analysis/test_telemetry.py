@@ -49,7 +49,7 @@ def of(kind: type, told: list[TelemetryRow]) -> list[Any]:
     return [row for row in told if isinstance(row.record, kind)]
 
 
-def test_the_same_run_writes_the_same_bytes_and_is_the_same_as_without(tmp_path):
+def test_telemetry_is_deterministic_and_does_not_change_the_run(tmp_path):
     first, _ = play(tmp_path / "a", small())
     second, _ = play(tmp_path / "b", small())
     assert first == second == simulate(small())
@@ -57,7 +57,7 @@ def test_the_same_run_writes_the_same_bytes_and_is_the_same_as_without(tmp_path)
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_the_walk_of_a_publication(tmp_path):
+def test_records_of_one_publication(tmp_path):
     _, told = play(tmp_path, small())
     walk = [
         (row.node_id, schema.KIND_NAMES[type(row.record)], getattr(row.record, "hops", None))
@@ -78,7 +78,7 @@ def test_the_walk_of_a_publication(tmp_path):
     )
 
 
-def test_keys_are_unique_and_numbers_count(tmp_path):
+def test_keys_are_unique_and_sequences_gapless(tmp_path):
     _, told = play(tmp_path, small())
     lives: dict[tuple[int, int], list[int]] = {}
     for row in told:
@@ -87,7 +87,7 @@ def test_keys_are_unique_and_numbers_count(tmp_path):
     assert [life[0] for life in sorted(lives)] == [0, 1, 1, 2, schema.FAULT_INJECTOR]
 
 
-def test_faults_and_how_long_they_took_are_told_with_their_nodes(tmp_path):
+def test_faults_and_recovery_times_are_recorded(tmp_path):
     result, told = play(tmp_path, small())
     faults = [row.record for row in of(schema.FaultInjected, told)]
     assert faults == [
@@ -100,12 +100,12 @@ def test_faults_and_how_long_they_took_are_told_with_their_nodes(tmp_path):
     assert healed == {record.after: record.converged_s for record in result.converged_s}
 
 
-def test_the_run_names_itself(tmp_path):
+def test_first_record_describes_the_run(tmp_path):
     _, told = play(tmp_path, small())
     assert told[0].record == schema.SimulationStarted(0, 1, "ring:3", "mesh")
 
 
-def test_links_and_round_trips_are_told(tmp_path):
+def test_links_and_round_trips_are_recorded(tmp_path):
     _, told = play(tmp_path, small())
     ups = {(row.node_id, row.record.peer_id) for row in of(schema.LinkUp, told)}
     assert ups >= {(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)}
@@ -134,7 +134,7 @@ SEEDS = [(0, 1, 2), pytest.param(range(3, 30), marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_the_records_add_up_to_what_the_simulator_counts(tmp_path, seeds):
+def test_records_match_the_counters_of_the_simulator(tmp_path, seeds):
     for seed in seeds:
         options = replace(random_options(seed), check_invariants=False)
         simulation = Simulation(options, telemetry=tmp_path / str(seed))
@@ -152,7 +152,7 @@ def test_the_records_add_up_to_what_the_simulator_counts(tmp_path, seeds):
         assert len(of(schema.Delivered, told)) == arrivals
 
 
-def test_a_directory_that_holds_something_is_refused(tmp_path):
+def test_non_empty_directory_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="is not empty; telemetry of a run needs its own"):
         simulate(small(), telemetry=tmp_path)

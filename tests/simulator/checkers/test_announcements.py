@@ -50,7 +50,7 @@ class Neighbours:
         )
 
 
-def test_a_parent_that_is_nearer_newer_or_lost_is_fine(violations):
+def test_nearer_newer_or_lost_parent_is_allowed(violations):
     nodes = Neighbours(violations)
     nodes.says(0, 1, 0)
     nodes.says(1, 1, 1, 0)
@@ -61,7 +61,7 @@ def test_a_parent_that_is_nearer_newer_or_lost_is_fine(violations):
 
 
 @pytest.mark.parametrize(("seq", "distance"), [(1, 2), (1, 3), (0, 1)])
-def test_a_parent_that_is_not_nearer_is_seen(violations, seq, distance):
+def test_parent_that_is_not_nearer_is_a_violation(violations, seq, distance):
     nodes = Neighbours(violations)
     nodes.says(1, seq, distance, 0)
     nodes.says(2, 1, 2, 1)
@@ -69,7 +69,7 @@ def test_a_parent_that_is_not_nearer_is_seen(violations, seq, distance):
     assert "has parent n1" in violations[0]
 
 
-def test_a_parent_that_moves_away_is_seen(violations):
+def test_parent_that_becomes_farther_is_a_violation(violations):
     nodes = Neighbours(violations)
     nodes.says(1, 1, 1, 0)
     nodes.says(2, 1, 2, 1)
@@ -78,7 +78,7 @@ def test_a_parent_that_moves_away_is_seen(violations):
     assert "has parent n1" in violations[0]
 
 
-def test_with_round_trips_a_distance_may_grow_but_a_loop_is_seen(violations):
+def test_with_rtt_distance_may_grow_but_loop_is_a_violation(violations):
     nodes = Neighbours(violations, Metric.RTT)
     nodes.says(1, 1, 100, 0)
     nodes.says(2, 1, 90, 1)
@@ -88,7 +88,7 @@ def test_with_round_trips_a_distance_may_grow_but_a_loop_is_seen(violations):
     assert "n1 is its own ancestor" in violations[0]
 
 
-def test_a_parent_that_started_again_is_not_the_one_that_was_chosen(violations):
+def test_restarted_parent_is_not_the_chosen_one(violations):
     nodes = Neighbours(violations)
     nodes.says(1, 1, 1, 0)
     nodes.says(2, 1, 2, 1)
@@ -97,7 +97,7 @@ def test_a_parent_that_started_again_is_not_the_one_that_was_chosen(violations):
     assert violations == []
 
 
-def test_a_dead_node_is_nobodys_way(violations):
+def test_stopped_node_is_not_a_parent(violations):
     nodes = Neighbours(violations)
     nodes.chooses(2, 1)
     nodes.checker.on_agent_stopped(nodes.world.sites[2])
@@ -117,7 +117,7 @@ def all_up(checker, world):
                 checker.on_notification(site, NeighbourUp(other.state.id, LinkId(1)))
 
 
-def test_more_than_two_frames_per_link_are_seen(world, violations):
+def test_more_than_two_frames_per_link_are_a_violation(world, violations):
     checker = AnnouncementCost(world, violations)
     all_up(checker, world)
     announce(checker, world, 6)
@@ -128,7 +128,7 @@ def test_more_than_two_frames_per_link_are_seen(world, violations):
     assert checker.frames_per_announcement_max == 7
 
 
-def test_the_cost_is_not_promised_while_neighbours_come_and_go(world, violations):
+def test_cost_is_not_limited_while_neighbours_change(world, violations):
     checker = AnnouncementCost(world, violations)
     all_up(checker, world)
     announce(checker, world, 6)
@@ -138,7 +138,7 @@ def test_the_cost_is_not_promised_while_neighbours_come_and_go(world, violations
     assert checker.frames_per_announcement_max == 12
 
 
-def test_what_a_new_link_carries_does_not_count(world, violations):
+def test_frames_on_new_links_are_not_counted(world, violations):
     checker = AnnouncementCost(world, violations)
     announce(checker, world, 1)
     all_up(checker, world)
@@ -146,7 +146,7 @@ def test_what_a_new_link_carries_does_not_count(world, violations):
     assert checker.frames_per_announcement_max == 1
 
 
-def test_the_cost_is_not_promised_on_links_that_differ(violations):
+def test_cost_is_not_limited_on_unequal_links(violations):
     world = idle_world(links=LinkOptions(jitter_ms=1.0))
     checker = AnnouncementCost(world, violations)
     all_up(checker, world)

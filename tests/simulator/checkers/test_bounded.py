@@ -19,7 +19,7 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_a_node_that_keeps_too_much_is_seen(look):
+def test_exceeded_bound_is_a_violation(look):
     violations: list[str] = []
     world = Played("line:3", protocol=ProtocolSettings(nodes_max=3)).run(2.0).world
     look(BoundedState(world, violations), world)
@@ -31,7 +31,7 @@ def test_a_node_that_keeps_too_much_is_seen(look):
     assert ["n0 has 3 nodes, the limit is 2" in text for text in violations] == [True]
 
 
-def test_where_nothing_runs_nothing_is_kept():
+def test_stopped_node_is_not_checked():
     violations: list[str] = []
     world = idle_world()
     BoundedState(world, violations).on_state_changed(world.sites[0])

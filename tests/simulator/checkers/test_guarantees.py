@@ -47,13 +47,13 @@ def guaranteed(played):
     return played.simulation._guaranteed  # noqa: SLF001
 
 
-def test_what_was_promised_and_came_is_counted():
+def test_guaranteed_delivery_is_counted():
     played = play()
     assert finish(played) == []
     assert guaranteed(played).summarize() == GuaranteeSummary(1, 1, 0, 0, 0, 0)
 
 
-def test_what_never_comes_is_seen():
+def test_missing_delivery_is_a_violation():
     played = play()
     played.run(5.00008)
     played.world.sites[0].broker.session_queue.clear()  # before the agent has it
@@ -62,7 +62,7 @@ def test_what_never_comes_is_seen():
     ]
 
 
-def test_what_the_receiver_has_reported_is_no_silent_loss():
+def test_reported_gap_is_no_violation():
     played = play()
     played.run(5.0004)
     site = played.world.sites[0]
@@ -78,34 +78,34 @@ def test_what_the_receiver_has_reported_is_no_silent_loss():
 
 
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
-def test_a_gap_without_a_reason_is_seen(reason):
+def test_gap_without_valid_reason_is_a_violation(reason):
     played = play()
     played.world.sites[0].state.disk.trimmed_upto = (1, 1)
     guaranteed(played).on_notification(played.world.sites[1], Gap(NodeId(0), 1, 1, 2, reason))
     assert len(finish(played)) == 1
 
 
-def test_a_publication_with_two_positions_is_seen():
+def test_publication_with_two_positions_is_a_violation():
     played = play(until=10.0)
     journal = played.world.sites[0].state.disk.journal
     journal.append(replace(journal[0], sequence=2))
     assert finish(played) == ["guaranteed: n0 has captured a publication twice"]
 
 
-def test_a_position_of_two_publications_is_seen():
+def test_position_of_two_publications_is_a_violation():
     played = play((6.0, ClientPublish(0, "a/b", qos=2)), until=10.0)
     journal = played.world.sites[0].state.disk.journal
     journal[1] = replace(journal[1], sequence=1)
     assert finish(played) == ["guaranteed: n0 has assigned a position twice"]
 
 
-def test_what_is_given_up_without_a_reason_is_seen():
+def test_abandoned_delivery_without_reason_is_a_violation():
     played = play()
     guaranteed(played).on_notification(played.world.sites[0], DeliveryAbandoned(NodeId(1), 1, 1, 1))
     assert len(finish(played)) == 1
 
 
-def test_a_gap_of_an_origin_that_is_gone_is_nobodys_fault():
+def test_gap_of_a_vanished_origin_is_allowed():
     played = play()
     guaranteed(played).on_notification(played.world.sites[1], Gap(NodeId(77), 1, 1, 1, "retention"))
     assert finish(played) == []
@@ -121,7 +121,7 @@ def test_a_gap_of_an_origin_that_is_gone_is_nobodys_fault():
     ],
     ids=["given up", "not in reach", "origin lost its disk", "receiver lost its disk"],
 )
-def test_what_ends_a_promise(more):
+def test_events_that_end_a_guarantee(more):
     played = play(*more)
     played.run(5.00008)
     played.world.sites[0].broker.session_queue.clear()
@@ -129,7 +129,7 @@ def test_what_ends_a_promise(more):
     assert guaranteed(played).summarize().promised == 0
 
 
-def test_a_filter_that_takes_the_place_of_another_changes_no_promise():
+def test_replaced_filter_keeps_the_guarantee():
     """Nobody gave up the topic, though the filter that was promised is gone."""
     played = play((5.00005, ClientSubscribe(1, "a/#")), (5.00006, ClientUnsubscribe(1, "a/b")))
     played.run(5.00008)
@@ -137,14 +137,14 @@ def test_a_filter_that_takes_the_place_of_another_changes_no_promise():
     assert len(finish(played)) == 1
 
 
-def test_before_anybody_confirmed_nothing_is_promised():
+def test_nothing_is_guaranteed_before_acknowledgement():
     script = [(5.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=1))]
     played = Played("line:2", script, disk=DiskOptions()).run(4.0)
     assert finish(played) == []
     assert guaranteed(played).summarize() == GuaranteeSummary(0, 0, 0, 0, 0, 0)
 
 
-def test_a_node_counts_on_a_confirmation_even_if_the_other_forgets_it():
+def test_acknowledged_interest_counts_if_the_publisher_loses_it():
     """What the publisher's own node thinks does not excuse it."""
     played = play()
     played.world.sites[0].node._remote_interest.in_force.clear()  # noqa: SLF001
@@ -160,7 +160,7 @@ def wants_nothing(played, place):
     site.node._forwarding._share_selector.topic_interest = lambda topic: TopicInterest(())  # noqa: SLF001
 
 
-def test_what_nobody_confirmed_is_promised_when_all_must_have_come_to_rest():
+def test_unacknowledged_interest_counts_after_convergence_limit():
     late = (30.0, ClientPublish(0, "a/b", qos=1))
     played = play(late, until=1.0)
     wants_nothing(played, 0)
@@ -169,13 +169,13 @@ def test_what_nobody_confirmed_is_promised_when_all_must_have_come_to_rest():
     assert len(finish(played, until=40.0)) == 1
 
 
-def test_what_never_leaves_a_broker_is_promised_to_nobody():
+def test_broker_internal_topics_are_not_guaranteed():
     script = [(0.0, ClientSubscribe(1, "$SYS/#")), (20.0, ClientPublish(0, "$SYS/uptime", qos=1))]
     played = Played("line:2", script, disk=DiskOptions())
     assert finish(played, until=30.0) == []
 
 
-def test_an_old_copy_owes_nothing_to_an_interest_that_only_the_newer_state_knew():
+def test_rolled_back_node_has_no_obligation_to_newer_interest():
     """Its broker shows it what is published before it has met anybody."""
     script = [
         (1.0, BackUpState(0)),
@@ -192,7 +192,7 @@ def test_an_old_copy_owes_nothing_to_an_interest_that_only_the_newer_state_knew(
     assert guaranteed(played).summarize().promised == 1
 
 
-def test_a_broker_may_take_as_many_of_qos_2_as_it_holds_for_those_of_the_newer_state():
+def test_broker_may_drop_qos_2_after_roll_back():
     publish = [
         (6.0, ClientPublish(0, "a/b", qos=2)),
         (30.0, ClientPublish(0, "a/b", qos=2, count=3)),
@@ -207,7 +207,7 @@ def test_a_broker_may_take_as_many_of_qos_2_as_it_holds_for_those_of_the_newer_s
     assert len(finish(played, until=41.0)) == 1
 
 
-def test_what_was_published_before_a_new_epoch_may_come_in_both():
+def test_publication_before_new_epoch_may_be_duplicated():
     played = play(
         (6.0, RollBackState(0)),
         (5.5, BackUpState(0)),
@@ -222,7 +222,7 @@ def test_what_was_published_before_a_new_epoch_may_come_in_both():
     assert finish(played) == []
 
 
-def test_a_lease_that_ends_before_a_broker_shows_what_was_published_ends_the_promise():
+def test_lease_that_ends_before_capture_ends_the_guarantee():
     script = [
         (5.5, CutLink(0, 1)),
         (9.0, RefuseAgent(0, 5.0)),
@@ -236,7 +236,7 @@ def test_a_lease_that_ends_before_a_broker_shows_what_was_published_ends_the_pro
     assert played.received(1) == [0, 2]
 
 
-def test_an_agent_that_is_not_subscribed_is_seen():
+def test_missing_subscription_of_agent_is_a_violation():
     played = play()
     played.run(4.95)
     played.world.publish(played.world.sites[0], "a/b", 8, 1, False)
@@ -259,7 +259,7 @@ def delivered(qos, *numbers, between=lambda broker: None, window=20):
     return [text.partition(" (")[0] for text in played.simulation.violations]
 
 
-def test_deliveries_out_of_order_and_twice_are_seen():
+def test_reordered_and_duplicate_deliveries_are_violations():
     assert delivered(1, 2, 1) == [
         "guaranteed: n1 delivers publication 1 after 2",
         "guaranteed: n1 delivers publication 1 again",
@@ -267,7 +267,7 @@ def test_deliveries_out_of_order_and_twice_are_seen():
     ]
 
 
-def test_only_what_was_let_pass_may_come_behind_later_ones():
+def test_only_passed_over_publications_may_be_reordered():
     played = play((6.0, ClientPublish(0, "z", qos=1, count=5, interval_s=0.1)), until=7.0)
     entries = played.world.ledger.entries
     entries[2].was_passed_over = True
@@ -281,20 +281,20 @@ def reconnect(broker):
     broker.connect_agent()
 
 
-def test_only_a_new_connection_excuses_a_copy_at_qos_1_and_a_lost_session_one_at_qos_2():
+def test_allowed_duplicates_by_qos():
     assert delivered(1, 1, between=reconnect) == []
     assert delivered(2, 1, between=reconnect) == ["guaranteed: n1 delivers publication 1 again"]
     assert delivered(2, 1, between=lambda broker: broker.drop_session(7.0)) == []
 
 
-def test_no_more_copies_are_excused_than_were_under_way():
+def test_allowed_duplicates_are_bounded_by_in_flight():
     assert delivered(1, 1, 2, between=reconnect, window=2) == []
     assert delivered(1, 1, 2, 3, between=reconnect, window=2) == [
         "guaranteed: n1 delivers more than 2 publications again"
     ]
 
 
-def test_a_journal_that_goes_back_is_seen_unless_somebody_has_a_copy_of_it():
+def test_rolled_back_journal_is_a_violation_unless_copied():
     played = play()
     guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))
     assert finish(played) == ["guaranteed: n0 has lost part of its journal"]
@@ -312,12 +312,12 @@ def promised_after_a_clone(seconds):
     return guaranteed(played).summarize().promised
 
 
-def test_nothing_is_promised_while_two_nodes_have_one_id_and_all_again_when_that_is_settled():
+def test_guarantees_pause_during_id_conflict():
     assert promised_after_a_clone(1.0) == 0
     assert promised_after_a_clone(20.0) == 1
 
 
-def test_a_new_epoch_owes_what_is_published_in_it():
+def test_new_epoch_guarantees_its_publications():
     publish = [(at, ClientPublish(0, "a/b", qos=1)) for at in (26.0, 28.0)]
     played = play((6.0, CloneNode(0, near=1)), *publish, until=27.0)
     guaranteed(played).on_notification(played.world.sites[0], EpochRolloverRequired(9))
@@ -326,7 +326,7 @@ def test_a_new_epoch_owes_what_is_published_in_it():
 
 
 @pytest.mark.parametrize("options", [{"disk": None}, {}])
-def test_without_disk_or_quality_nothing_is_promised(options):
+def test_nothing_is_guaranteed_without_disk_or_at_qos_0(options):
     played = Played(
         "line:2", [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a"))], **options
     )

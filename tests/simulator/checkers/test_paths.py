@@ -38,24 +38,24 @@ SHORT, LONG = [(0, 1), (1, 2)], [(0, 5), (5, 4), (4, 3), (3, 2)]
         ([*SHORT, *LONG], [f"reaches a node by two paths: {sorted([*SHORT, *LONG])}"]),
     ],
 )
-def test_one_way_is_the_shortest_and_there_is_no_other(arcs, problem):
+def test_single_paths_must_be_shortest_and_unique(arcs, problem):
     assert judged(*arcs, redundancy=1) == problem
 
 
-def test_by_round_trips_only_the_shape_can_be_judged():
+def test_with_rtt_only_the_shape_is_checked():
     assert judged(*LONG, redundancy=1, metric=Metric.RTT) == []
 
 
-def test_two_ways_bear_the_loss_of_any_link():
+def test_redundant_paths_survive_the_loss_of_any_link():
     assert judged(*SHORT, *LONG, redundancy=2) == []
     assert judged(*SHORT, redundancy=2) == ["would miss n2 without the link n0-n1"]
 
 
-def test_where_filters_share_a_group_others_get_it_too():
+def test_nodes_of_the_same_group_may_get_it():
     assert judged(*SHORT, (2, 3), redundancy=1, group_depth=1) == []
 
 
-def test_a_strategy_that_promises_no_ways_of_its_own_is_not_judged_by_them():
+def test_checker_is_used_only_for_strategies_with_the_invariant():
     for strategy, judges in (("paths", True), ("tree-flood", False)):
         played = Played("ring:6", protocol=ProtocolSettings(strategy=strategy))
         calls = played.world.hooks.on_copy_sent

@@ -19,7 +19,7 @@ def violations():
     return []
 
 
-def test_a_delivery_of_what_was_published_is_no_phantom(world, violations):
+def test_published_delivery_is_no_phantom(world, violations):
     NoPhantom(world, violations).on_delivered(world.sites[1], publication(), published())
     assert violations == []
 
@@ -37,13 +37,13 @@ def test_a_delivery_of_what_was_published_is_no_phantom(world, violations):
     ],
     ids=["never published", "payload", "topic", "retain", "qos", "at its origin", "of one broker"],
 )
-def test_phantoms_are_seen(world, violations, place, got, entry):
+def test_phantoms_are_violations(world, violations, place, got, entry):
     NoPhantom(world, violations).on_delivered(world.sites[place], got, entry)
     assert len(violations) == 1
     assert "seed 42" in violations[0]
 
 
-def test_a_second_delivery_to_one_broker_is_seen(world, violations):
+def test_second_delivery_to_a_broker_is_a_violation(world, violations):
     checker = AtMostOnce(world, violations)
     checker.on_delivered(world.sites[1], publication(), published())
     checker.on_delivered(world.sites[2], publication(), published())
@@ -52,7 +52,7 @@ def test_a_second_delivery_to_one_broker_is_seen(world, violations):
     assert "n1 delivers publication 0 again" in violations[0]
 
 
-def test_an_agent_that_started_again_cannot_remember(world, violations):
+def test_restarted_agent_may_deliver_again(world, violations):
     checker = AtMostOnce(world, violations)
     checker.on_delivered(world.sites[1], publication(), published())
     world.sites[1].process_run += 1
@@ -60,7 +60,7 @@ def test_an_agent_that_started_again_cannot_remember(world, violations):
     assert violations == []
 
 
-def test_a_copy_may_cross_once_to_spread_and_once_per_group_it_names(world, violations):
+def test_copy_crosses_a_link_once_plus_once_per_target_group(world, violations):
     checker = NoLoop(world, violations)
     way = end(world)
     checker.on_copy_sent(way, publication())
@@ -72,19 +72,19 @@ def test_a_copy_may_cross_once_to_spread_and_once_per_group_it_names(world, viol
     assert "crosses n0>n1 4 times for 2 target groups" in violations[0]
 
 
-def test_the_two_families_of_numbers_are_apart(world, violations):
+def test_sequences_of_qos_0_and_guaranteed_are_separate(world, violations):
     checker = NoLoop(world, violations)
     checker.on_copy_sent(end(world), publication(qos=0))
     checker.on_copy_sent(end(world), publication(qos=1))
     assert violations == []
 
 
-def test_a_copy_that_travels_too_far_is_seen(world, violations):
+def test_exceeded_hop_limit_is_a_violation(world, violations):
     NoLoop(world, violations).on_copy_sent(end(world), publication(hops=HOPS_MAX + 1))
     assert "hops" in violations[0]
 
 
-def test_a_publication_that_does_not_arrive_is_seen(violations):
+def test_missing_publication_is_a_violation(violations):
     played = Played("line:2", [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a"))])
     played.run(1.9)
     played.world.sites[0].broker.withdraw(["a"])  # the agent will not see it
@@ -96,7 +96,7 @@ def test_a_publication_that_does_not_arrive_is_seen(violations):
     assert checker.checked_count == 1
 
 
-def test_what_is_disturbed_on_its_way_is_not_missed(violations):
+def test_disturbed_publication_may_be_lost(violations):
     played = Played(
         "line:2",
         [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a")), (2.0, CrashAgent(1))],

@@ -30,7 +30,7 @@ class Resting:
         self.played.run(self.played.world.now + rest_s)
 
 
-def test_a_federation_that_is_not_right_in_time_is_seen(violations, monkeypatch):
+def test_missed_convergence_limit_is_a_violation(violations, monkeypatch):
     resting = Resting(violations)
     monkeypatch.setattr(resting.tracker, "find_problem", lambda: "all is wrong")
     resting.disturb("crash 3")
@@ -40,7 +40,7 @@ def test_a_federation_that_is_not_right_in_time_is_seen(violations, monkeypatch)
     assert resting.checker.checked_count == 9
 
 
-def test_a_table_that_is_not_exact_is_seen_before_the_next_fault(violations, monkeypatch):
+def test_inexact_table_is_a_violation_before_the_next_fault(violations, monkeypatch):
     resting = Resting(violations)
     lost = [("true distances", "n1 is lost")]
     monkeypatch.setattr(resting.structure, "find_broken_invariants", lambda: lost)
@@ -50,7 +50,7 @@ def test_a_table_that_is_not_exact_is_seen_before_the_next_fault(violations, mon
     assert violations[0].startswith("true distances: n1 is lost")
 
 
-def test_what_is_wrong_for_a_moment_only_is_forgiven(violations, monkeypatch):
+def test_transient_problem_is_no_violation(violations, monkeypatch):
     resting = Resting(violations)
     problems = [[("databases equal", "n1 is late")], []]
     monkeypatch.setattr(resting.structure, "find_broken_invariants", lambda: problems.pop(0))
@@ -59,7 +59,7 @@ def test_what_is_wrong_for_a_moment_only_is_forgiven(violations, monkeypatch):
     assert (violations, problems) == ([], [])
 
 
-def test_who_is_disturbed_again_gets_more_time(violations, monkeypatch):
+def test_disturbance_extends_the_limit(violations, monkeypatch):
     resting = Resting(violations)
     monkeypatch.setattr(resting.tracker, "find_problem", lambda: "all is wrong")
     resting.disturb("crash 3", rest_s=1.0)

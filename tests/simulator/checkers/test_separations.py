@@ -31,7 +31,7 @@ def partings(*script, lease_s=5.0) -> tuple[Played, Separations]:
     return played, made
 
 
-def test_nodes_are_apart_while_nothing_leads_from_one_to_the_other():
+def test_nodes_without_a_path_are_separated():
     played, made = partings((10.0, CutLink(0, 1)))
     played.run(14.9)
     assert not made.exceeds_lease(A, C)
@@ -41,14 +41,14 @@ def test_nodes_are_apart_while_nothing_leads_from_one_to_the_other():
     assert not made.exceeds_lease(B, C)
 
 
-def test_who_does_not_run_is_apart_from_all():
+def test_stopped_node_is_separated_from_all():
     played, made = partings((10.0, CrashAgent(2)))
     played.run(15.0)
     assert made.exceeds_lease(B, C)
     assert not made.exceeds_lease(A, B)
 
 
-def test_that_two_are_together_again_is_noticed_a_little_later():
+def test_reconnection_is_noticed_with_delay():
     played, made = partings((10.0, CutLink(0, 1)), (14.0, RestoreLink(0, 1)))
     played.run(15.9)
     assert made.exceeds_lease(A, B)
@@ -56,21 +56,21 @@ def test_that_two_are_together_again_is_noticed_a_little_later():
     assert not made.exceeds_lease(A, B)
 
 
-def test_a_moment_together_that_nobody_noticed_ends_no_parting():
+def test_unnoticed_reconnection_does_not_end_a_separation():
     script = [(10.0, CutLink(0, 1)), (14.0, RestoreLink(0, 1)), (15.0, CutLink(0, 1))]
     played, made = partings(*script, lease_s=8.0)
     played.run(18.0)
     assert made.exceeds_lease(A, B)
 
 
-def test_after_a_while_together_a_parting_begins_anew():
+def test_separation_starts_anew_after_reconnection():
     script = [(10.0, CutLink(0, 1)), (14.0, RestoreLink(0, 1)), (17.0, CutLink(0, 1))]
     played, made = partings(*script, lease_s=2.0)
     played.run(18.0)
     assert not made.exceeds_lease(A, B)
 
 
-def test_that_a_lease_may_have_ended_is_known_when_two_are_together_again():
+def test_exceeded_lease_is_known_after_reconnection():
     played, made = partings((10.0, CutLink(0, 1)), (16.0, RestoreLink(0, 1)))
     played.run(30.0)
     assert made.exceeded_lease_since(A, B, at=17.0)

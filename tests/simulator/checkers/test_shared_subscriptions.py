@@ -27,27 +27,27 @@ def judged(*served, consumers=(2, 3), plain=(), origin=0):
 
 
 @pytest.mark.parametrize("served", [(2,), (3,)])
-def test_one_consumer_elsewhere_is_right(served):
+def test_one_remote_consumer_is_allowed(served):
     assert judged(*served) == []
 
 
-def test_none_and_two_are_seen():
+def test_none_or_two_consumers_are_violations():
     assert judged() == [" at nowhere, of [2, 3]"]
     assert judged(2, 3) == [" at n2, n3, of [2, 3]"]
 
 
-def test_a_consumer_at_the_publishers_own_broker_is_the_only_one():
+def test_local_consumer_excludes_remote_ones():
     assert judged(consumers=(0, 2)) == []
     assert judged(2, consumers=(0, 2)) == [" at n0, n2, of [0, 2]"]
 
 
-def test_where_it_goes_anyway_it_is_served_and_nowhere_else():
+def test_broker_that_gets_it_anyway_serves_the_share():
     assert judged(2, plain=(2,)) == []
     assert judged(2, 3, plain=(2,)) == [" at n2, n3, of [2, 3]"]
     assert judged(2, 3, plain=(2, 3)) == []  # nobody can stop either
 
 
-def test_while_a_broker_lets_no_agent_in_nothing_is_judged():
+def test_nothing_is_checked_while_a_broker_refuses_its_agent():
     played = Played(
         "ring:5",
         [(0.0, ClientSubscribe(2, SHARE)), (4.0, CrashAgent(3)), (5.0, ClientPublish(0, "a"))],

@@ -93,7 +93,7 @@ def test_a_scenario_holds_with_the_timers_of_machado(name):
         ("passing-groups", {"links": LinkOptions()}, "repaired from the origins' journals"),
     ],
 )
-def test_trouble_that_ends_otherwise_is_noticed(name, options, what):
+def test_changed_outcome_fails_the_scenario(name, options, what):
     made = replace(find_scenario(name).make_options(ProtocolSettings(), 1), **options)
     simulation = Simulation(made)
     result = simulation.run()
@@ -101,7 +101,7 @@ def test_trouble_that_ends_otherwise_is_noticed(name, options, what):
     assert what in [row.what for row in rows if row.holds is False]
 
 
-def test_a_scenario_is_the_same_run_each_time():
+def test_scenario_is_deterministic():
     first, second = (
         run_scenario(find_scenario("machado-6"), ProtocolSettings(), seed=4) for _ in range(2)
     )
@@ -112,7 +112,7 @@ def test_a_scenario_is_the_same_run_each_time():
 # ---------------------------------------------------------------- what the papers say
 
 
-def test_spohn_2020_says_what_the_figures_show():
+def test_spohn_2020_matches_the_figures():
     rows = {
         row.what: row.ours
         for row in run_scenario(find_scenario("spohn-2020"), ProtocolSettings(), 1).rows
@@ -124,12 +124,12 @@ def test_spohn_2020_says_what_the_figures_show():
     assert rows["deliveries of 2 publications"] == "4 of 4, 0 twice"
 
 
-def test_spohn_2021_is_calibrated_by_two_equations():
+def test_spohn_2021_calibration():
     assert spohn.BOTH_ENDS_MS + 4 * spohn.HOP_MS == pytest.approx(34.77)
     assert spohn.BOTH_ENDS_MS + 1 * spohn.HOP_MS == pytest.approx(18.61)
 
 
-def test_the_timers_of_machado_take_about_as_long_as_the_thesis_says():
+def test_machado_timers_match_the_times_of_the_thesis():
     played = run_scenario(find_scenario("machado-6"), PRESETS["machado"], seed=1)
     crash = next(r for r in recoveries(played.result) if r.after == "crash 3")
     assert crash.converged_s is not None
@@ -146,12 +146,12 @@ def test_the_timers_of_machado_take_about_as_long_as_the_thesis_says():
         ("machado", ClaimRow("converged after crash 3", "about 1 and 2 min", "")),
     ],
 )
-def test_only_what_we_promise_is_judged_beside_the_times_of_machado(preset, row):
+def test_only_our_own_limit_is_evaluated_for_machado(preset, row):
     rows = run_scenario(find_scenario("machado-6"), PRESETS[preset], seed=1).rows
     assert row in [replace(found, ours="") for found in rows]
 
 
-def test_a_random_run_is_what_the_seed_draws():
+def test_random_scenario_describes_its_draw():
     played = run_scenario(find_scenario("random"), PRESETS["machado"], seed=7)
     assert played.result == simulate(random_options(7))
     assert [row.what for row in played.rows] == ["settings", "links", "clients", "faults"]
@@ -166,7 +166,7 @@ def test_machado_graphs_have_the_sizes_of_the_thesis():
     assert density[1] > density[0]
 
 
-def test_bevilaqua_nine_fits_the_text():
+def test_bevilaqua_nine_matches_the_text():
     degrees = [len(near) for near in neighbours_of(bevilaqua.NINE)]
     assert neighbours_of(bevilaqua.NINE)[8] == (0, 7)
     assert degrees.index(max(degrees)) == 3
@@ -175,7 +175,7 @@ def test_bevilaqua_nine_fits_the_text():
     assert degrees.count(min(degrees)) == 1
 
 
-def test_bevilaqua_twelve_fits_the_text():
+def test_bevilaqua_twelve_matches_the_text():
     assert max(len(near) for near in neighbours_of(bevilaqua.TWELVE)) == 5
     assert [hop_distances(bevilaqua.TWELVE, 11)[node] for node in (0, 5)] == [1, 3]
 
@@ -191,7 +191,7 @@ def test_bevilaqua_twelve_fits_the_text():
         ("spohn-2021", {"redundancy": 1}, "members of the mesh"),
     ],
 )
-def test_another_redundancy_is_noticed(scenario, change, what):
+def test_changed_setting_fails_the_scenario(scenario, change, what):
     made = find_scenario(scenario).make_options(ProtocolSettings(), 1)
     options = replace(made, protocol=replace(made.protocol, **change))
     simulation = Simulation(options)
@@ -202,13 +202,13 @@ def test_another_redundancy_is_noticed(scenario, change, what):
     assert what in [row.what for row in rows if row.holds is False]
 
 
-def test_slow_timers_break_what_is_promised_for_fast_ones():
+def test_slow_timers_exceed_the_limit_of_fast_ones():
     slow = replace(ProtocolSettings(), takeover_delay=2.0, announcement_interval_min=1.0)
     played = run_scenario(find_scenario("machado-6"), slow, seed=1)
     assert any("crash" in row.what for row in broken(played))
 
 
-def test_a_row_that_does_not_hold_is_a_violation():
+def test_failed_row_is_a_violation():
     scenario = SimulationScenario(
         "never",
         "a ring",
@@ -232,7 +232,7 @@ def test_a_row_that_does_not_hold_is_a_violation():
         ("xyz", f"there is no scenario 'xyz'; there are {', '.join(SCENARIOS)}"),
     ],
 )
-def test_an_unknown_scenario_is_refused_with_near_names(name, problem):
+def test_unknown_scenario_is_refused_with_suggestions(name, problem):
     with pytest.raises(UsageError) as refusal:
         find_scenario(name)
     assert str(refusal.value) == problem
@@ -241,7 +241,7 @@ def test_an_unknown_scenario_is_refused_with_near_names(name, problem):
 # ---------------------------------------------------------------- reading a run
 
 
-def test_faults_of_one_moment_are_one_recovery():
+def test_simultaneous_faults_are_one_recovery():
     records = (
         ConvergenceRecord("start", 0.0, 0.1),
         ConvergenceRecord("crash 1", 5.0, None),
@@ -263,13 +263,13 @@ def test_faults_of_one_moment_are_one_recovery():
     ]
 
 
-def test_why_there_is_no_time_is_said():
+def test_missing_recovery_time_is_explained():
     assert Recovery("crash 1", 0.25).duration_text == "250 ms"
     assert Recovery("crash 1", None).duration_text == "the next fault came first"
     assert Recovery("crash 1", None, last=True).duration_text == "not before the end"
 
 
-def test_a_pause_follows_the_timers():
+def test_pause_depends_on_the_timers():
     fast, slow = (
         settle_pause_s(examples.RING, PRESETS[name], LinkOptions())
         for name in ("default", "machado")
@@ -287,11 +287,11 @@ def test_a_pause_follows_the_timers():
         (150, "2.5 min"),
     ],
 )
-def test_times_read_well(seconds, text):
+def test_format_of_durations(seconds, text):
     assert format_duration(seconds) == text
 
 
-def test_nodes_links_and_parents_read_well():
+def test_format_of_nodes_links_and_parents():
     assert format_nodes({3, -1, 0}) == "none,0,3"
     assert format_links({(3, 4), (0, 1)}) == "0-1 3-4"
     assert format_parents({5: (4, 3), 2: ()}) == "2:{} 5:{3,4}"

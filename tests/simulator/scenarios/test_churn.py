@@ -25,16 +25,16 @@ def check(result: ChurnResult) -> None:
         ((ManagerMode.UP, ManagerMode.WRONG), 3),
     ],
 )
-def test_a_few_nodes_for_some_minutes(modes, seed):
+def test_churn_of_a_few_nodes(modes, seed):
     check(run_churn(ChurnOptions(nodes=8, seconds=120, manager_modes=modes, seed=seed, rate=0.5)))
 
 
-def test_the_same_seed_is_the_same_run():
+def test_churn_is_deterministic():
     options = ChurnOptions(nodes=5, seconds=60, seed=7)
     assert run_churn(options) == run_churn(options)
 
 
-def test_without_any_healing_the_check_would_fail(monkeypatch):
+def test_churn_without_healing_is_detected(monkeypatch):
     """The test can fail: nodes that never look are never linked again."""
     monkeypatch.setattr(
         "hansa.topology.neighbour_selector.NeighbourSelector.update_links",
@@ -50,7 +50,7 @@ def test_without_any_healing_the_check_would_fail(monkeypatch):
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_two_hundred_nodes_for_an_hour(seed):
+def test_churn_of_two_hundred_nodes_for_an_hour(seed):
     check(
         run_churn(
             ChurnOptions(200, 3600, fault_interval_s=20.0, rate=0.2, heartbeat_s=5.0, seed=seed)

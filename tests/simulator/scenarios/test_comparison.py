@@ -25,7 +25,7 @@ PAPER = {trial.name: trial for trial in make_trials(seed=1)}
         ("bridge-flood", 7, 2, 1.0),
     ],
 )
-def test_a_ring_by_hand(strategy, copies, busiest, stretch):
+def test_measurement_of_a_ring(strategy, copies, busiest, stretch):
     ours = measure_strategy(RING, SETTINGS, strategy, seed=1)
     assert (ours.copies, ours.busiest, ours.stretch) == (copies, busiest, stretch)
     assert (ours.publications, ours.expected, ours.lost, ours.notices) == (50, 50, 0, 5)
@@ -34,19 +34,19 @@ def test_a_ring_by_hand(strategy, copies, busiest, stretch):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_nobody_else_wants_stays_at_its_broker(strategy):
+def test_publication_without_remote_interest_stays_at_its_broker(strategy):
     ours = measure_strategy(PAPER["antonielli-tree-100"], SETTINGS, strategy, seed=1)
     assert (ours.publications, ours.copies, ours.busiest, ours.expected) == (0, 0.0, 0.0, 0)
     assert (ours.stretch, ours.delay_ms, ours.recovered_s) == (None, None, None)
 
 
-def test_heartbeats_are_no_difference_and_not_counted():
+def test_heartbeats_are_not_counted():
     mesh, paths = (measure_strategy(RING, SETTINGS, name, seed=1) for name in ("mesh", "paths"))
     assert 0 < paths.control_frames < mesh.control_frames
     assert 0 < paths.control_bytes < mesh.control_bytes
 
 
-def test_after_faults_it_says_how_long_and_what_was_lost():
+def test_recovery_time_and_losses_after_faults():
     """Two nodes whose only link is cut now and then: lost is what is published while it is, and
     until it was dialled again, which takes a second at most."""
     cuts = FaultCounts(cuts=20, outage_s=(1.0, 2.0))

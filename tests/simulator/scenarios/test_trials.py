@@ -12,12 +12,12 @@ from hansa.simulator.scenarios.trials import PUBLICATIONS, make_trials
 TRIALS = {trial.name: trial for trial in make_trials(seed=1)}
 
 
-def test_names_are_unique():
+def test_trial_names_are_unique():
     assert len(TRIALS) == len(make_trials(seed=1))
 
 
 @pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
-def test_a_trial_is_the_same_for_all_but_the_settings(trial):
+def test_trial_differs_only_in_settings(trial):
     one, other = (
         trial.make_options(ProtocolSettings(strategy=name), seed=3) for name in ("mesh", "paths")
     )
@@ -25,7 +25,7 @@ def test_a_trial_is_the_same_for_all_but_the_settings(trial):
 
 
 @pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
-def test_there_is_something_to_measure(trial):
+def test_every_trial_has_publications_and_subscribers(trial):
     options = trial.make_options(ProtocolSettings(), seed=3)
     said = sum(
         step.action.count for step in options.schedule if isinstance(step.action, ClientPublish)
@@ -33,7 +33,7 @@ def test_there_is_something_to_measure(trial):
     assert said == PUBLICATIONS or options.workload.publishers
 
 
-def test_unequal_links_make_shorter_ways_by_time_than_by_hops():
+def test_unequal_links_favour_the_rtt_metric():
     trial = TRIALS["random-25-unequal"]
     by_hops, by_time = (
         measure_strategy(trial, ProtocolSettings(redundancy=1, metric=metric), "paths", seed=1)
@@ -48,7 +48,7 @@ def test_unequal_links_make_shorter_ways_by_time_than_by_hops():
     assert by_time.delay_ms < by_hops.delay_ms
 
 
-def test_the_localities_are_the_papers():
+def test_localities_of_antonielli():
     def places(name):
         steps = TRIALS[name].make_options(ProtocolSettings(), seed=1).schedule
         kinds = (ClientSubscribe, ClientPublish)

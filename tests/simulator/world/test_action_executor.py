@@ -34,7 +34,7 @@ def downs(played, place):
     return [(news.node, news.reason) for news in played.news(NeighbourDown, place)]
 
 
-def test_subscriptions_reach_the_other_brokers_and_go_again():
+def test_subscribe_and_unsubscribe_reach_other_brokers():
     played = Played(
         "line:2", [(0.5, ClientSubscribe(0, "a/#")), (2.0, ClientUnsubscribe(0, "a/#"))]
     )
@@ -42,7 +42,7 @@ def test_subscriptions_reach_the_other_brokers_and_go_again():
     assert not played.run(4.0).world.sites[1].broker.is_agent_subscribed("a/b")
 
 
-def test_a_client_publishes_once_or_at_intervals():
+def test_client_publishes_once_or_at_intervals():
     script = [
         (0.5, ClientSubscribe(1, "a")),
         (1.0, ClientPublish(0, "a", count=3, interval_s=0.25, qos=1)),
@@ -54,7 +54,7 @@ def test_a_client_publishes_once_or_at_intervals():
     assert played.received(0) == []
 
 
-def test_both_ends_learn_of_a_cut_at_once():
+def test_cut_is_reported_at_both_ends():
     played = Played("line:2", [(1.0, CutLink(1, 0)), (5.0, RestoreLink(0, 1))]).run(4.9)
     assert downs(played, 0) == [(1, "connection cut")]
     assert downs(played, 1) == [(0, "connection cut")]
@@ -62,13 +62,13 @@ def test_both_ends_learn_of_a_cut_at_once():
     assert played.run(7.0).neighbours(0) == [1]
 
 
-def test_a_silent_cut_shows_only_in_silence():
+def test_silent_cut_is_detected_by_timeout():
     played = Played("line:2", [(1.5, CutSilently(0, 1))]).run(3.5)
     assert played.neighbours(0) == [1]
     assert [reason for _, reason in downs(played.run(6.0), 0)] == ["silent"]
 
 
-def test_a_cut_in_one_direction_lets_the_other_through():
+def test_one_way_cut_keeps_the_other_direction():
     script = [
         (0.5, ClientSubscribe(0, "a")),
         (0.5, ClientSubscribe(1, "a")),
@@ -83,49 +83,49 @@ def test_a_cut_in_one_direction_lets_the_other_through():
     assert downs(played, 1) == [(0, "silent")]
 
 
-def test_a_partition_swallows_what_crosses_it_until_it_is_healed():
+def test_partition_lasts_until_heal():
     played = Played("full:4", [(1.0, Partition(((0, 1), (2, 3)))), (8.0, HealAll())]).run(7.0)
     assert [played.neighbours(place) for place in range(4)] == [[1], [0], [3], [2]]
     assert played.run(10.0).neighbours(0) == [1, 2, 3]
 
 
-def test_nodes_in_no_side_of_a_partition_keep_their_links():
+def test_nodes_outside_a_partition_keep_their_links():
     played = Played("full:3", [(1.0, Partition(((0,), (1,))))]).run(7.0)
     assert [played.neighbours(place) for place in range(3)] == [[2], [2], [0, 1]]
 
 
-def test_a_link_is_added_and_removed():
+def test_link_is_added_and_removed():
     played = Played("line:3", [(1.0, AddLink(2, 0)), (3.0, RemoveLink(0, 1))])
     assert played.run(2.0).neighbours(0) == [1, 2]
     assert played.run(5.0).neighbours(0) == [2]
 
 
-def test_adding_a_link_that_is_there_changes_nothing():
+def test_adding_an_existing_link_changes_nothing():
     played = Played("line:2", [(1.0, AddLink(0, 1)), (1.0, AddLink(1, 1))]).run(2.0)
     assert list(played.world.network.links) == [(0, 1)]
     assert played.simulation.tracker.disturbance_count == 3  # the start
 
 
-def test_a_flapping_link_goes_down_and_up_again_and_again():
+def test_flapping_link_goes_down_and_up_repeatedly():
     played = Played("line:2", [(1.0, FlapLink(0, 1, hz=2.0, seconds=2.0))]).run(5.0)
     assert len(played.news(CutLink)) == len(played.news(RestoreLink)) == 4
     assert len(downs(played, 0)) >= 2
     assert played.neighbours(0) == [1]
 
 
-def test_the_neighbours_of_a_killed_agent_are_told_by_its_kernel():
+def test_killed_agent_is_reported_to_neighbours():
     played = Played("line:3", [(1.0, CrashAgent(1))]).run(1.1)
     assert downs(played, 0) == downs(played, 2) == [(1, "connection closed")]
     assert played.world.sites[1].node is None
 
 
-def test_an_agent_without_power_just_falls_silent():
+def test_powered_off_agent_is_silent():
     played = Played("line:3", [(1.5, PowerOff(1))]).run(3.5)
     assert downs(played, 0) == []
     assert downs(played.run(6.0), 0) == [(1, "silent")]
 
 
-def test_a_suspended_agent_handles_later_what_arrives_meanwhile():
+def test_suspended_agent_handles_events_after_resume():
     script = [
         (0.5, ClientSubscribe(1, "a")),
         (1.0, FreezeAgent(1, 2.0)),
@@ -137,18 +137,18 @@ def test_a_suspended_agent_handles_later_what_arrives_meanwhile():
     assert downs(played, 0) == []
 
 
-def test_an_agent_suspended_for_too_long_is_given_up_and_comes_back():
+def test_long_suspended_agent_is_lost_and_returns():
     played = Played("line:2", [(1.0, FreezeAgent(1, 6.0))]).run(6.5)
     assert downs(played, 0) == [(1, "silent")]
     assert played.run(9.0).neighbours(0) == [1]
 
 
-def test_healing_lets_a_suspended_agent_go_on():
+def test_heal_resumes_a_suspended_agent():
     played = Played("line:2", [(1.0, FreezeAgent(1, 60.0)), (2.0, HealAll())]).run(3.0)
     assert not played.world.sites[1].is_frozen
 
 
-def test_a_restart_with_state_keeps_key_and_id_and_takes_the_next_incarnation():
+def test_restart_with_state_keeps_identity():
     played = Played(
         "line:2",
         [(0.5, ClientSubscribe(1, "a")), (1.0, RestartAgent(1)), (3.0, ClientPublish(0, "a"))],
@@ -160,7 +160,7 @@ def test_a_restart_with_state_keeps_key_and_id_and_takes_the_next_incarnation():
     assert played.received(1) == [0]
 
 
-def test_a_restart_without_state_is_a_new_node_that_learns_its_clients_again():
+def test_restart_without_state_makes_a_new_node():
     script = [
         (0.5, ClientSubscribe(1, "a")),
         (1.0, CrashAgent(1)),
@@ -175,7 +175,7 @@ def test_a_restart_without_state_is_a_new_node_that_learns_its_clients_again():
     assert played.received(1) == [0]
 
 
-def test_numbers_of_the_journal_go_on_after_a_restart():
+def test_journal_positions_continue_after_restart():
     script = [
         (0.5, ClientSubscribe(1, "a")),
         (1.0, ClientPublish(0, "a", qos=1)),
@@ -185,7 +185,7 @@ def test_numbers_of_the_journal_go_on_after_a_restart():
     assert Played("line:2", script).run(5.0).received(1) == [0, 1]
 
 
-def test_a_restarted_broker_has_no_clients_until_they_return():
+def test_restarted_broker_has_no_clients_until_they_return():
     script = [(0.5, ClientSubscribe(1, "a")), (2.0, RestartBroker(1, return_s=2.0))]
     played = Played("line:2", [*script, (3.5, ClientPublish(0, "a")), (5.0, ClientPublish(0, "a"))])
     assert played.run(3.0).world.sites[1].broker.subscriber_counts == {}
@@ -194,12 +194,12 @@ def test_a_restarted_broker_has_no_clients_until_they_return():
     assert 1 in played.received(1)
 
 
-def test_the_agent_of_a_restarted_broker_subscribes_again():
+def test_agent_renews_subscriptions_at_restarted_broker():
     script = [(0.5, ClientSubscribe(1, "a")), (2.0, RestartBroker(0)), (3.0, ClientPublish(0, "a"))]
     assert Played("line:2", script).run(4.0).received(1) == [0]
 
 
-def test_a_state_that_is_put_back_knows_nothing_newer():
+def test_rolled_back_state_is_older():
     publish, disk = ClientPublish(0, "a", qos=1), DiskOptions()
     script = [(0.0, ClientSubscribe(1, "a")), (3.0, publish), (4.0, BackUpState(0)), (5.0, publish)]
     played = Played(
@@ -213,7 +213,7 @@ def test_a_state_that_is_put_back_knows_nothing_newer():
     assert after.incarnation > before.incarnation
 
 
-def test_a_copy_of_an_agent_runs_for_a_while_and_the_first_keeps_the_id():
+def test_clone_runs_for_a_while_and_original_keeps_id():
     played = Played("line:3", [(1.0, CloneNode(0, near=2))]).run(5.0)
     first, copy = played.world.sites[0], played.world.sites[3]
     assert played.news(IncarnationRaised, 0)
@@ -234,6 +234,6 @@ def test_a_copy_of_an_agent_runs_for_a_while_and_the_first_keeps_the_id():
         RollBackState(1),
     ],
 )
-def test_what_cannot_be_done_is_left_undone(action):
+def test_impossible_actions_are_ignored(action):
     played = Played("line:3", [(1.0, CrashAgent(1)), (2.0, action)]).run(3.0)
     assert played.simulation.tracker.disturbance_count == 5  # the start and the crash

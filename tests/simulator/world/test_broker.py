@@ -10,18 +10,18 @@ def broker():
     return ModelBroker()
 
 
-def test_only_the_first_subscriber_and_the_last_matter(broker):
+def test_first_and_last_subscriber_are_reported(broker):
     assert [broker.subscribe("a/#"), broker.subscribe("a/#")] == [True, False]
     assert broker.has_plain_subscriber("a/b")
     assert [broker.unsubscribe("a/#"), broker.unsubscribe("a/#")] == [False, True]
     assert not broker.has_plain_subscriber("a/b")
 
 
-def test_a_subscription_that_is_not_there_cannot_be_taken_back(broker):
+def test_missing_subscription_cannot_be_removed(broker):
     assert not broker.unsubscribe("a")
 
 
-def test_a_share_group_does_not_want_all_that_its_filter_matches(broker):
+def test_shared_subscription_is_no_plain_subscriber(broker):
     broker.subscribe("$share/g/a")
     assert not broker.has_plain_subscriber("a")
     broker.subscribe("a")
@@ -32,7 +32,7 @@ def test_a_share_group_does_not_want_all_that_its_filter_matches(broker):
     assert broker.unsubscribe("$share/g/a")
 
 
-def test_the_agent_sees_only_what_it_is_subscribed_to(broker):
+def test_agent_gets_only_subscribed_topics(broker):
     broker.grant(["a/#"])
     assert broker.is_agent_subscribed("a/b")
     assert not broker.is_agent_subscribed("b")
@@ -40,12 +40,12 @@ def test_the_agent_sees_only_what_it_is_subscribed_to(broker):
     assert not broker.is_agent_subscribed("a/b")
 
 
-def test_topics_of_the_broker_itself_are_never_shown(broker):
+def test_system_topics_are_excluded(broker):
     broker.grant(["#"])
     assert not broker.is_agent_subscribed("$SYS/uptime")
 
 
-def test_a_topic_lapses_when_nobody_wants_it_any_more(broker):
+def test_topic_lapses_with_its_last_subscriber(broker):
     for name in ("a/b", "a/#", "+/b", "$share/g/a/b"):
         broker.subscribe(name)
     broker.unsubscribe("a/#")
@@ -59,14 +59,14 @@ def test_a_topic_lapses_when_nobody_wants_it_any_more(broker):
     assert (broker.lapse_count("a/b"), broker.lapse_count("a/c")) == (1, 1)
 
 
-def test_a_full_session_drops_and_counts():
+def test_full_session_drops_and_counts():
     broker = ModelBroker(queue_max=2)
     packets = [broker.enqueue("a", b"", 1, False) for _ in range(3)]
     assert [packet and packet.packet_id for packet in packets] == [1, 2, None]
     assert (list(broker.session_queue), broker.dropped_count) == ([1, 2], 1)
 
 
-def test_retained_values_are_kept_until_an_empty_one_comes():
+def test_retained_message_is_stored_until_cleared():
     broker = ModelBroker()
     broker.store("a", b"1", 1)
     broker.store("a", b"2", 2)

@@ -31,14 +31,14 @@ def session(world, place=0):
     return list(world.world.sites[place].broker.session_queue)
 
 
-def test_a_publication_stays_in_the_session_until_the_journal_is_safe():
+def test_publication_stays_in_session_until_sync():
     world = played((5.0, ClientPublish(0, "a", qos=1))).run(5.09)
     assert session(world) == [1]
     world.run(5.2)
     assert session(world) == []
 
 
-def test_what_nobody_wants_is_acknowledged_without_a_journal():
+def test_publication_without_interest_is_acknowledged_at_once():
     world = played((5.0, ClientPublish(0, "a", qos=1))).run(4.9)
     world.world.sites[0].broker.grant(["b"])
     world.world.publish(world.world.sites[0], "b", 8, 1, False)
@@ -46,13 +46,13 @@ def test_what_nobody_wants_is_acknowledged_without_a_journal():
     assert (session(world), list(world.world.sites[0].state.disk.journal)) == ([], [])
 
 
-def test_nothing_is_injected_before_it_is_safe_that_it_was_taken():
+def test_injection_waits_for_sync():
     world = played((5.0, ClientPublish(0, "a", qos=1))).run(5.19)
     assert world.received(1) == []
     assert world.run(5.3).received(1) == [0]
 
 
-def test_a_crash_before_the_sync_loses_nothing():
+def test_crash_before_sync_loses_nothing():
     world = played(
         (5.0, ClientPublish(0, "a", qos=1)), (5.05, CrashAgent(0)), (6.0, RestartAgent(0))
     )
@@ -61,7 +61,7 @@ def test_a_crash_before_the_sync_loses_nothing():
     assert session(world) == []
 
 
-def test_what_was_acknowledged_is_known_after_a_restart():
+def test_acknowledged_progress_survives_restart():
     script = [
         (5.0, ClientPublish(0, "a", qos=1)),
         (7.0, ClientPublish(0, "a", qos=1)),
@@ -73,7 +73,7 @@ def test_what_was_acknowledged_is_known_after_a_restart():
     assert world.world.sites[0].node.delivery.acknowledged == {1: 2}
 
 
-def test_a_packet_that_comes_again_is_acknowledged_and_not_captured_again():
+def test_redelivered_packet_is_acknowledged_but_not_captured():
     world = played(
         (5.0, ClientPublish(0, "a", qos=1)), (5.10015, CrashAgent(0)), (6.0, RestartAgent(0))
     )
@@ -84,7 +84,7 @@ def test_a_packet_that_comes_again_is_acknowledged_and_not_captured_again():
     assert world.received(1) == [0]
 
 
-def test_a_stalled_disk_holds_everything_back():
+def test_stalled_disk_delays_everything():
     world = played((5.0, StallDisk(0, 3.0)), (5.1, ClientPublish(0, "a", qos=1, count=3)))
     world.run(7.9)
     assert (session(world), world.received(1)) == ([1, 2, 3], [])
@@ -92,7 +92,7 @@ def test_a_stalled_disk_holds_everything_back():
     assert (session(world), world.received(1)) == ([], [0, 1, 2])
 
 
-def test_what_the_broker_cannot_queue_is_not_captured():
+def test_dropped_publication_is_not_captured():
     publish = (5.1, ClientPublish(0, "a", qos=1, count=5, interval_s=0.01))
     world = played((5.0, StallDisk(0, 3.0)), publish, broker_queue_max=2).run(10.0)
     assert world.received(1) == [0, 1]
@@ -100,7 +100,7 @@ def test_what_the_broker_cannot_queue_is_not_captured():
     assert world.world.sites[0].broker.dropped_count == 3
 
 
-def test_a_broker_that_forgets_its_session_loses_what_was_not_captured():
+def test_lost_session_loses_uncaptured_publications():
     script = (
         (5.0, ClientPublish(0, "a", qos=1)),
         (5.1, CrashAgent(0)),
@@ -114,13 +114,13 @@ def test_a_broker_that_forgets_its_session_loses_what_was_not_captured():
     assert [entry.is_captured for entry in world.world.ledger.entries] == [True, False, True]
 
 
-def test_what_comes_to_a_suspended_agent_waits():
+def test_publications_to_suspended_agent_wait():
     world = played((5.0, FreezeAgent(0, 1.0)), (5.1, ClientPublish(0, "a", qos=1)), sync_ms=1.0)
     assert world.run(5.9).received(1) == []
     assert world.run(7.0).received(1) == [0]
 
 
-def test_a_small_journal_makes_a_gap():
+def test_small_journal_causes_a_gap():
     script = (
         (5.0, CrashAgent(1)),
         (6.0, ClientPublish(0, "a", qos=1, count=5)),
@@ -132,7 +132,7 @@ def test_a_small_journal_makes_a_gap():
     assert (gap.first, gap.last, gap.reason) == (1, 3, "retention")
 
 
-def test_what_does_not_fit_the_inbox_waits_and_is_not_safe():
+def test_publication_beyond_inbox_limit_waits_unsynced():
     refused = (4.0, RefuseAgent(1, 4.0))
     world = played(refused, (5.0, ClientPublish(0, "a", qos=2, count=5)), inbox_max=2).run(7.9)
     site = world.world.sites[1]
@@ -141,7 +141,7 @@ def test_what_does_not_fit_the_inbox_waits_and_is_not_safe():
     assert len(site.unwritten) == 0
 
 
-def test_a_gap_is_known_after_a_restart():
+def test_gap_survives_restart():
     script = [
         (5.0, CutLink(0, 1)),
         (6.0, ClientPublish(0, "a", qos=1, count=5)),
@@ -155,14 +155,14 @@ def test_a_gap_is_known_after_a_restart():
     assert world.received(1) == [3, 4]
 
 
-def test_a_stalled_disk_is_not_read_either():
+def test_stalled_disk_delays_reads():
     script = [(5.0, CutLink(0, 1)), (6.0, ClientPublish(0, "a", qos=1)), (8.0, RestoreLink(0, 1))]
     world = played(*script, (7.0, StallDisk(0, 6.0)), sync_ms=5.0).run(12.9)
     assert world.received(1) == []
     assert world.run(14.0).received(1) == [0]
 
 
-def test_a_state_from_before_the_first_capture_gives_no_position_out_again():
+def test_rolled_back_empty_journal_starts_a_new_epoch():
     before = [
         (4.0, BackUpState(0)),
         (5.0, ClientPublish(0, "a", qos=2, count=3)),

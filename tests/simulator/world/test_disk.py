@@ -39,14 +39,14 @@ def found(recalled):
     return [item.sequence for item in recalled.publications]
 
 
-def test_a_sync_is_planned_once_for_all_that_is_written_before_it():
+def test_one_sync_for_all_earlier_writes():
     disk = SimulatedDisk()
     assert [disk.write(kept(1, TWO)), disk.write(kept(2, TWO))] == [True, False]
     assert disk.sync() == [kept(1, TWO), kept(2, TWO)]
     assert disk.write(kept(3, TWO))
 
 
-def test_what_was_not_synced_is_lost_in_a_crash():
+def test_unsynced_writes_are_lost_in_a_crash():
     disk = journal(2)
     disk.write(kept(3, TWO))
     disk.write(InboxWrite(OTHERS, 1))
@@ -59,7 +59,7 @@ def test_what_was_not_synced_is_lost_in_a_crash():
     assert (disk.peers_restored().records, list(disk.journaled_packets)) == ((), [101, 102])
 
 
-def test_what_was_synced_is_where_the_next_life_begins():
+def test_synced_writes_are_restored():
     disk = journal(3)
     disk.write(InboxWrite(OTHERS, 1))
     disk.write(PeerWrite(1, TWO, (WANTS,)))
@@ -71,7 +71,7 @@ def test_what_was_synced_is_where_the_next_life_begins():
     assert disk.peers_restored().records == (WANTS,)
 
 
-def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
+def test_ended_lease_keeps_only_receive_progress():
     disk = journal(3)
     disk.write(InboxWrite(OTHERS, 1))
     disk.write(PeerWrite(1, TWO, (WANTS,)))
@@ -83,21 +83,21 @@ def test_of_a_node_whose_lease_has_ended_only_what_it_published_is_remembered():
     assert disk.peers_restored().records == ()
 
 
-def test_a_node_gets_what_it_is_owed_after_what_it_has():
+def test_read_returns_publications_after_the_known_position():
     disk = journal(6)
     assert found(disk.read_journal(ReadJournal(TWO, 1, 2, 5, 1_000))) == [3, 4, 5]
     assert found(disk.read_journal(ReadJournal(THREE, 1, 2, 6, 1_000))) == [4, 6]
     assert found(disk.read_journal(ReadJournal(TWO, 7, 0, 6, 1_000))) == []
 
 
-def test_a_full_journal_drops_what_is_oldest_and_says_so():
+def test_full_journal_drops_the_oldest_and_reports_it():
     disk = journal(6, journal_max=4)
     assert found(disk.read_journal(ReadJournal(TWO, 1, 0, 6, 1_000))) == [3, 4, 5, 6]
     assert disk.trimmed_upto == (1, 2)
     assert disk.restored_state(2).last_assigned == {TWO: 6, THREE: 6}
 
 
-def test_a_new_epoch_owes_what_was_not_acknowledged():
+def test_new_epoch_contains_unacknowledged_publications():
     disk = journal(3)
     disk.write(kept(4, TWO))
     moved = disk.start_epoch(9, {TWO: 2, THREE: 3})
@@ -112,7 +112,7 @@ def test_a_new_epoch_owes_what_was_not_acknowledged():
     assert found(disk.read_journal(ReadJournal(TWO, 9, 0, 4, 1_000))) == [3, 4]
 
 
-def test_some_of_what_was_not_synced_may_survive_a_crash():
+def test_part_of_unsynced_writes_may_survive_a_crash():
     disk = journal(1)
     disk.write(kept(2, TWO))
     disk.write(kept(3, TWO))
@@ -121,7 +121,7 @@ def test_some_of_what_was_not_synced_may_survive_a_crash():
     assert [disk.has_packet(packet) for packet in (102, 103)] == [True, False]
 
 
-def test_what_is_under_way_into_the_broker_is_known_by_its_place_until_it_is_completed():
+def test_inbox_holds_publications_until_completed():
     disk = SimulatedDisk()
     for _ in range(2):
         disk.write(disk.assign_index(OTHERS))
@@ -145,7 +145,7 @@ def test_what_is_under_way_into_the_broker_is_known_by_its_place_until_it_is_com
     assert list(disk.accepted_by_broker) == []
 
 
-def test_a_place_that_was_not_safe_is_given_again():
+def test_unsynced_index_is_assigned_again():
     disk = SimulatedDisk()
     disk.write(disk.assign_index(OTHERS))
     disk.sync()
@@ -154,7 +154,7 @@ def test_a_place_that_was_not_safe_is_given_again():
     assert disk.assign_index(OTHERS).index == 2
 
 
-def test_a_copy_is_equal_and_apart():
+def test_copy_is_equal_and_independent():
     disk = journal(3)
     twin = disk.copy()
     assert twin.restored_state(2) == disk.restored_state(2)
@@ -164,7 +164,7 @@ def test_a_copy_is_equal_and_apart():
     assert found(twin.read_journal(ReadJournal(TWO, 1, 0, 9, 1_000))) == [1, 2, 3]
 
 
-def test_an_empty_journal_begins_a_new_epoch_with_every_life():
+def test_empty_journal_starts_a_new_epoch_at_every_start():
     disk = SimulatedDisk()
     assert disk.restored_state(40) == RestoredState(40)
     assert disk.copy().restored_state(50) == RestoredState(50)

@@ -12,7 +12,7 @@ class Curious(Hooks):
         self.seen.append((what, fault, places))
 
 
-def test_a_watcher_is_called_for_what_it_overrides_and_for_nothing_else():
+def test_only_overridden_hooks_are_called():
     curious = Curious()
     watchers = HookCallbacks([curious, Hooks()])
     assert watchers.on_state_changed == watchers.on_notification == []

@@ -48,13 +48,13 @@ def broker(played):
     return played.world.sites[1].broker
 
 
-def test_at_qos_1_clients_have_it_when_the_broker_does():
+def test_qos_1_is_delivered_on_arrival():
     played = start(play(qos=1))
     assert arrivals(played) == (0, 0)
     assert arrivals(played.run(5.225)) == (1, 0)
 
 
-def test_at_qos_2_the_broker_holds_it_until_its_record_is_safe_and_it_is_released():
+def test_qos_2_is_delivered_after_release():
     played = start(play())
     played.run(5.225)
     assert (list(broker(played).unreleased), arrivals(played)) == ([1], (0, 0))
@@ -66,19 +66,19 @@ def test_at_qos_2_the_broker_holds_it_until_its_record_is_safe_and_it_is_release
 
 @pytest.mark.parametrize("after", STEPS)
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_crash_after_any_step_brings_it_once_at_qos_2(after, torn):
+def test_crash_after_any_step_delivers_qos_2_once(after, torn):
     script = ((SAFE_AT + 0.01 + after, CrashAgent(1)), (6.0, RestartAgent(1)))
     assert arrivals(play(*script, partial_writes=torn).run(10.0)) == (1, 0)
 
 
 @pytest.mark.parametrize("after", STEPS)
-def test_a_crash_after_any_step_loses_nothing_at_qos_1_and_copies_what_was_not_completed(after):
+def test_crash_after_any_step_may_duplicate_qos_1(after):
     script = ((SAFE_AT + 0.01 + after, CrashAgent(1)), (6.0, RestartAgent(1)))
     count, copies = arrivals(play(*script, qos=1).run(10.0))
     assert (count, copies) == (1, int(after < 0.12))
 
 
-def test_no_more_are_under_way_than_the_window():
+def test_in_flight_limit_is_kept():
     played = start(play(count=5, in_flight_max=2))
     played.run(5.9)
     assert arrivals(played.run(20.0)) == (5, 0)
@@ -87,7 +87,7 @@ def test_no_more_are_under_way_than_the_window():
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_a_broker_had_accepted_before_it_forgot_its_agent_is_published_anew(qos):
+def test_accepted_publications_are_resent_after_lost_session(qos):
     script = (
         (SAFE_AT + 0.01 + 0.05, RefuseAgent(1, 0.5)),
         (5.4, RestartBroker(1, 0.01)),
@@ -96,13 +96,13 @@ def test_what_a_broker_had_accepted_before_it_forgot_its_agent_is_published_anew
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_broker_that_refuses_its_agent_for_a_while_gets_it_later(qos):
+def test_refusing_broker_gets_publications_later(qos):
     played = play((5.1, RefuseAgent(1, 2.0)), qos=qos)
     assert arrivals(played.run(7.0)) == (0, 0)
     assert arrivals(played.run(10.0)) == (1, 0)
 
 
-def test_what_is_published_while_a_broker_refuses_its_agent_waits_in_the_session():
+def test_publications_wait_in_session_while_agent_is_refused():
     played = play((4.9, RefuseAgent(0, 2.0)))
     played.run(6.0)
     assert list(played.world.sites[0].broker.session_queue) == [1]
@@ -115,20 +115,20 @@ def test_qos_0_is_lost_while_a_broker_refuses_its_agent():
         assert arrivals(play((4.9, RefuseAgent(place, 2.0)), qos=0).run(10.0)) == (0, 0)
 
 
-def test_what_comes_again_while_it_is_being_written_is_not_captured_again():
+def test_redelivery_during_write_is_not_captured_again():
     played = play((5.05, RefuseAgent(0, 0.01)))
     played.run(10.0)
     assert len(played.world.sites[0].state.disk.journal) == 1
     assert arrivals(played) == (1, 0)
 
 
-def test_an_answer_to_a_suspended_agent_waits():
+def test_response_to_suspended_agent_waits():
     assert arrivals(play((5.225, FreezeAgent(1, 1.0))).run(6.0)) == (0, 0)
     assert arrivals(play((5.225, FreezeAgent(1, 1.0))).run(10.0)) == (1, 0)
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_disk_that_fails_keeps_everything_where_it_is_until_the_agent_starts_again(place):
+def test_failed_disk_blocks_until_restart(place):
     played = play((4.0, FailDisk(place)), (8.0, RestartAgent(place)))
     assert arrivals(played.run(7.9)) == (0, 0)
     assert arrivals(played.run(20.0)) == (1, 0)

@@ -14,7 +14,7 @@ def entry(ledger, wanted=(), at=0.0):
     return made
 
 
-def test_every_payload_is_unique_and_leads_back_to_its_entry():
+def test_payload_identifies_its_entry():
     ledger = Ledger()
     first, second = entry(ledger), entry(ledger)
     assert len(first.payload) == len(second.payload) == 16
@@ -23,7 +23,7 @@ def test_every_payload_is_unique_and_leads_back_to_its_entry():
     assert ledger.find(publication(b"what is this?")) is None
 
 
-def test_deliveries_are_counted_against_what_was_wanted():
+def test_deliveries_are_counted_against_expected_ones():
     ledger = Ledger()
     made = entry(ledger, wanted=(1, 2), at=1.0)
     ledger.record_delivery(made, 1, 1.25)

@@ -70,14 +70,14 @@ def frames_of(host):
     return [event.frame for _, event in host.seen if isinstance(event, FrameReceived)]
 
 
-def test_connecting_takes_one_round_trip_and_the_smaller_place_dials():
+def test_smaller_place_dials_and_connects_in_one_round_trip():
     pair = Pair()
     pair.run(0.1)
     assert pair.a.seen == [(0.002, LinkOpened(LinkId(1), dialled=True, ordered=True))]
     assert pair.b.seen == [(0.003, LinkOpened(LinkId(1), dialled=False, ordered=True))]
 
 
-def test_a_frame_takes_the_delay():
+def test_frame_takes_the_delay():
     pair = Pair()
     pair.open()
     pair.send(pair.a, "hello")
@@ -85,13 +85,13 @@ def test_a_frame_takes_the_delay():
     assert pair.b.seen == [(0.011, received(1, "hello"))]
 
 
-def test_one_link_may_be_slower_than_the_others():
+def test_link_may_have_its_own_delay():
     pair = Pair(delays_ms=((1, 0, 5.0),))
     pair.run(0.1)
     assert pair.a.seen == [(0.01, LinkOpened(LinkId(1), dialled=True, ordered=True))]
 
 
-def test_a_stream_keeps_the_order_whatever_the_jitter():
+def test_stream_keeps_order_with_jitter():
     pair = Pair(jitter_ms=50.0)
     pair.run(1.0)
     pair.send(pair.a, *range(100))
@@ -99,7 +99,7 @@ def test_a_stream_keeps_the_order_whatever_the_jitter():
     assert frames_of(pair.b) == list(range(100))
 
 
-def test_datagrams_are_lost_doubled_and_out_of_order():
+def test_datagrams_are_lost_duplicated_and_reordered():
     pair = Pair(loss=0.2, duplicate=0.2, reorder=0.2)
     pair.run(1.0)
     pair.send(pair.a, *range(1000))
@@ -122,7 +122,7 @@ def test_the_same_seed_loses_the_same_frames():
     assert arrivals() == arrivals()
 
 
-def test_both_ends_learn_of_a_cut_and_what_was_under_way_is_lost():
+def test_cut_loses_frames_in_flight_and_is_reported():
     pair = Pair(close_delay_ms=3.0)
     pair.open()
     pair.send(pair.a, "lost")
@@ -132,7 +132,7 @@ def test_both_ends_learn_of_a_cut_and_what_was_under_way_is_lost():
     assert (pair.a.seen, pair.b.seen) == (closed, closed)
 
 
-def test_a_session_that_ended_is_dialled_again_with_new_ids():
+def test_ended_session_is_redialled_with_new_ids():
     pair = Pair()
     pair.open()
     pair.network.abort_sessions(pair.link, "connection cut")
@@ -141,7 +141,7 @@ def test_a_session_that_ended_is_dialled_again_with_new_ids():
     assert list(pair.a.link_ends) == list(pair.b.link_ends) == [2]
 
 
-def test_nobody_is_told_of_a_silent_cut_and_streams_send_again_what_it_swallowed():
+def test_stream_retransmits_after_silent_cut():
     pair = Pair()
     pair.open()
     pair.send(pair.a, "in flight")
@@ -157,7 +157,7 @@ def test_nobody_is_told_of_a_silent_cut_and_streams_send_again_what_it_swallowed
     assert frames_of(pair.a) == ["the other way works"]
 
 
-def test_datagrams_that_a_cut_swallowed_are_gone():
+def test_datagrams_lost_in_a_cut_are_not_resent():
     pair = Pair(reorder=0.01)
     pair.open()
     pair.network.cut_direction(pair.link.a_to_b)
@@ -179,7 +179,7 @@ def test_nothing_connects_while_either_direction_is_cut(direction):
     assert len(pair.a.link_ends) == len(pair.b.link_ends) == 1
 
 
-def test_closing_an_end_tells_the_other_after_what_was_sent_before():
+def test_close_arrives_after_earlier_frames():
     pair = Pair()
     pair.open()
     pair.send(pair.a, "goodbye")
@@ -192,7 +192,7 @@ def test_closing_an_end_tells_the_other_after_what_was_sent_before():
     assert pair.a.seen == []
 
 
-def test_closing_a_datagram_link_tells_the_other_end_unless_that_is_lost():
+def test_close_of_datagram_link_may_be_lost():
     pair = Pair(reorder=0.01)
     pair.open()
     pair.network.cut_direction(pair.link.a_to_b)
@@ -206,7 +206,7 @@ def test_closing_a_datagram_link_tells_the_other_end_unless_that_is_lost():
 
 
 @pytest.mark.parametrize("silent", ["is_listening", "is_frozen"])
-def test_an_agent_that_does_not_run_answers_no_datagram(silent):
+def test_stopped_agent_answers_no_datagram(silent):
     pair = Pair(reorder=0.01)
     pair.open()
     pair.network.close_all_ends(pair.a, notify_peers=True)
@@ -216,7 +216,7 @@ def test_an_agent_that_does_not_run_answers_no_datagram(silent):
     assert pair.b.seen == []
 
 
-def test_the_kernel_of_a_killed_agent_closes_its_connections():
+def test_killed_agent_closes_its_connections():
     pair = Pair()
     pair.open()
     pair.b.is_listening = False
@@ -225,7 +225,7 @@ def test_the_kernel_of_a_killed_agent_closes_its_connections():
     assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "connection closed")]
 
 
-def test_a_machine_without_power_is_silent_and_one_that_is_back_resets_old_connections():
+def test_powered_off_machine_is_silent_and_resets_after_return():
     pair = Pair()
     pair.open()
     pair.b.is_listening = pair.b.is_powered = False
@@ -239,7 +239,7 @@ def test_a_machine_without_power_is_silent_and_one_that_is_back_resets_old_conne
     assert [event for _, event in pair.a.seen] == [LinkClosed(LinkId(1), "connection reset")]
 
 
-def test_a_reset_does_not_overtake_the_last_words():
+def test_reset_does_not_overtake_earlier_frames():
     pair = Pair(jitter_ms=50.0)
     pair.run(1.0)
     pair.a.seen.clear()
@@ -251,7 +251,7 @@ def test_a_reset_does_not_overtake_the_last_words():
     assert isinstance(pair.a.seen[-1][1], LinkClosed)
 
 
-def test_a_suspended_agent_does_not_dial_but_its_kernel_accepts():
+def test_suspended_agent_accepts_but_does_not_dial():
     pair = Pair()
     pair.a.is_frozen = True
     pair.run(3.0)
@@ -261,7 +261,7 @@ def test_a_suspended_agent_does_not_dial_but_its_kernel_accepts():
     assert len(pair.b.link_ends) == 1
 
 
-def test_a_removed_link_is_closed_and_not_dialled_again():
+def test_removed_link_is_closed_and_not_redialled():
     pair = Pair()
     pair.open()
     pair.network.remove_link(pair.link)

@@ -81,7 +81,7 @@ OVERTAKING = [(2, 1, 0.005), (2, 0, 0.02), (1, 0, 0.007)]
 
 
 @pytest.mark.parametrize("pair", OVERTAKING)
-def test_without_the_order_an_older_value_stays_until_it_is_checked(monkeypatch, pair):
+def test_mutant_without_write_order_is_repaired_only_by_checks(monkeypatch, pair):
     assert broken(writes(*pair)) == set()
     without_order(monkeypatch)
     assert broken(writes(*pair)) == set()
@@ -90,13 +90,13 @@ def test_without_the_order_an_older_value_stays_until_it_is_checked(monkeypatch,
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_without_checks_the_order_is_enough(monkeypatch, first, second):
+def test_write_order_is_sufficient_without_checks(monkeypatch, first, second):
     without_checks(monkeypatch)
     assert broken(writes(first, second)) == set()
 
 
 @pytest.mark.parametrize("second", range(3))
-def test_a_write_is_repaired_that_was_lost_before_the_receiver_was_killed(second):
+def test_write_lost_before_receiver_crash_is_repaired(second):
     """The broker refuses the agent while the second values come; the agent saves their versions and
     is killed before the broker accepts it again."""
     faults = [(18.0, RefuseAgent(1, 7.0)), (23.0, CrashAgent(1)), (26.0, RestartAgent(1))]

@@ -3,7 +3,7 @@
 from hansa.simulator.world.scheduler import Scheduler
 
 
-def test_calls_happen_in_the_order_of_their_times():
+def test_calls_run_in_order_of_time():
     scheduler = Scheduler()
     seen: list[object] = []
     scheduler.at(2.0, seen.append, "later")
@@ -12,7 +12,7 @@ def test_calls_happen_in_the_order_of_their_times():
     assert seen == ["sooner", "later"]
 
 
-def test_calls_of_one_moment_happen_in_the_order_of_planning():
+def test_simultaneous_calls_run_in_order_of_scheduling():
     scheduler = Scheduler()
     seen: list[object] = []
     for name in "zebra":
@@ -21,7 +21,7 @@ def test_calls_of_one_moment_happen_in_the_order_of_planning():
     assert seen == list("zebra")
 
 
-def test_a_call_sees_its_own_time_and_may_plan_more():
+def test_call_sees_its_time_and_may_schedule_more():
     scheduler = Scheduler()
     seen: list[object] = []
 
@@ -36,7 +36,7 @@ def test_a_call_sees_its_own_time_and_may_plan_more():
     assert scheduler.now == 2.0
 
 
-def test_what_is_due_later_waits():
+def test_later_calls_wait():
     scheduler = Scheduler()
     seen: list[object] = []
     scheduler.at(5.0, seen.append, "late")
@@ -46,7 +46,7 @@ def test_what_is_due_later_waits():
     assert seen == ["late"]
 
 
-def test_a_time_in_the_past_means_now():
+def test_past_time_means_now():
     scheduler = Scheduler()
     seen: list[object] = []
     scheduler.run_until(until=3.0)

@@ -4,7 +4,7 @@ from hansa.protocol.model import NodeId
 from hansa.simulator.world.site import IdentityAllocator, PersistentState, Site
 
 
-def test_ids_are_places_or_drawn_from_the_seed():
+def test_ids_are_places_or_random():
     assert IdentityAllocator(1, 4, shuffle=False).initial_ids == [0, 1, 2, 3]
     drawn = IdentityAllocator(1, 4, shuffle=True).initial_ids
     assert (
@@ -15,7 +15,7 @@ def test_ids_are_places_or_drawn_from_the_seed():
     assert len(set(drawn)) == 4
 
 
-def test_a_new_id_was_never_used():
+def test_new_id_is_unused():
     for shuffle in (False, True):
         naming = IdentityAllocator(1, 4, shuffle)
         fresh = [naming.new_id() for _ in range(20)]
@@ -33,7 +33,7 @@ def test_keys_differ_by_seed_place_and_generation():
     assert {len(key) for key in keys} == {32}
 
 
-def test_a_copied_memory_is_equal_and_apart():
+def test_copied_state_is_equal_and_independent():
     memory = PersistentState(NodeId(7), b"k" * 32, incarnation=3)
     twin = memory.copy()
     twin.incarnation += 1
@@ -41,7 +41,7 @@ def test_a_copied_memory_is_equal_and_apart():
     assert memory.incarnation == 3
 
 
-def test_every_start_has_a_higher_incarnation_made_from_the_clock():
+def test_every_start_has_a_higher_incarnation():
     memory = PersistentState(NodeId(7), b"k" * 32)
     incarnations = []
     for now in (0.0, 0.0, 5.0, 5.0):
@@ -55,6 +55,6 @@ def test_every_start_has_a_higher_incarnation_made_from_the_clock():
     assert incarnations == [1, 2, 5000, 5001, 3_605_999, 3_606_000]
 
 
-def test_link_ids_are_never_used_twice():
+def test_link_ids_are_unique():
     site = Site(0, PersistentState(NodeId(0), b"k" * 32), "n0", 1.0)
     assert [site.new_link_id() for _ in range(3)] == [1, 2, 3]

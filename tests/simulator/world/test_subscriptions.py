@@ -17,13 +17,13 @@ def granted(*script, until):
     return list(Played("line:2", script).run(until).world.sites[0].broker.granted)
 
 
-def test_a_broker_that_refuses_its_agent_grants_when_it_lets_it_in():
+def test_refusing_broker_grants_subscription_later():
     script = ((2.0, RefuseAgent(0, 3.0)), (3.0, ClientSubscribe(1, "a")))
     assert granted(*script, until=4.9) == []
     assert granted(*script, until=5.1) == ["a"]
 
 
-def test_so_it_is_with_what_is_wanted_no_more():
+def test_refusing_broker_removes_subscription_later():
     script = (
         (0.0, ClientSubscribe(1, "a")),
         (2.0, RefuseAgent(0, 3.0)),
@@ -34,12 +34,12 @@ def test_so_it_is_with_what_is_wanted_no_more():
 
 
 @pytest.mark.parametrize(("refused", "after"), [((), 2.02), (((1.9, RefuseAgent(0, 3.0)),), 5.0)])
-def test_what_a_broker_lost_is_subscribed_again(refused, after):
+def test_lost_subscriptions_are_renewed(refused, after):
     script = ((0.0, ClientSubscribe(1, "a")), *refused, (2.0, RestartBroker(0)))
     assert granted(*script, until=2.001) == []
     assert granted(*script, until=after) == ["a"]
 
 
-def test_an_agent_that_is_gone_subscribes_when_it_is_back():
+def test_stopped_agent_subscribes_after_restart():
     script = ((0.0, ClientSubscribe(1, "a")), (2.0, RestartBroker(0)), (2.005, CrashAgent(0)))
     assert granted(*script, until=3.0) == []

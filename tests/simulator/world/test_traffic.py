@@ -28,12 +28,12 @@ FRAMES: list[AnyFrame | Publication] = [
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
 @pytest.mark.parametrize("wire_bytes", [False, True])
-def test_a_frame_counts_as_large_as_it_is_on_the_wire(frame, wire_bytes):
+def test_frame_size_is_its_encoded_size(frame, wire_bytes):
     size, _ = TrafficCounter(wire_bytes).count_frame(frame)
     assert size == len(codec.encode(frame))
 
 
-def test_frames_are_counted_by_kind_and_numbered_ones_as_what_they_carry():
+def test_sequenced_frames_count_as_the_type_they_carry():
     traffic = TrafficCounter(wire_bytes=False)
     for frame in FRAMES:
         traffic.count_frame(frame)
@@ -43,7 +43,7 @@ def test_frames_are_counted_by_kind_and_numbered_ones_as_what_they_carry():
     assert traffic.data_bytes == len(codec.encode(PUBLICATION))
 
 
-def test_a_checksum_tells_frames_of_equal_size_apart():
+def test_checksum_distinguishes_frames_of_equal_size():
     traffic = TrafficCounter(wire_bytes=False)
     one, other = (
         traffic.count_frame(CoreAnnouncement(NodeId(1), 1, 1, 0)),

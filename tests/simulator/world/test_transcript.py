@@ -6,13 +6,13 @@ from hansa.simulator.actions import CrashAgent, HealAll
 from hansa.simulator.world.transcript import Transcript, format_line
 
 
-def test_a_line_has_time_place_and_what_happened():
+def test_line_has_time_place_and_event():
     news = CoreElected("a/#", NodeId(1))
     assert format_line(0.01234, 3, repr(news)) == "    0.0123 n3 CoreElected(group='a/#', core=1)\n"
     assert format_line(12.5, None, repr(CrashAgent(3))) == "   12.5000 -- CrashAgent(node=3)\n"
 
 
-def test_a_listener_is_told_what_becomes_a_line():
+def test_listener_gets_every_line():
     told = []
     transcript = Transcript(lambda *what: told.append(what))
     transcript.add_line(1.0, 2, NodeReachable(NodeId(7)))
@@ -20,7 +20,7 @@ def test_a_listener_is_told_what_becomes_a_line():
     assert told == [(1.0, 2, NodeReachable(NodeId(7))), (2.0, None, HealAll())]
 
 
-def test_the_hash_covers_news_and_frames_and_their_order():
+def test_hash_covers_lines_frames_and_order():
     def fingerprint(*notes):
         transcript = Transcript()
         for note in notes:
@@ -44,7 +44,7 @@ def test_the_hash_covers_news_and_frames_and_their_order():
     assert len(set(others)) == len(others)
 
 
-def test_long_runs_are_hashed_piece_by_piece():
+def test_long_runs_are_hashed_in_pieces():
     transcript, whole = Transcript(), Transcript()
     for number in range(10_000):
         transcript.add_frame(float(number), (0, 1), 10, number)
@@ -52,7 +52,7 @@ def test_long_runs_are_hashed_piece_by_piece():
     assert transcript.fingerprint() == whole.fingerprint()
 
 
-def test_the_fast_text_is_the_repr():
+def test_fast_text_equals_repr():
     told = []
     for what in (NodeReachable(NodeId(7)), CoreElected("a", NodeId(1)), HealAll()):
         transcript = Transcript(lambda now, place, seen: told.append(repr(seen)))
