@@ -49,7 +49,7 @@ def publish(wire: Wire, place: int, topic: str = "g", qos: int = 0) -> dict[int,
     return wire.deliveries()
 
 
-# ---------------------------------------------------------------- what one sees
+# ---------------------------------------------------------------- queries
 
 
 def sent(wire: Wire, kind: type[F]) -> list[tuple[int, int, F]]:

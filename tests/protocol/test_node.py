@@ -114,7 +114,7 @@ def sent(wire: Wire, kind: type[T]) -> list[tuple[int, T]]:
     ]
 
 
-# ---------------------------------------------------------------- meeting
+# ---------------------------------------------------------------- handshake
 
 
 def test_two_nodes_meet():
@@ -588,7 +588,7 @@ def test_changed_capacity_changes_the_management_core():
     assert cores(wire, MANAGEMENT_GROUP) == {1: 3, 2: 3, 3: 3}
 
 
-# ---------------------------------------------------------------- links come and go
+# ---------------------------------------------------------------- changes of links
 
 
 def test_remaining_parent_continues_when_a_link_is_cut():
@@ -780,7 +780,7 @@ def test_frames_after_a_goodbye_are_ignored():
     ]
 
 
-# ---------------------------------------------------------------- lives and ids
+# ---------------------------------------------------------------- restarts and ids
 
 
 def restarted(wire: Wire, place: int, incarnation: int = 2) -> None:
@@ -949,7 +949,7 @@ def test_filter_out_of_bounds_is_refused_and_counted():
     assert node.status().interest[NodeId(1)].filters == ("a/b",)
 
 
-# ---------------------------------------------------------------- strangers
+# ---------------------------------------------------------------- unknown origins
 
 
 def test_publication_of_a_new_node_may_overtake_its_record():

@@ -42,7 +42,7 @@ def test_settings_cannot_be_changed():
         DEFAULTS.redundancy = 3  # type: ignore[misc]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize("name", ABOVE_ZERO)
@@ -121,7 +121,7 @@ def test_nodes_max_is_limited_by_the_frame():
     assert refusal(nodes_max=8_193) == "nodes_max must be at most 8192, not 8193"
 
 
-# ---------------------------------------------------------------- what neighbours must share
+# ---------------------------------------------------------------- shared settings
 
 
 def test_shared_settings_are_readable_text():

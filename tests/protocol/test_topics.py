@@ -365,7 +365,7 @@ def test_covering_agrees_with_matching(one, other, topic):
     assert covers(one, topic) == matches(one, topic)
 
 
-# ---------------------------------------------------------------- minimal
+# ---------------------------------------------------------------- remove_covered
 
 
 @pytest.mark.parametrize(

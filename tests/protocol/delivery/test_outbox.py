@@ -195,7 +195,7 @@ def test_restored_receivers_may_miss_everything_unacknowledged():
     assert made.first_pending_before(2) == {OTHER: 1}
 
 
-# ---------------------------------------------------------------- what is large takes its time
+# ---------------------------------------------------------------- large publications
 
 MEGABYTES = 4
 
@@ -245,7 +245,7 @@ def test_reachable_again_receiver_does_not_wait_for_frames_in_flight():
     ]
 
 
-# ---------------------------------------------------------------- the journal of a former life
+# ---------------------------------------------------------------- journal of an earlier incarnation
 
 
 def resumed(acknowledged: int = 0, unheard_since: int = 5) -> Outbox:

@@ -107,7 +107,7 @@ def stopped_at(node_engine: ForwardingEngine, *frames: bytes) -> bytes | None:
     return node_engine.forward_batch(L1, iter(frames), defaultdict(list), [], [], 0.0)
 
 
-# ---------------------------------------------------------------- what starts here
+# ---------------------------------------------------------------- local publications
 
 
 def test_local_publication_goes_to_all_mesh_neighbours_in_the_same_bytes():
@@ -229,7 +229,7 @@ def test_fast_and_slow_path_agree_on_local_publications(table, given_events, non
     assert effects == [effect for effect in slow_effects if not isinstance(effect, Send)]
 
 
-# ---------------------------------------------------------------- what arrives
+# ---------------------------------------------------------------- received copies
 
 
 def test_copy_is_delivered_and_forwarded_to_all_but_its_sender():
@@ -500,7 +500,7 @@ def test_guaranteed_publication_of_an_unreachable_node_is_not_accepted():
     assert len(outgoing[L2]) == 2
 
 
-# ---------------------------------------------------------------- strangers
+# ---------------------------------------------------------------- unknown origins
 
 
 def test_publication_of_one_unknown_origin_too_many_is_ignored_on_both_paths():

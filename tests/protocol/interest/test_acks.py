@@ -107,7 +107,7 @@ def test_new_node_has_time_to_acknowledge():
     assert made.pop_due_requests({**ALL, NodeId(4): None}, 22.0) == [4]
 
 
-# ---------------------------------------------------------------- letters
+# ---------------------------------------------------------------- frames
 
 
 def ack(to: int, node: int = 1, version: int = 1, hops: int = 0) -> InterestAck:

@@ -63,7 +63,7 @@ def test_group_covers_its_filters_and_is_its_own_group(topic_filter, depth):
     assert group_of(group, depth) == group
 
 
-# ---------------------------------------------------------------- who wants which group
+# ---------------------------------------------------------------- interested nodes
 
 
 def test_first_filter_of_a_group_is_a_change():

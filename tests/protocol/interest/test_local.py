@@ -68,7 +68,7 @@ def test_filter_removed_before_its_announcement_is_never_announced():
     assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
 
 
-# ---------------------------------------------------------------- local: withdrawing
+# ---------------------------------------------------------------- withdrawing
 
 
 def test_filter_is_withdrawn_after_a_linger():
@@ -161,7 +161,7 @@ def test_unknown_filter_can_be_removed():
     assert interest.pop_due_changes(installed=True, now=9.0) == ([], [])
 
 
-# ---------------------------------------------------------------- local: what is delivered, bounds
+# ---------------------------------------------------------------- delivery and bounds
 
 
 def test_topic_is_delivered_while_any_filter_or_share_matches():

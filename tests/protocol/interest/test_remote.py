@@ -11,7 +11,7 @@ from hansa.protocol.topics import split_share
 A, B = NodeId(1), NodeId(2)
 
 
-# ---------------------------------------------------------------- remote: subscribing
+# ---------------------------------------------------------------- subscribing
 
 
 def test_first_interested_node_causes_a_subscription():
@@ -51,7 +51,7 @@ def test_plain_filter_that_replaces_a_share_keeps_the_subscription():
     assert remote.apply_change(A, ["a"], ["$share/g/a"], (1, 2)) == ([], [])
 
 
-# ---------------------------------------------------------------- remote: in force
+# ---------------------------------------------------------------- in force
 
 
 def test_interest_is_in_force_when_its_last_filter_is_granted():

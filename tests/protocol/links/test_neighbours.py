@@ -518,7 +518,7 @@ def test_datagram_link_that_is_stuck_is_lost():
     assert neighbours.handle_timer(9, 0.2) == ([], [link])
 
 
-# ---------------------------------------------------------------- how many
+# ---------------------------------------------------------------- number of neighbours
 
 
 def test_incoming_links_leave_places_for_dialled_ones():

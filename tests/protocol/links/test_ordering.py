@@ -205,7 +205,7 @@ def test_next_expected_frame_always_fits():
     assert channel.receive_frame(numbered(1)) == (ready, FrameAck(3))
 
 
-# ---------------------------------------------------------------- two channels and a bad wire
+# ---------------------------------------------------------------- two channels over an unreliable link
 
 
 class Pair:

@@ -400,7 +400,7 @@ def test_node_with_partial_sets_can_expire():
     assert database.merge(second, None) is None
 
 
-# ---------------------------------------------------------------- telling the neighbours
+# ---------------------------------------------------------------- flooding
 
 
 def test_change_is_sent_once_to_all_but_its_source():

@@ -36,7 +36,7 @@ def ends(*nodes: int) -> Links:
     return {NodeId(node): 0 for node in nodes}
 
 
-# ---------------------------------------------------------------- who is in reach
+# ---------------------------------------------------------------- reachable nodes
 
 
 def test_node_starts_alone():
@@ -137,7 +137,7 @@ def test_next_hop_follows_the_map():
     assert graph.next_hop(NodeId(4)) is None
 
 
-# ---------------------------------------------------------------- the nearest to a node now gone
+# ---------------------------------------------------------------- the nearest to a lost node
 
 
 def nearest(graph: Graph, lost: int, *candidates: int) -> NodeId | None:

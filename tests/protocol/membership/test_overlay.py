@@ -225,7 +225,7 @@ def test_neighbour_with_a_replaced_link_is_down_and_up_again():
     ]
 
 
-# ---------------------------------------------------------------- parting
+# ---------------------------------------------------------------- closing
 
 
 def test_goodbye_closes_the_link():
@@ -518,7 +518,7 @@ def test_copy_of_our_own_row_changes_nothing():
     assert (taken(it, link, ours), it.flush(0.0)) == ([], [])
 
 
-# ---------------------------------------------------------------- telling others
+# ---------------------------------------------------------------- flooding
 
 
 def test_changes_of_others_wait_and_go_to_all_but_their_sender():
@@ -826,7 +826,7 @@ def test_older_incarnation_gets_the_newer_record_even_if_refused():
     ]
 
 
-# ---------------------------------------------------------------- what cannot be true
+# ---------------------------------------------------------------- impossible values
 
 
 def derived(number: int) -> tuple[NodeId, bytes]:
@@ -915,7 +915,7 @@ def test_requested_records_are_bounded_in_bytes_and_continue_later():
     assert it.receive_frame(link, fetch, 10.0) == first
 
 
-# ---------------------------------------------------------------- what a neighbour may bring
+# ---------------------------------------------------------------- quotas
 
 
 def test_nodes_of_one_neighbour_are_bounded_and_leave_room_for_others():

@@ -77,7 +77,7 @@ FULL_PUBLICATION = Publication(
     properties=b"\1\2",
 )
 
-# ---------------------------------------------------------------- there and back
+# ---------------------------------------------------------------- round trip
 
 
 @pytest.mark.parametrize("kind", every_frame, ids=lambda kind: kind.__name__)
@@ -330,7 +330,7 @@ def test_bulk_responses_have_one_ordering_key():
     assert {ordering_key(encode(answer)) for answer in answers} == {b""}
 
 
-# ---------------------------------------------------------------- whatever comes
+# ---------------------------------------------------------------- arbitrary bytes
 
 
 def survive(data: bytes) -> None:
@@ -444,7 +444,7 @@ def test_decoding_damaged_frames_takes_a_small_multiple_too(data):
     assert allocated(data) <= AMPLIFICATION_MAX * len(data) + OVERHEAD_BYTES
 
 
-# ---------------------------------------------------------------- what encode refuses
+# ---------------------------------------------------------------- refusals of encode
 
 
 @pytest.mark.parametrize(

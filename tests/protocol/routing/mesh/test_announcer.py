@@ -56,7 +56,7 @@ def test_silence_is_counted_from_the_last_announcement():
     assert (made.is_silent_since(9.75), made.is_silent_since(10.0)) == (False, True)
 
 
-# ---------------------------------------------------------------- leading the management group
+# ---------------------------------------------------------------- management core
 
 
 def test_best_node_claims_management_after_the_delay():
