@@ -9,6 +9,7 @@ import getpass
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -237,9 +238,10 @@ class Reader:
     def await_line(self, line: str) -> None:
         (process,) = self._running
         assert process.stdout is not None
-        signal.alarm(int(TIMEOUT_S))
+        ready, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+        logs = "\n".join(site.logs() for site in self.sites.values())
+        assert ready, f"missing: {line}\n{logs}"
         assert process.stdout.readline().strip() == line
-        signal.alarm(0)
 
     def end(self) -> None:
         for process in self._running:
