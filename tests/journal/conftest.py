@@ -1,4 +1,4 @@
-"""What the journal's tests may ask for."""
+"""Fixtures of the journal tests."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from hansa.journal import disk
 
 @pytest.fixture
 def without_syncs(monkeypatch):
-    """Let nobody wait for the disk: for tests that open hundreds of journals."""
+    """Disable syncs, for tests that open hundreds of journals."""
     monkeypatch.setattr(disk, "_sync_data", lambda _: None)
     monkeypatch.setattr("os.fsync", lambda _: None)

@@ -1,6 +1,5 @@
-"""A process that writes a journal and says what it has promised, until it is done or ends.
+"""A process that writes a journal and prints the number of each committed publication.
 
-Every line that it prints is a promise: the captured publication with this number was acknowledged.
 `test_crash` runs it as a script, with a crash point in its environment.
 """
 
@@ -17,7 +16,7 @@ SETTINGS = JournalSettings(segment_bytes=200, retention_bytes=800)
 
 
 def main(path: Path) -> None:
-    """Go on where the journal ends; carry the number of the last captured publication."""
+    """Continue the journal; carry the sequence number of the last publication."""
     with JournalWriter(path, NODE, 7, SETTINGS) as writer:
         last = 0
         for record in writer.replay_last_segment():

@@ -1,4 +1,4 @@
-"""What the journal's tests share: records to write, and journals to write them to."""
+"""Records and journals for tests."""
 
 import errno
 import os
@@ -61,7 +61,7 @@ def logs(path: Path) -> list[Path]:
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, file: Path, first: int, last: int) -> list[int]:
-    """Let the disk be unable to read some bytes of a file; return where that is tried."""
+    """Make some bytes of a file unreadable; return the positions of failed reads."""
     real, bad = os.pread, file.stat().st_ino
     failures: list[int] = []
 
@@ -75,7 +75,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, file: Path, first: int, last: int) ->
     return failures
 
 
-# ---------------------------------------------------------------- as hypothesis draws them
+# ---------------------------------------------------------------- hypothesis strategies
 
 unsigned = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
 pairs = st.lists(st.tuples(unsigned, unsigned), max_size=3).map(tuple)
@@ -102,7 +102,7 @@ any_record = st.one_of(*(any_of(kind) for kind in records.RECORD_TYPES.values())
 
 
 def renumbered(drawn: list[JournalRecord]) -> list[JournalRecord]:
-    """The same, but captured publications count from 1, as a journal demands."""
+    """Return the records with consecutive sequence numbers."""
 
     def counted() -> Iterator[JournalRecord]:
         number = 0

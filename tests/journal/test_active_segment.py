@@ -1,4 +1,4 @@
-"""The end of a journal on disk: each step leaves what the next needs, and can be done again."""
+"""The active segment: each step can be repeated after a failure."""
 
 import os
 
@@ -68,7 +68,7 @@ def test_continue_truncates_tail_and_rebuilds_index(tmp_path, segment):
 
 @pytest.mark.parametrize("durable", [0, HEADER_BYTES + 1, HEADER_BYTES + 7])
 def test_continue_rewrites_records_above_durable_mark(tmp_path, segment, monkeypatch, durable):
-    """After a sync that failed the system may give back what never got to the disk."""
+    """After a failed sync the kernel may return data that never reached the disk."""
     whole = FIRST.pack() + b"abcdefg"
     (tmp_path / log_name(0)).write_bytes(whole + b"torn")
     done: list[object] = []

@@ -1,4 +1,4 @@
-"""A process ends at every crash point there is; what it had promised is there afterwards."""
+"""Crashes at every crash point: committed records survive."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ FIRST_LIFE = 30
 
 
 def live(path, armed=""):
-    """Run one life; return how it ended and the last number that it promised, 0 for none."""
+    """Run a process; return its exit code and the last committed number, 0 for none."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("crashing.py")), str(path)],
         env=os.environ | {CRASH_POINT_VARIABLE: armed},
@@ -36,7 +36,7 @@ def live(path, armed=""):
 
 
 def numbers_after(path):
-    """All captured numbers after a crash, as the next writer and its readers see them."""
+    """Return all captured numbers after a crash, as the next writer and readers see them."""
     with open_writer(path) as writer:
         found = [r.sequence for _, r in JournalReader(path).read() if isinstance(r, CapturedRecord)]
         assert found == list(range(writer.first_sequence, writer.next_sequence))
@@ -44,14 +44,14 @@ def numbers_after(path):
 
 
 def torn_journal(path):
-    """A journal of a first life, with the beginning of one more record at its end."""
+    """Create a journal with a torn record at its end."""
     write(path, *(captured(n) for n in range(1, FIRST_LIFE + 1)), segment_bytes=200)
     with sorted(path.glob("*.log"))[-1].open("ab") as file:
         file.write(b"\x12\x34\x56")
 
 
 OPENING = (JournalCrashPoint.TAIL_CUT, JournalCrashPoint.RECOVERED)
-"""Points that a life passes once."""
+"""Points that a process passes once."""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_committed_records_survive_crash(tmp_path, point, times):
 
 
 def test_journal_survives_repeated_crashes(tmp_path):
-    """Each life crashes at another point of what the one before has left."""
+    """Each process crashes at another point, on the journal of the previous one."""
     promised = 0
     for point in JournalCrashPoint:
         ended, last = live(tmp_path, str(int(point)))

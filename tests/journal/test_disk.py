@@ -1,4 +1,4 @@
-"""The system calls: all is written, and a failed sync is told from a failed write."""
+"""System calls: short writes, failed syncs, reserved space."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How far a journal is durable, as another process learns it."""
+"""The durable mark."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What docs/journal.md says is so: its bytes, its example, its tables."""
+"""docs/journal.md is correct: its bytes, its example, its tables."""
 
 import re
 from pathlib import Path

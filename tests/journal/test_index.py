@@ -1,4 +1,4 @@
-"""Entries of an index: which publications get one, and which are believed."""
+"""The index: which publications get an entry, and which entries are plausible."""
 
 from hypothesis import given
 from hypothesis import strategies as st

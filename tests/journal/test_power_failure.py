@@ -1,9 +1,9 @@
-"""The power fails at every step of a journal's work; what was promised is there afterwards.
+"""Power failures at every crash point: committed records survive.
 
-A process that ends leaves what it wrote to the system; a machine that ends leaves only what was
-synced. So a shadow keeps, for every file, the content that its last sync saw, and for the
-directory the names that its last sync saw. At every crash point the journal is built anew from
-that, once with nothing else and once with everything that may or may not have made it to the disk.
+A process that ends leaves everything it wrote; a power failure leaves only what was synced. A
+shadow records the content of each file, and the names in the directory, at their last sync. At
+every crash point the journal is rebuilt from the shadow, once with only that and once with
+everything that may have reached the disk.
 """
 
 import os
@@ -18,7 +18,7 @@ from hansa.journal.durable_mark import MARK_FILE as MARK
 
 
 class Shadow:
-    """What would be on disk if the power failed now."""
+    """The content of the disk if the power failed now."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,19 +26,19 @@ class Shadow:
         self._names: dict[str, int] = {}
 
     def sync(self, descriptor: int) -> None:
-        """Note what a file holds, by its inode. Files of other journals are not looked at."""
+        """Record the content of a file of this journal, by its inode."""
         inode = os.fstat(descriptor).st_ino
         for file in self.path.iterdir():
             if file.stat().st_ino == inode:
                 self._contents[inode] = file.read_bytes()
 
     def sync_directory(self, path: Path) -> None:
-        """Note which names there are."""
+        """Record the names in the directory."""
         if path == self.path:
             self._names = self._current()
 
     def fail(self, to: Path, lucky: bool) -> None:
-        """Build the directory as it is after the failure; if lucky, names and mark survived."""
+        """Build the directory after the failure; if `lucky`, unsynced names and mark survive."""
         to.mkdir()
         for name, inode in (self._current() if lucky else self._names).items():
             (to / name).write_bytes(self._contents.get(inode, b""))
@@ -50,7 +50,8 @@ class Shadow:
 
 
 def rebuilt(shadow: Shadow, to: Path, lucky: bool) -> list[int]:
-    """The numbers that a failure leaves to the next writer; a reader before it sees no others."""
+    """Return the numbers after the failure, as the next writer sees them; a reader sees no
+    others."""
     shadow.fail(to, lucky)
     before = numbers(to)
     with open_writer(to) as writer:

@@ -1,4 +1,4 @@
-"""Reading a journal: ranges, numbers, other processes, damage, what was dropped."""
+"""Reading a journal: ranges, sequence numbers, other processes, damage, trimming."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ COUNT = 3_000
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
-    """A journal of several segments, each with several index entries; and its offsets."""
+    """Return a journal of several segments with several index entries each, and its offsets."""
     path = tmp_path_factory.mktemp("long")
     offsets = []
     with open_writer(path, segment_bytes=200_000, retention_bytes=1 << 30) as writer:
@@ -130,7 +130,7 @@ def test_wrong_or_missing_index_only_costs_time(tmp_path):
     ]
 
 
-# ---------------------------------------------------------------- while it is written
+# ---------------------------------------------------------------- concurrent reading
 
 FOLLOW = """
 import sys
@@ -200,7 +200,7 @@ def test_damaged_mark_is_reported_and_rewritten_by_next_writer(tmp_path, content
     assert numbers(tmp_path) == list(range(1, 21))
 
 
-# ---------------------------------------------------------------- what cannot be read
+# ---------------------------------------------------------------- damage and trimming
 
 
 def test_unknown_kinds_are_skipped_except_in_raw_records(tmp_path):
@@ -224,7 +224,7 @@ def flip(file, position):
 
 
 def salvaged(path):
-    """The numbers that can be read, going on behind every damage; and where the damages are."""
+    """Return the readable numbers, continuing after each damage, and the damaged offsets."""
     numbers_read, damages, at = [], [], None
     while True:
         try:

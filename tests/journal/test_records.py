@@ -1,4 +1,4 @@
-"""Bodies of records: bytes and back, and what other versions make of them."""
+"""Encoding of records, and compatibility with other versions."""
 
 import msgspec
 import pytest

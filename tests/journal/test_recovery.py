@@ -1,4 +1,4 @@
-"""Opening after a crash: what is cut, what is kept, what is refused."""
+"""Recovery: what is truncated, kept, reported or refused."""
 
 import shutil
 
@@ -25,14 +25,14 @@ from hansa.journal.segment import HEADER_BYTES, index_name, log_name
 
 @pytest.fixture(autouse=True)
 def fast(without_syncs):
-    """Nothing here is about what a sync saw; that is in test_power_failure."""
+    """Syncs do not matter here; test_power_failure covers them."""
 
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def fresh(tmp_path):
-    """A directory that hypothesis has not used yet."""
+    """Return a fresh directory for each hypothesis example."""
     path = tmp_path / "journal"
     shutil.rmtree(path, ignore_errors=True)
     return path
@@ -41,7 +41,7 @@ def fresh(tmp_path):
 @shared
 @given(journals, st.data())
 def test_prefix_of_journal_is_prefix_of_records(tmp_path, written, data):
-    """As after a power failure that the mark did not survive."""
+    """As after a power failure that lost the mark."""
     path = fresh(tmp_path)
     write(path, *written)
     (path / "durable").unlink()
@@ -87,13 +87,13 @@ def test_torn_tail_is_truncated_and_counted_without_reserved_zeros(tmp_path):
     with open_writer(tmp_path) as writer:
         assert writer.truncated_bytes == len(
             torn.rstrip(b"\0")
-        )  # its own zeros look like reserved ones
+        )  # its trailing zeros look like reserved space
         assert writer.damage == ""
     assert file.read_bytes() == whole
 
 
 def test_whole_record_after_torn_one_is_reported(tmp_path):
-    """The mark is older than both, as after a power failure: who knows which were durable."""
+    """The mark is older than both, as after a power failure: either may have been durable."""
     with open_writer(tmp_path) as writer:
         offsets = [writer.append(captured(n)) for n in range(1, 4)]
     (tmp_path / "durable").write_bytes(b"")
@@ -110,7 +110,7 @@ def test_whole_record_after_torn_one_is_reported(tmp_path):
 
 
 def test_records_after_torn_one_do_not_reappear(tmp_path):
-    """Not even when something of the same length is written in its place and a crash follows."""
+    """Not even if a record of the same length is written there and a crash follows."""
     path = tmp_path / "journal"
     with open_writer(path) as writer:
         offsets = [writer.append(captured(n)) for n in range(1, 4)]

@@ -1,4 +1,4 @@
-"""Which segments go, and what is said about them."""
+"""Retention: which segments are deleted, and the records about them."""
 
 import pytest
 

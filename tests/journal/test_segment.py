@@ -25,7 +25,7 @@ HEADER = SegmentHeader(node=2**64 - 1, epoch=7, base=4096, next_sequence=3, crea
 
 
 def scanned(path, data, start=0):
-    """What a scan of a file with these bytes yields, and where it finds it torn, None if not."""
+    """Return the records that a scan of these bytes yields, and the torn position or None."""
     path.write_bytes(data)
     descriptor = os.open(path, os.O_RDONLY)
     found: list[tuple[int, int, bytes]] = []

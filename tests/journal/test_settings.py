@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused."""
+"""Validation of the journal settings."""
 
 import pytest
 

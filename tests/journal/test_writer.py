@@ -1,4 +1,4 @@
-"""Writing a journal: places, durability, segments, refusals."""
+"""Writing a journal: offsets, durability, segments, errors."""
 
 import os
 import stat
@@ -176,7 +176,7 @@ def test_retention_writes_trimmed_records(path):
             writer.append(captured(number))
             writer.commit()
         first = writer.first_sequence
-        writer.append(CaptureCompletedRecord(1))  # says what the last commit dropped
+        writer.append(CaptureCompletedRecord(1))  # records what the last commit trimmed
     said = [record for record in read(path) if isinstance(record, TrimmedRecord)]
     assert 1 < first < 101
     assert numbers(path) == list(range(first, 101))
@@ -185,7 +185,7 @@ def test_retention_writes_trimmed_records(path):
     assert len(list(path.glob("*.idx"))) == len(logs(path))
 
 
-# ---------------------------------------------------------------- what nobody waits for
+# ---------------------------------------------------------------- append_if_room and threads
 
 
 def test_append_if_room_refuses_and_counts_above_limit(path):
@@ -243,7 +243,7 @@ def test_many_threads_may_append_and_commit(path):
         assert mine == list(range(200))
 
 
-# ---------------------------------------------------------------- refusals
+# ---------------------------------------------------------------- errors
 
 
 def test_two_writers_cannot_share_a_journal(path):

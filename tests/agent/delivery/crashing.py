@@ -1,4 +1,4 @@
-"""Ends a journal's writer as a crash does: what was not committed is gone."""
+"""Simulates a crash of a journal writer: uncommitted records are lost."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from hansa.journal.writer import JournalWriter
 
 
 def crash(path: Path, writer: JournalWriter) -> None:
-    """Close a journal, and put everything back that its files were before."""
+    """Close a journal and restore its files as they were before."""
     before = path.with_name(f"{path.name}-before")
     shutil.copytree(path, before)
     writer.close()

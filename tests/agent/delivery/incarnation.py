@@ -1,4 +1,4 @@
-"""One life of what takes publications into a broker, on its own."""
+"""One incarnation of injection without an agent: port and callbacks are lists."""
 
 import asyncio
 from collections import Counter
@@ -34,30 +34,30 @@ def limits(receive_maximum: int = 100, qos_max: int = 2) -> BrokerLimits:
     )
 
 
-class Life:
-    """One life of an agent, with a broker and a node made of lists."""
+class Incarnation:
+    """Injection with a broker and a node made of lists."""
 
     def __init__(
         self, path: Path, journal: JournalSettings | None = None, **settings: object
     ) -> None:
         self._path = path
-        self.said: list[PublishPacket | AnyHandshakePacket] = []
-        self.stored: list[InboxCommitted] = []
+        self.sent: list[PublishPacket | AnyHandshakePacket] = []
+        self.committed: list[InboxCommitted] = []
         self.problems: list[str] = []
         self.published: list[Publication] = []
-        """Retained publications of QoS 0 that had to wait."""
+        """Retained QoS 0 publications that were held back."""
         self.uncertain: list[tuple[str, ...]] = []
-        self.backlog = InboxJournal(path, ME, 5, journal or JournalSettings())
+        self.inbox = InboxJournal(path, ME, 5, journal or JournalSettings())
         self.delivered: list[InboxRecord] = []
         self.quota_problems: list[str] = []
         self.quarantine_problems: list[str] = []
         self.dropped: Counter[str] = Counter()
         self.injection = Injection(
-            self.backlog,
+            self.inbox,
             self,
             DeliverySettings(**settings),  # type: ignore[arg-type]
             InjectionCallbacks(
-                self.stored.append,
+                self.committed.append,
                 self.problems.append,
                 self.quota_problems.append,
                 self.quarantine_problems.append,
@@ -71,10 +71,10 @@ class Life:
         self.published += publications
 
     def inject(self, batch: Sequence[PublishPacket]) -> None:
-        self.said += batch
+        self.sent += batch
 
     def send_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
-        self.said += batch
+        self.sent += batch
 
     def is_local_topic(self, topic: str) -> bool:
         return topic == "stays"
@@ -88,21 +88,21 @@ class Life:
                 [Publication(origin, 8, number, qos, "a", b"%d" % number)]
             )
 
-    async def says(self, *expected: PublishPacket | AnyHandshakePacket) -> None:
-        """Wait until exactly this was said, and forget it."""
-        await until(lambda: len(self.said) >= len(expected), f"{expected}, but {self.said}")
-        assert self.said == list(expected), self.said
-        self.said.clear()
+    async def expect_sent(self, *expected: PublishPacket | AnyHandshakePacket) -> None:
+        """Wait until exactly these packets were sent, and forget them."""
+        await until(lambda: len(self.sent) >= len(expected), f"{expected}, but {self.sent}")
+        assert self.sent == list(expected), self.sent
+        self.sent.clear()
 
     def crash(self) -> None:
-        """End, and leave the disk as it is now."""
-        crash(self._path, self.backlog.writer)
+        """Crash: leave the disk as it is now."""
+        crash(self._path, self.inbox.writer)
 
 
 def packet(
     index: int, payload: bytes = b"", qos: int = 2, dup: bool = False, marked: bool = False
 ) -> PublishPacket:
-    """What is injected at an index; its payload is the index unless told otherwise."""
+    """Return the PUBLISH of an inbox index; the default payload is the index."""
     properties = REDELIVERED_PROPERTY if marked else b""
     return PublishPacket("a", payload or b"%d" % index, qos, False, dup, 1 + index, (), properties)
 

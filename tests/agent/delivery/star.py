@@ -1,4 +1,4 @@
-"""A receiver and the origins around it, each an agent of its own beside its own broker."""
+"""A receiver and several origins, each an agent process with a broker."""
 
 import json
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from hansa.testbed.mosquitto import free_port
 
 RECEIVER, ORIGIN = 0, 1
 PATIENCE = 60.0
-"""Seconds: several processes start at once, maybe on a busy machine."""
+"""Seconds; several processes start at once."""
 
 
 class Star:
-    """Number 0 wants a topic, all others may publish it."""
+    """Agent 0 subscribes to a topic, the others are origins."""
 
     def __init__(
         self, scene: Scene, directory: Path, topic: str, origins: int = 1, lines: Sequence[str] = ()
@@ -43,7 +43,7 @@ class Star:
         return self.agents[number]
 
     def twin(self, number: int, state: Path) -> Process:
-        """Start another agent as that one is, with a state of its own and beside another broker."""
+        """Start an agent with the same settings, but another state directory and broker."""
         other = {"state": state, "broker_port": self._scene.broker().port, "link_port": 0}
         return self._scene.agent(**self._settings(number) | other)
 
@@ -59,7 +59,7 @@ class Star:
         )
 
     def is_idle(self) -> bool:
-        """Whether nobody owes anybody anything."""
+        """Whether nothing is pending at any agent."""
         statuses = [self.status(number) for number in range(len(self.brokers))]
         return all(
             status
@@ -74,7 +74,7 @@ class Star:
         eventually(self.is_installed, what, PATIENCE)
 
     def alarm(self, number: int, name: str) -> str:
-        """Wait for an alarm, and return its text; it counts, too."""
+        """Wait for an alarm and its counter; return the text."""
 
         def raised() -> Any:
             status = self.status(number)

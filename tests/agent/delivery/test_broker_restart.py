@@ -1,4 +1,4 @@
-"""A broker that stops gently keeps what it has acknowledged, also while its agent is away."""
+"""Restarts and crashes of a persistent broker, with and without its agent."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def line(mosquitto: str) -> Iterator[Live]:
 
 
 def overlapping(line: Live) -> tuple[SureClient, SureClient]:
-    """Return two subscribers whose filters match the same."""
+    """Return two subscribers with overlapping filters."""
     everything = line.client_of(SureClient, 1).subscribe_surely("plant/#")
     line.wait_installed(1, "plant/#")
     some = line.client_of(SureClient, 2).subscribe_surely("plant/+/temp")
@@ -34,7 +34,7 @@ def overlapping(line: Live) -> tuple[SureClient, SureClient]:
 
 
 def test_overlapping_filters_deliver_once_after_broker_restart(line):
-    """Mosquitto then has one copy only, and not that of the agent's older subscription."""
+    """After a restart Mosquitto queues one copy only, not that of the older subscription."""
     subscribers = overlapping(line)
     broker, agent = line.nodes[0].broker, line.nodes[0].agent
     names = [b"%d" % number for number in range(40)]
@@ -56,7 +56,7 @@ def test_overlapping_filters_deliver_once_after_broker_restart(line):
 
 
 def test_overlapping_filters_deliver_once_after_broker_restart_and_agent_crash(line):
-    """Its one copy is marked then as sent again."""
+    """Mosquitto sends its only copy with DUP."""
     subscribers = overlapping(line)
     broker, agent = line.nodes[0].broker, line.nodes[0].agent
     names = [b"%d" % number for number in range(20)]
@@ -80,7 +80,7 @@ def test_overlapping_filters_deliver_once_after_broker_restart_and_agent_crash(l
 
 
 def test_broker_that_restores_older_state_raises_alarm(line):
-    """Its session is there, so it does not count as lost; but its packet ids go back."""
+    """The session exists, so it is not lost; but packet ids step back."""
     subscriber = line.client_of(SureClient, 1).subscribe_surely("plant/#")
     line.wait_installed(1, "plant/#")
     broker = line.nodes[0].broker
@@ -107,6 +107,6 @@ def publish(publisher: SureClient, names: list[bytes]) -> None:
 
 
 def assert_in_order(subscriber: SureClient, names: list[bytes]) -> None:
-    """Each has come once, and those of each QoS in their order."""
+    """Each arrives once, and each QoS in order."""
     received = subscriber.read_until(len(names))
     assert sorted(received, key=lambda name: int(name) % 2) == names[::2] + names[1::2]

@@ -1,4 +1,4 @@
-"""From the broker into the journal: what is acknowledged when, and what is known again."""
+"""Capture: acknowledgements, redeliveries, overlap copies, epoch rollover."""
 
 import asyncio
 import threading
@@ -32,34 +32,33 @@ from hansa.protocol.model import NodeId, Publication
 ME, YOU = NodeId(1), NodeId(2)
 LARGE = JournalSettings()
 ONE_EACH = JournalSettings(segment_bytes=1)
-"""Every record has a segment of its own."""
+"""Every record starts a segment."""
 
 
-class Life:
-    """One life of an agent, between a broker and a node made of lists. Whoever publishes to `no`
-    reaches nobody."""
+class Incarnation:
+    """Capture with a broker and a node made of lists. No node is interested in the topic `no`."""
 
     def __init__(
         self, path: Path, session_present: bool = True, settings: JournalSettings = LARGE
     ) -> None:
         self._path = path
-        self.answers: list[AnyHandshakePacket] = []
-        self.kept: list[JournalCommitted] = []
+        self.acks: list[AnyHandshakePacket] = []
+        self.committed: list[JournalCommitted] = []
         self.heard: list[NodeId] = []
-        self.reopened: list[EpochStarted] = []
+        self.epochs_started: list[EpochStarted] = []
         self.problems: list[str] = []
-        self.started: list[bytes] = []
-        self.keeping = OutboxJournal(path, ME, 7, settings)
-        self._epoch = self.keeping.writer.epoch
-        self._number = self.keeping.writer.next_sequence
+        self.captured_payloads: list[bytes] = []
+        self.journal = OutboxJournal(path, ME, 7, settings)
+        self._epoch = self.journal.writer.epoch
+        self._next_sequence = self.journal.writer.next_sequence
         self.newest_subscription = 0
         self.broker_problems: list[str] = []
         self.capture = Capture(
-            self.keeping,
+            self.journal,
             CaptureCallbacks(
-                self._start,
-                self._answer,
-                self._tell,
+                self._assign_position,
+                self._send_steps,
+                self._on_event,
                 self.problems.append,
                 self.broker_problems.append,
                 lambda: self.newest_subscription,
@@ -67,52 +66,52 @@ class Life:
         )
         self.capture.on_connected(session_present)
 
-    def _start(self, publish: PublishPacket) -> Publication | None:
+    def _assign_position(self, publish: PublishPacket) -> Publication | None:
         if publish.topic == "no":
             return None
-        self.started.append(publish.payload)
-        number, self._number = self._number, self._number + 1
+        self.captured_payloads.append(publish.payload)
+        number, self._next_sequence = self._next_sequence, self._next_sequence + 1
         previous = ((YOU, number - 1),)
         return Publication(
             ME, self._epoch, number, publish.qos, publish.topic, publish.payload, previous=previous
         )
 
-    def _tell(self, news: JournalCommitted | HeardPersisted | EpochStarted) -> None:
-        if isinstance(news, JournalCommitted):
-            self.kept.append(news)
-        elif isinstance(news, HeardPersisted):
-            self.heard.append(news.node)
+    def _on_event(self, event: JournalCommitted | HeardPersisted | EpochStarted) -> None:
+        if isinstance(event, JournalCommitted):
+            self.committed.append(event)
+        elif isinstance(event, HeardPersisted):
+            self.heard.append(event.node)
         else:
-            self._epoch, self._number = news.epoch, news.next_seq
-            self.reopened.append(news)
+            self._epoch, self._next_sequence = event.epoch, event.next_seq
+            self.epochs_started.append(event)
 
-    async def renew(self, epoch: int) -> None:
-        """Begin a new epoch, and wait until it has begun and nothing of the old one is left."""
+    async def roll_over(self, epoch: int) -> None:
+        """Roll over and wait until the old epoch is deleted."""
         self.capture.schedule_rollover(epoch)
         await self.rolled_over()
 
     async def rolled_over(self) -> None:
-        await until(lambda: len(self.reopened) > 0, "a new epoch")
+        await until(lambda: len(self.epochs_started) > 0, "a new epoch")
         former = self._path / f"{7:020d}"
         await until(lambda: not former.exists(), "the end of the old one")
 
-    def _answer(self, batch: Sequence[AnyHandshakePacket]) -> None:
-        self.answers += batch
+    def _send_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
+        self.acks += batch
 
     def receive(self, *batch: PublishPacket) -> None:
         self.capture.receive_publications([(publish, True) for publish in batch])
 
     @property
     def unsynced(self) -> int:
-        return self.keeping.writer.end - self.keeping.writer.durable
+        return self.journal.writer.end - self.journal.writer.durable
 
-    async def answered(self, count: int) -> list[AnyHandshakePacket]:
-        await until(lambda: len(self.answers) >= count, f"{count} answers")
-        return self.answers
+    async def acknowledged(self, count: int) -> list[AnyHandshakePacket]:
+        await until(lambda: len(self.acks) >= count, f"{count} acks")
+        return self.acks
 
     def crash(self) -> None:
-        """End, and leave the disk as it is now."""
-        crash(self._path, self.keeping.writer)
+        """Crash: leave the disk as it is now."""
+        crash(self._path, self.journal.writer)
 
 
 def publish(
@@ -127,78 +126,78 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def test_durable_publications_are_acknowledged_in_order(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1), publish(2, qos=2), publish(3, topic="no"), publish(4))
-        assert life.answers == []
-        assert await life.answered(4) == [
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1), publish(2, qos=2), publish(3, topic="no"), publish(4))
+        assert agent.acks == []
+        assert await agent.acknowledged(4) == [
             PubAckPacket(1),
             PubRecPacket(2),
             PubAckPacket(3),
             PubAckPacket(4),
         ]
-        assert life.kept[-1] == JournalCommitted(7, 3)
-        await life.capture.stop()
+        assert agent.committed[-1] == JournalCommitted(7, 3)
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_heard_receiver_is_reported_when_durable(tmp_path):
-    """A life knows from which position on the former ones sent somebody nothing."""
+    """The journal records from which position on nothing was sent to a receiver."""
 
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1), publish(2))
-        await life.answered(2)
-        life.crash()
-        life = Life(tmp_path)
-        assert life.keeping.receivers.unheard_since == {YOU: 3}
-        life.receive(publish(3))
-        await life.answered(1)
-        life.crash()
-        life = Life(tmp_path)
-        assert life.keeping.receivers.unheard_since == {YOU: 3}
-        life.capture.record_heard(YOU)
-        assert life.heard == []
-        await until(lambda: life.heard == [YOU], "heard")
-        life.crash()
-        life = Life(tmp_path)
-        assert life.keeping.receivers.unheard_since == {YOU: 4}
-        life.capture.expire_node(YOU)
-        life.receive(publish(4))
-        await life.answered(1)
-        life.crash()
-        life = Life(tmp_path)
-        assert life.keeping.receivers.unheard_since == {YOU: 4}, "first for a new receiver"
-        life.capture.expire_node(YOU)
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1), publish(2))
+        await agent.acknowledged(2)
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        assert agent.journal.receivers.unheard_since == {YOU: 3}
+        agent.receive(publish(3))
+        await agent.acknowledged(1)
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        assert agent.journal.receivers.unheard_since == {YOU: 3}
+        agent.capture.record_heard(YOU)
+        assert agent.heard == []
+        await until(lambda: agent.heard == [YOU], "heard")
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        assert agent.journal.receivers.unheard_since == {YOU: 4}
+        agent.capture.expire_node(YOU)
+        agent.receive(publish(4))
+        await agent.acknowledged(1)
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        assert agent.journal.receivers.unheard_since == {YOU: 4}, "first for a new receiver"
+        agent.capture.expire_node(YOU)
+        await agent.capture.stop()
         assert OutboxJournal(tmp_path, ME, 7, JournalSettings()).receivers.unheard_since == {}
 
     run(work)
 
 
 def copy(packet_id: int, payload: bytes, by: int, qos: int = 2, dup: bool = True) -> PublishPacket:
-    """What the subscription with that identifier brings."""
+    """Return the copy of the subscription with identifier `by`."""
     return replace(publish(packet_id, payload, qos, dup=dup), subscription_ids=(by,))
 
 
 def test_overlap_copy_is_recognised_after_restart(tmp_path):
-    """Two subscriptions bring everything; the copies of the second come when the agent is back."""
+    """Two subscriptions match; copies of the second arrive after the restart."""
 
     async def work() -> None:
-        life = Life(tmp_path)
-        life.newest_subscription = 2
+        agent = Incarnation(tmp_path)
+        agent.newest_subscription = 2
         names = (b"one", b"two", b"three")
-        life.receive(*(copy(n, name, 1, dup=False) for n, name in enumerate(names, 1)))
-        await life.answered(3)
-        life.crash()
+        agent.receive(*(copy(n, name, 1, dup=False) for n, name in enumerate(names, 1)))
+        await agent.acknowledged(3)
+        agent.crash()
 
         def rests(*copies: PublishPacket) -> list[bool]:
-            return [life.capture.captured_subscription(each) == 1 for each in copies]
+            return [agent.capture.captured_subscription(each) == 1 for each in copies]
 
-        life = Life(tmp_path)
+        agent = Incarnation(tmp_path)
         second = [copy(9, name, 2) for name in names]
         assert rests(*second) == [False, False, True], "it would go on with the others first"
-        life.capture.receive_pubrel([2])
+        agent.capture.receive_pubrel([2])
         assert rests(*second) == [False, True, True]
         assert rests(copy(9, b"two", 2, dup=False), copy(9, b"three", 2, dup=False)) == [
             True,
@@ -207,474 +206,481 @@ def test_overlap_copy_is_recognised_after_restart(tmp_path):
         assert rests(copy(9, b"two", 1)) == [False], "the same filter brings no other copy"
         assert rests(copy(9, b"two", 3)) == [False], "nor does one that was not there yet"
         assert rests(copy(9, b"three", 2, qos=1)) == [False], "rather twice than never"
-        assert life.capture.counters["overlap copies after reconnect"] == 4
-        life.capture.on_connected(session_present=False)
-        await until(lambda: not life.unsynced, "that it is another session")
-        life.crash()
-        life = Life(tmp_path)
+        assert agent.capture.counters["overlap copies after reconnect"] == 4
+        agent.capture.on_connected(session_present=False)
+        await until(lambda: not agent.unsynced, "that it is another session")
+        agent.crash()
+        agent = Incarnation(tmp_path)
         assert rests(*second) == [False] * 3
-        await life.capture.stop()
+        await agent.capture.stop()
 
     run(work)
 
 
 @pytest.mark.parametrize("settings", [LARGE, ONE_EACH])
 def test_overlap_copy_of_completed_publication_is_recognised_after_restart(tmp_path, settings):
-    """Also if others that were captured before or after it may come again, at QoS 1."""
+    """Also if earlier and later QoS 1 publications may be redelivered."""
 
     async def work() -> None:
-        life = Life(tmp_path, settings=settings)
-        life.newest_subscription = 2
-        life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
-        await life.answered(2)
-        life.capture.receive_pubrel([2])
-        await life.answered(3)
-        life.crash()
+        agent = Incarnation(tmp_path, settings=settings)
+        agent.newest_subscription = 2
+        agent.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
+        await agent.acknowledged(2)
+        agent.capture.receive_pubrel([2])
+        await agent.acknowledged(3)
+        agent.crash()
 
-        life = Life(tmp_path, settings=settings)
-        life.newest_subscription = 2
-        life.capture.receive_pubrel([3])
-        assert life.capture.captured_subscription(copy(4, b"two", 2, dup=False)) == 1, (
+        agent = Incarnation(tmp_path, settings=settings)
+        agent.newest_subscription = 2
+        agent.capture.receive_pubrel([3])
+        assert agent.capture.captured_subscription(copy(4, b"two", 2, dup=False)) == 1, (
             "another copy was gone on"
         )
         later = [copy(n, b"%d" % n, 1, qos=1, dup=False) for n in (5, 6)]
-        life.receive(*later)
-        await life.answered(3)
-        life.crash()
+        agent.receive(*later)
+        await agent.acknowledged(3)
+        agent.crash()
 
-        life = Life(tmp_path, settings=settings)
-        assert life.capture.captured_subscription(copy(4, b"two", 2)) == 1
-        await life.capture.stop()
+        agent = Incarnation(tmp_path, settings=settings)
+        assert agent.capture.captured_subscription(copy(4, b"two", 2)) == 1
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_overlap_copy_of_completed_publication_is_recognised_after_rollover(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.newest_subscription = 2
-        life.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
-        await life.answered(2)
-        life.capture.receive_pubrel([2])
-        await life.answered(3)
-        await life.renew(9)
-        await until(lambda: not life.unsynced, "what the next life has to know")
-        life.crash()
-        life = Life(tmp_path)
-        assert life.capture.captured_subscription(copy(4, b"two", 2)) == 1
-        assert [seen.packet_id for seen in life.keeping.dedup.redelivery.candidates()] == [1]
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.newest_subscription = 2
+        agent.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
+        await agent.acknowledged(2)
+        agent.capture.receive_pubrel([2])
+        await agent.acknowledged(3)
+        await agent.roll_over(9)
+        await until(lambda: not agent.unsynced, "what the next agent has to know")
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        assert agent.capture.captured_subscription(copy(4, b"two", 2)) == 1
+        assert [seen.packet_id for seen in agent.journal.dedup.redelivery.candidates()] == [1]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_overlap_copy_belongs_to_last_publication_before_reconnect(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.newest_subscription = 3
-        life.receive(copy(1, b"one", 3, dup=False), copy(2, b"two", 3, dup=False))
-        await life.answered(2)
-        rest_of = life.capture.captured_subscription
+        agent = Incarnation(tmp_path)
+        agent.newest_subscription = 3
+        agent.receive(copy(1, b"one", 3, dup=False), copy(2, b"two", 3, dup=False))
+        await agent.acknowledged(2)
+        rest_of = agent.capture.captured_subscription
         assert not rest_of(copy(9, b"two", 2)), "on this connection"
-        life.capture.on_connected(True)
+        agent.capture.on_connected(True)
         copies = [copy(9, name, 2) for name in (b"one", b"two")]
         assert [rest_of(each) for each in copies] == [0, 3]
         unsent = copy(9, b"two", 2, dup=False)
         assert not rest_of(unsent)
-        life.capture.receive_pubrel([2])
+        agent.capture.receive_pubrel([2])
         assert rest_of(unsent) == 3
-        life.capture.on_connected(True)
+        agent.capture.on_connected(True)
         assert rest_of(unsent) == 3, "nothing else came meanwhile"
-        life.receive(copy(5, b"three", 1))
-        life.capture.on_connected(True)
+        agent.receive(copy(5, b"three", 1))
+        agent.capture.on_connected(True)
         assert not rest_of(unsent)
-        life.capture.on_connected(False)
+        agent.capture.on_connected(False)
         assert not rest_of(copies[1])
-        await life.capture.stop()
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_publication_without_receivers_is_acknowledged_at_once(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.capture.receive_publications(
+        agent = Incarnation(tmp_path)
+        agent.capture.receive_publications(
             [(publish(1, topic="no"), True), (publish(2, qos=2), False)]
         )
-        assert life.answers == [PubAckPacket(1), PubRecPacket(2)]
-        await life.capture.stop()
+        assert agent.acks == [PubAckPacket(1), PubRecPacket(2)]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_redelivery_after_crash_is_acknowledged_and_not_captured(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1), publish(2, qos=2), publish(3))
-        await life.answered(3)
-        life.crash()
-        for _ in range(2):  # a second crash does not change it
-            life = Life(tmp_path)
-            life.receive(publish(1, dup=True), publish(2, qos=2), publish(3, b"another", dup=True))
-            assert await life.answered(3) == [PubAckPacket(1), PubRecPacket(2), PubAckPacket(3)]
-            assert life.started == [b"another"][: len(life.started)]
-            life.crash()
-        assert life.capture.counters["redeliveries"] >= 2
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1), publish(2, qos=2), publish(3))
+        await agent.acknowledged(3)
+        agent.crash()
+        for _ in range(2):  # a second crash makes no difference
+            agent = Incarnation(tmp_path)
+            agent.receive(publish(1, dup=True), publish(2, qos=2), publish(3, b"another", dup=True))
+            assert await agent.acknowledged(3) == [
+                PubAckPacket(1),
+                PubRecPacket(2),
+                PubAckPacket(3),
+            ]
+            assert agent.captured_payloads == [b"another"][: len(agent.captured_payloads)]
+            agent.crash()
+        assert agent.capture.counters["redeliveries"] >= 2
 
     run(work)
 
 
 def test_redelivery_of_publication_that_was_not_durable_is_captured(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.keeping.append_publication(
+        agent = Incarnation(tmp_path)
+        agent.journal.append_publication(
             Publication(ME, 7, 1, 1, "a", b"x", previous=((YOU, 0),)), 1
         )
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(1))
-        await life.answered(1)
-        assert life.started == [b"x"]
-        await life.capture.stop()
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1))
+        await agent.acknowledged(1)
+        assert agent.captured_payloads == [b"x"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_same_packet_id_on_one_connection_is_another_publication(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1))
-        await life.answered(1)
-        life.receive(publish(1))
-        await life.answered(2)
-        assert life.started == [b"x", b"x"]
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1))
+        await agent.acknowledged(1)
+        agent.receive(publish(1))
+        await agent.acknowledged(2)
+        assert agent.captured_payloads == [b"x", b"x"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_same_packet_id_on_next_connection_is_redelivery(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1))
-        life.capture.on_disconnected()
-        life.capture.on_connected(session_present=True)
-        life.receive(publish(1, dup=True))
-        assert await life.answered(1) == [PubAckPacket(1)]
-        assert life.started == [b"x"]
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1))
+        agent.capture.on_disconnected()
+        agent.capture.on_connected(session_present=True)
+        agent.receive(publish(1, dup=True))
+        assert await agent.acknowledged(1) == [PubAckPacket(1)]
+        assert agent.captured_payloads == [b"x"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_reused_packet_id_is_another_publication(tmp_path):
-    """At QoS 1 a broker uses ids again without a word; only what it says to repeat is a repeat."""
+    """A QoS 1 packet id may be reused at once; only DUP marks a redelivery."""
 
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1), publish(2))
-        await life.answered(2)
-        life.receive(publish(1, qos=2))  # the id of what was acknowledged, used again
-        await life.answered(3)
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(2), publish(1, qos=2, dup=True))
-        await life.answered(2)
-        assert life.started == [b"x"]  # the first; the second is what was captured last
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1), publish(2))
+        await agent.acknowledged(2)
+        agent.receive(publish(1, qos=2))  # reused packet id
+        await agent.acknowledged(3)
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(2), publish(1, qos=2, dup=True))
+        await agent.acknowledged(2)
+        assert agent.captured_payloads == [b"x"]  # the first; the second was captured before
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_session_loss_is_remembered_after_restart(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1, qos=2))
-        await life.answered(1)
-        life.capture.on_disconnected()
-        life.capture.on_connected(session_present=False)
-        end = life.keeping.writer.end
-        await until(lambda: life.keeping.writer.durable >= end, "settled on disk")
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(1, qos=2))
-        await life.answered(1)
-        assert life.started == [b"x"]  # the new session's first publication, not the old one's
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, qos=2))
+        await agent.acknowledged(1)
+        agent.capture.on_disconnected()
+        agent.capture.on_connected(session_present=False)
+        end = agent.journal.writer.end
+        await until(lambda: agent.journal.writer.durable >= end, "settled on disk")
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, qos=2))
+        await agent.acknowledged(1)
+        assert agent.captured_payloads == [b"x"]  # first publication of the new session
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_lost_session_has_no_redeliveries(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1), publish(2, qos=2))
-        await life.answered(2)
-        life.crash()
-        life = Life(tmp_path, session_present=False)
-        life.receive(publish(1))
-        await life.answered(1)
-        life.crash()  # it stays forgotten
-        life = Life(tmp_path)
-        life.receive(publish(2, qos=2))
-        await life.answered(1)
-        assert life.started == [b"x"]
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1), publish(2, qos=2))
+        await agent.acknowledged(2)
+        agent.crash()
+        agent = Incarnation(tmp_path, session_present=False)
+        agent.receive(publish(1))
+        await agent.acknowledged(1)
+        agent.crash()  # the session loss is durable
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(2, qos=2))
+        await agent.acknowledged(1)
+        assert agent.captured_payloads == [b"x"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_pubcomp_waits_until_completion_is_durable(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1, qos=2))
-        await life.answered(1)
-        life.capture.receive_pubrel([1])
-        assert life.answers == [PubRecPacket(1)]
-        assert await life.answered(2) == [PubRecPacket(1), PubCompPacket(1)]
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(1, qos=2))
-        await life.answered(1)
-        assert life.started == [b"x"]
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, qos=2))
+        await agent.acknowledged(1)
+        agent.capture.receive_pubrel([1])
+        assert agent.acks == [PubRecPacket(1)]
+        assert await agent.acknowledged(2) == [PubRecPacket(1), PubCompPacket(1)]
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, qos=2))
+        await agent.acknowledged(1)
+        assert agent.captured_payloads == [b"x"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_repeated_pubrel_waits_for_the_disk(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1, qos=2))
-        await life.answered(1)
-        life.capture.receive_pubrel([1])
-        life.capture.on_disconnected()
-        life.capture.on_connected(session_present=True)
-        life.capture.receive_pubrel([1])
-        assert life.answers == [PubRecPacket(1)]
-        assert (await life.answered(2))[1] == PubCompPacket(1)
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, qos=2))
+        await agent.acknowledged(1)
+        agent.capture.receive_pubrel([1])
+        agent.capture.on_disconnected()
+        agent.capture.on_connected(session_present=True)
+        agent.capture.receive_pubrel([1])
+        assert agent.acks == [PubRecPacket(1)]
+        assert (await agent.acknowledged(2))[1] == PubCompPacket(1)
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_pubrel_for_unknown_packet_id_gets_pubcomp(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.capture.receive_pubrel([9])
-        assert life.answers == [PubCompPacket(9)]
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.capture.receive_pubrel([9])
+        assert agent.acks == [PubCompPacket(9)]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_qos_1_candidates_expire_after_half_of_all_packet_ids(tmp_path):
-    """However many connections that took, and whoever captured it."""
+    """For any number of connections, and in any incarnation."""
 
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1), publish(2, qos=2))
-        await life.answered(2)
-        life.crash()
-        life = Life(tmp_path)
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1), publish(2, qos=2))
+        await agent.acknowledged(2)
+        agent.crash()
+        agent = Incarnation(tmp_path)
         for start in range(3, PACKET_ID_HALF_RANGE, 4_000):
-            life.capture.receive_publications(
+            agent.capture.receive_publications(
                 [(publish(start + each, topic="no"), False) for each in range(4_000)]
             )
-            life.capture.on_connected(session_present=True)
-        life.receive(publish(1, dup=True), publish(2, qos=2, dup=True))
-        await until(lambda: life.answers[-1:] == [PubRecPacket(2)], "the last answer")
-        assert life.started == [b"x"]
-        await life.capture.stop()
+            agent.capture.on_connected(session_present=True)
+        agent.receive(publish(1, dup=True), publish(2, qos=2, dup=True))
+        await until(lambda: agent.acks[-1:] == [PubRecPacket(2)], "the last answer")
+        assert agent.captured_payloads == [b"x"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_qos_1_is_captured_again_at_broker_that_reuses_packet_ids(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
+        agent = Incarnation(tmp_path)
         for _ in range(4):
-            life.receive(publish(1), publish(2, qos=2))
-            await life.answered(2)
-            life.answers.clear()
-            life.capture.receive_pubrel([2])
-            await life.answered(1)
-            life.answers.clear()
-        life.receive(publish(2, qos=2))
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(1, dup=True))
-        await life.answered(1)
-        assert life.started == [b"x"]
-        await life.capture.stop()
+            agent.receive(publish(1), publish(2, qos=2))
+            await agent.acknowledged(2)
+            agent.acks.clear()
+            agent.capture.receive_pubrel([2])
+            await agent.acknowledged(1)
+            agent.acks.clear()
+        agent.receive(publish(2, qos=2))
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, dup=True))
+        await agent.acknowledged(1)
+        assert agent.captured_payloads == [b"x"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_new_session_resets_packet_id_order(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
-        await life.answered(149)
-        life.capture.on_connected(session_present=False)
-        await until(lambda: not life.unsynced, "that it is another session")
-        life.crash()
-        life = Life(tmp_path)
-        told = life.broker_problems
-        life.receive(publish(1))
-        await life.answered(1)
+        agent = Incarnation(tmp_path)
+        agent.receive(*(publish(packet_id) for packet_id in range(1, 150)))
+        await agent.acknowledged(149)
+        agent.capture.on_connected(session_present=False)
+        await until(lambda: not agent.unsynced, "that it is another session")
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        told = agent.broker_problems
+        agent.receive(publish(1))
+        await agent.acknowledged(1)
         assert not told
-        await life.capture.stop()
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_packet_id_order_that_steps_back_raises_alarm(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(*(publish(packet_id) for packet_id in range(1, 150)))
-        life.receive(publish(150, b"on", qos=2))
-        await life.answered(150)
-        life.crash()
-        life = Life(tmp_path)
-        told = life.broker_problems
-        life.receive(publish(149, dup=True))
+        agent = Incarnation(tmp_path)
+        agent.receive(*(publish(packet_id) for packet_id in range(1, 150)))
+        agent.receive(publish(150, b"on", qos=2))
+        await agent.acknowledged(150)
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        told = agent.broker_problems
+        agent.receive(publish(149, dup=True))
         assert not told
-        life.receive(publish(120, b"new"), publish(150, b"on", qos=2))
-        await life.answered(3)
-        assert life.started == [b"new", b"on"]
+        agent.receive(publish(120, b"new"), publish(150, b"on", qos=2))
+        await agent.acknowledged(3)
+        assert agent.captured_payloads == [b"new", b"on"]
         assert told[0].startswith("the broker restored an older saved state")
-        await life.capture.stop()
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_failing_disk_delays_acknowledgements_and_raises_alarm(tmp_path, monkeypatch):
     async def work() -> None:
-        life = Life(tmp_path)
+        agent = Incarnation(tmp_path)
 
         def fail() -> int:
             raise JournalUnusable("no space")
 
-        monkeypatch.setattr(life.keeping.writer, "commit", fail)
+        monkeypatch.setattr(agent.journal.writer, "commit", fail)
         monkeypatch.setattr("hansa.agent.storage.retry.RETRY_S", 0.01)
-        life.receive(publish(1))
-        await until(lambda: life.problems, "the problem")
-        assert (life.answers, life.kept, life.problems[0]) == ([], [], "no space")
+        agent.receive(publish(1))
+        await until(lambda: agent.problems, "the problem")
+        assert (agent.acks, agent.committed, agent.problems[0]) == ([], [], "no space")
         monkeypatch.undo()
-        assert await life.answered(1) == [PubAckPacket(1)]
-        assert life.problems[-1] == ""
-        await life.capture.stop()
+        assert await agent.acknowledged(1) == [PubAckPacket(1)]
+        assert agent.problems[-1] == ""
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_unusable_journal_leaves_publications_at_broker(tmp_path, monkeypatch):
     async def work() -> None:
-        life = Life(tmp_path)
+        agent = Incarnation(tmp_path)
 
         def fail(record: object) -> int:
             raise JournalUnusable("broken")
 
-        monkeypatch.setattr(life.keeping.writer, "append", fail)
-        life.receive(publish(1), publish(2), publish(3, topic="no"))
-        assert (life.answers, life.started) == ([], [b"x"])
-        assert life.problems == ["broken"]
-        await life.capture.stop()
+        monkeypatch.setattr(agent.journal.writer, "append", fail)
+        agent.receive(publish(1), publish(2), publish(3, topic="no"))
+        assert (agent.acks, agent.captured_payloads) == ([], [b"x"])
+        assert agent.problems == ["broken"]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_rollover_keeps_unacknowledged_publications(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1, b"acknowledged"), publish(2, b"former"))
-        await life.answered(2)
-        life.capture.record_acknowledged({YOU: 1})
-        await until(lambda: not life.unsynced, "the note")
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(3, b"known", qos=2), publish(4, b"waits", qos=2))
-        life.capture.schedule_rollover(9)
-        life.receive(publish(5, b"held", qos=2))
-        life.capture.receive_pubrel([3])
-        assert await life.answered(4) == [
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, b"acknowledged"), publish(2, b"former"))
+        await agent.acknowledged(2)
+        agent.capture.record_acknowledged({YOU: 1})
+        await until(lambda: not agent.unsynced, "the note")
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(3, b"known", qos=2), publish(4, b"waits", qos=2))
+        agent.capture.schedule_rollover(9)
+        agent.receive(publish(5, b"held", qos=2))
+        agent.capture.receive_pubrel([3])
+        assert await agent.acknowledged(4) == [
             PubRecPacket(3),
             PubRecPacket(4),
             PubRecPacket(5),
             PubCompPacket(3),
         ]
-        assert life.reopened == [EpochStarted(9, 4, ((YOU, 3),))]
-        assert life.kept[-1] == JournalCommitted(9, 4)
-        recalled = life.keeping.read_journal(ReadJournal(YOU, 9, 0, 4, 1_000))
+        assert agent.epochs_started == [EpochStarted(9, 4, ((YOU, 3),))]
+        assert agent.committed[-1] == JournalCommitted(9, 4)
+        recalled = agent.journal.read_journal(ReadJournal(YOU, 9, 0, 4, 1_000))
         assert [(each.sequence, each.payload, each.previous) for each in recalled.publications] == [
             (1, b"former", ((YOU, 0),)),
             (2, b"known", ((YOU, 1),)),
             (3, b"waits", ((YOU, 2),)),
             (4, b"held", ((YOU, 3),)),
         ]
-        assert life.started == [b"known", b"waits", b"held"]
-        life.capture.on_connected(session_present=True)
-        life.receive(publish(4, b"waits", qos=2))
-        assert (await life.answered(5))[-1] == PubRecPacket(4)
-        assert life.started[3:] == []
-        await life.capture.stop()
+        assert agent.captured_payloads == [b"known", b"waits", b"held"]
+        agent.capture.on_connected(session_present=True)
+        agent.receive(publish(4, b"waits", qos=2))
+        assert (await agent.acknowledged(5))[-1] == PubRecPacket(4)
+        assert agent.captured_payloads[3:] == []
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_nothing_is_captured_twice_after_rollover_and_crash(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
-        await life.answered(2)
-        life.capture.record_acknowledged({YOU: 1})
-        life.receive(publish(3, b"recent", qos=2), publish(4, b"settled", qos=2))
-        await life.answered(4)
-        life.capture.receive_pubrel([2, 4])
-        await life.answered(6)
-        await life.renew(9)
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
-        assert await life.answered(2) == [PubRecPacket(1), PubRecPacket(3)]
-        assert life.started == []
-        life.receive(publish(2, b"over", qos=2), publish(4, b"settled", qos=2))
-        assert life.started == [b"over", b"settled"]  # those ids were free again
-        life.capture.receive_pubrel([1, 3])
-        await life.answered(6)
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
-        assert life.started == [b"former", b"recent"]  # and now these are
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
+        await agent.acknowledged(2)
+        agent.capture.record_acknowledged({YOU: 1})
+        agent.receive(publish(3, b"recent", qos=2), publish(4, b"settled", qos=2))
+        await agent.acknowledged(4)
+        agent.capture.receive_pubrel([2, 4])
+        await agent.acknowledged(6)
+        await agent.roll_over(9)
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
+        assert await agent.acknowledged(2) == [PubRecPacket(1), PubRecPacket(3)]
+        assert agent.captured_payloads == []
+        agent.receive(publish(2, b"over", qos=2), publish(4, b"settled", qos=2))
+        assert agent.captured_payloads == [
+            b"over",
+            b"settled",
+        ]  # these ids were free
+        agent.capture.receive_pubrel([1, 3])
+        await agent.acknowledged(6)
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
+        assert agent.captured_payloads == [b"former", b"recent"]  # and now these are free
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_session_lost_during_rollover_is_recorded_in_new_epoch(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1, b"same", qos=2))
-        await life.answered(1)
-        life.capture.schedule_rollover(9)
-        life.capture.on_connected(session_present=False)
-        await life.renew(9)
-        await until(lambda: not life.unsynced, "what was forgotten")
-        life.crash()
-        life = Life(tmp_path)
-        life.receive(publish(1, b"same", qos=2))
-        assert life.started == [b"same"], "the new session's, not the same again"
-        await life.capture.stop()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, b"same", qos=2))
+        await agent.acknowledged(1)
+        agent.capture.schedule_rollover(9)
+        agent.capture.on_connected(session_present=False)
+        await agent.roll_over(9)
+        await until(lambda: not agent.unsynced, "what was forgotten")
+        agent.crash()
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1, b"same", qos=2))
+        assert agent.captured_payloads == [b"same"], "the new session's, not the same again"
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_broker_packets_wait_for_rollover_on_failing_disk(tmp_path, monkeypatch):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1))
-        await life.answered(1)
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1))
+        await agent.acknowledged(1)
         full = True
 
         def commit(writer: JournalWriter) -> int:
@@ -685,54 +691,54 @@ def test_broker_packets_wait_for_rollover_on_failing_disk(tmp_path, monkeypatch)
         real = JournalWriter.commit
         monkeypatch.setattr(JournalWriter, "commit", commit)
         monkeypatch.setattr("hansa.agent.storage.retry.RETRY_S", 0.01)
-        life.capture.schedule_rollover(9)
-        life.receive(publish(2))
-        await until(lambda: len(life.problems) > 1, "another attempt")
-        assert (life.started, life.reopened) == ([b"x"], [])
+        agent.capture.schedule_rollover(9)
+        agent.receive(publish(2))
+        await until(lambda: len(agent.problems) > 1, "another attempt")
+        assert (agent.captured_payloads, agent.epochs_started) == ([b"x"], [])
         full = False
-        assert await life.answered(2) == [PubAckPacket(1), PubAckPacket(2)]
-        assert life.problems[-1] == ""
-        assert life.reopened == [EpochStarted(9, 2, ((YOU, 1),))]
-        await life.capture.stop()
+        assert await agent.acknowledged(2) == [PubAckPacket(1), PubAckPacket(2)]
+        assert agent.problems[-1] == ""
+        assert agent.epochs_started == [EpochStarted(9, 2, ((YOU, 1),))]
+        await agent.capture.stop()
 
     run(work)
 
 
 def test_node_expired_during_rollover_is_no_receiver_in_new_epoch(tmp_path, monkeypatch):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1))
-        await life.answered(1)
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1))
+        await agent.acknowledged(1)
         has_begun, is_forgotten = threading.Event(), threading.Event()
-        renew = life.keeping.build_rollover
+        renew = agent.journal.build_rollover
 
-        def renew_late(renewal: EpochRollover) -> JournalWriter:
+        def renew_late(rollover: EpochRollover) -> JournalWriter:
             has_begun.set()
             is_forgotten.wait(60)
-            return renew(renewal)
+            return renew(rollover)
 
-        monkeypatch.setattr(life.keeping, "build_rollover", renew_late)
-        life.capture.schedule_rollover(9)
+        monkeypatch.setattr(agent.journal, "build_rollover", renew_late)
+        agent.capture.schedule_rollover(9)
         await until(has_begun.is_set, "its beginning")
-        life.capture.expire_node(YOU)
+        agent.capture.expire_node(YOU)
         is_forgotten.set()
-        await life.rolled_over()
-        await until(lambda: not life.unsynced, "the note")
-        assert life.keeping.receivers.last_assigned == {}
-        life.crash()
-        assert Life(tmp_path).keeping.receivers.last_assigned == {}
+        await agent.rolled_over()
+        await until(lambda: not agent.unsynced, "the note")
+        assert agent.journal.receivers.last_assigned == {}
+        agent.crash()
+        assert Incarnation(tmp_path).journal.receivers.last_assigned == {}
 
     run(work)
 
 
 def test_stop_during_rollover_keeps_old_epoch(tmp_path):
     async def work() -> None:
-        life = Life(tmp_path)
-        life.receive(publish(1))
-        await life.answered(1)
-        life.capture.schedule_rollover(9)
-        await life.capture.stop()
-        assert life.reopened == []
+        agent = Incarnation(tmp_path)
+        agent.receive(publish(1))
+        await agent.acknowledged(1)
+        agent.capture.schedule_rollover(9)
+        await agent.capture.stop()
+        assert agent.epochs_started == []
 
     run(work)
     again = OutboxJournal(tmp_path, ME, 7, JournalSettings())

@@ -1,6 +1,7 @@
-"""Agents that end at every step of a publication's way, at real Mosquittos. Most payloads are
-equal: nothing but the journals can tell a publication from a copy of it. Where they are numbered,
-one that is lost does not hide behind another that came twice."""
+"""Crashes of agents at every crash point of capture and injection, with real Mosquittos.
+
+Most payloads are equal, so that only the journals can distinguish publications. With numbered
+payloads a loss cannot be compensated by a duplicate."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ COUNT = 8
 COUNT_MAX = 1_000
 TOPIC = "same/same"
 OVERLAPPING = "same/+,+/same"
-"""Both match it and neither covers the other: its broker sends the origin's agent two copies."""
+"""Both match and neither covers the other: the broker sends two copies to the origin's agent."""
 WINDOW = 4
 AT_ORIGIN = [point for point in DeliveryCrashPoint if point < DeliveryCrashPoint.INBOX_APPENDED]
 AT_RECEIVER = [
@@ -40,7 +41,7 @@ ONLY_QOS_2 = (
 
 @dataclass(frozen=True)
 class Crash:
-    """Where one agent ends: each of these once, one life after the other."""
+    """Crash points of one agent, one per incarnation."""
 
     qos: int
     points: tuple[str, ...]
@@ -101,7 +102,7 @@ TWICE = [
 
 
 class Federation(Star):
-    """Origins around one receiver; one of them, or the receiver, is the victim."""
+    """Several origins and one receiver; one origin or the receiver crashes."""
 
     def __init__(self, scene: Scene, directory: Path, crash: Crash) -> None:
         super().__init__(scene, directory, crash.filters, crash.origins)
@@ -118,7 +119,7 @@ class Federation(Star):
         self.start(number, delivery_in_flight_max=WINDOW, **doom)
 
     def revive(self) -> None:
-        """Start the victim again if it has ended as it should."""
+        """Restart the victim if it crashed at its crash point."""
         code = self.agents[self.victim].process.poll()
         if code is not None:
             assert code == EXIT_CODE, self.agents[self.victim].log
@@ -127,9 +128,9 @@ class Federation(Star):
 
 
 def deliver(scene: Scene, directory: Path, crash: Crash) -> tuple[list[bytes], list[bytes]]:
-    """Publish again and again while an agent crashes, and until it has crashed as often as it
-    should: on a slow machine many share a batch, and a step is passed once for all of them. Return
-    what was published, and what arrives."""
+    """Publish until the agent has crashed at all its crash points; on a slow machine that takes
+    more publications, because a batch passes a point once. Return the published and the received
+    payloads."""
     federation = Federation(scene, directory, crash)
     federation.wait_installed()
     subscriber = SureClient(federation.brokers[0].port).subscribe_surely(TOPIC)
@@ -181,5 +182,5 @@ def test_every_crash_loses_nothing_and_duplicates_nothing_at_qos_2(scene, tmp_pa
 @pytest.mark.long
 @pytest.mark.parametrize("crash", TWICE, ids=str)
 def test_two_crashes_under_overlapping_filters_lose_nothing(scene, tmp_path, crash):
-    """Some may come twice, by docs/delivery.md: exactly once over two crashes at a time."""
+    """Duplicates are allowed here (docs/delivery.md): two crashes within one handshake."""
     check(scene, tmp_path, crash, exactly=False)

@@ -1,4 +1,4 @@
-"""A journal is made durable in a thread, for all who wait."""
+"""Group commit: shared commits, retries, closing."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from hansa.journal.writer import JournalWriter
 
 
 class Scene:
-    """A journal, and what was told of it."""
+    """A journal with its commits and alarms."""
 
     def __init__(self, path: Path) -> None:
         self.writer = open_writer(path)
@@ -75,7 +75,7 @@ def test_full_disk_is_retried_and_reported(tmp_path, monkeypatch):
 
 
 def test_event_loop_runs_while_journal_closes(tmp_path, monkeypatch):
-    """As when a new epoch begins, and what was appended to the old journal last is written."""
+    """As after an epoch rollover, when the old journal is closed."""
     goes_on = threading.Event()
     close = JournalWriter.close
 

@@ -1,4 +1,4 @@
-"""What takes publications into a broker, at a real Mosquitto."""
+"""Injection into a real Mosquitto."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.agent.delivery.incarnation import YOU, Life
+from tests.agent.delivery.incarnation import YOU, Incarnation
 from tests.agent.guaranteed import SureClient
 from tests.agent.waiting import PATIENCE, until
 
@@ -26,13 +26,13 @@ COUNT = 100
 AT_ONCE = 20
 
 
-class LiveLife(Life):
-    """A life with a real broker."""
+class LiveIncarnation(Incarnation):
+    """Injection with a real broker."""
 
     def __init__(self, path: Path, port: int, version: Version = Version.V5) -> None:
         super().__init__(path)
         self.sessions: list[bool] = []
-        """Of each connection, whether the broker still had the session."""
+        """Session present flag of each connection."""
         options = ConnectOptions(client_id="agent", session_expiry=1_000, version=version)
         address = BrokerAddress("127.0.0.1", port)
         self.connection = Connection(address, options, self._on_effect, random.Random(1))
@@ -62,15 +62,15 @@ class LiveLife(Life):
         await self.injection.stop()
 
 
-class StuckLife(LiveLife):
-    """One whose disk stands still from the broker's first answer on."""
+class StuckIncarnation(LiveIncarnation):
+    """The disk stops at the broker's first acknowledgement."""
 
     def __init__(self, path: Path, port: int) -> None:
         super().__init__(path, port)
         self.disk = threading.Event()
         self.disk.set()
-        self._commit = self.backlog.writer.commit
-        self.backlog.writer.commit = self._commit_later  # type: ignore[method-assign]
+        self._commit = self.inbox.writer.commit
+        self.inbox.writer.commit = self._commit_later  # type: ignore[method-assign]
 
     def _commit_later(self) -> int:
         assert self.disk.wait(PATIENCE)
@@ -78,8 +78,8 @@ class StuckLife(LiveLife):
 
     @property
     def accepted(self) -> int:
-        """How many the broker holds and was not told to release."""
-        return sum(each.accepted_offset is not None for each in self.backlog.entries.values())
+        """Number of publications that wait for PUBREL at the broker."""
+        return sum(each.accepted_offset is not None for each in self.inbox.entries.values())
 
     def _on_effect(self, effect: effects.Effect) -> None:
         if isinstance(effect, effects.HandshakePacketsReceived) and len(self.sessions) == 1:
@@ -88,7 +88,7 @@ class StuckLife(LiveLife):
 
 
 def from_the_wire(number: int, topic: str, properties: bytes = b"") -> Publication:
-    """What a neighbour may send, whatever its broker would say to it."""
+    """Return a publication that a neighbour can encode, even if brokers refuse it."""
     sent = Publication(YOU, 8, number, 1, topic, b"%d" % number, properties=properties)
     got = decode(encode(sent))
     assert got == sent
@@ -116,64 +116,64 @@ def test_invalid_publications_of_neighbours_do_not_close_connection_or_control_b
     batch.append(from_the_wire(len(batch) + 1, "a"))
 
     async def work() -> None:
-        life = LiveLife(tmp_path / "inbox", broker.port)
-        life.injection.add_publications(batch)
-        await until(lambda: life.stored, "stored")  # as a former version may have left them
-        life.connection.start()
-        await until(lambda: not life.backlog.entries, "all of them")
-        assert life.sessions == [False]
+        agent = LiveIncarnation(tmp_path / "inbox", broker.port)
+        agent.injection.add_publications(batch)
+        await until(lambda: agent.committed, "stored")  # as an earlier version may have left them
+        agent.connection.start()
+        await until(lambda: not agent.inbox.entries, "all of them")
+        assert agent.sessions == [False]
         for reason, some in bad.items():
-            counted = life.dropped[reason] + life.injection.counters[f"dropped: {reason}"]
+            counted = agent.dropped[reason] + agent.injection.counters[f"dropped: {reason}"]
             assert counted == len(some)
-        await life.stop()
+        await agent.stop()
 
     asyncio.run(work())
     assert subscriber.read_until(2) == [b"1", b"%d" % len(batch)]
 
 
 def test_publication_that_closes_connection_does_not_block_others(scene, tmp_path, monkeypatch):
-    """MQTT 3.1.1 has no other way to refuse a publication, nor a way to say how large it may be."""
+    """MQTT 3.1.1 can neither refuse a publication nor announce a size limit."""
     monkeypatch.setattr(poison_quarantine, "DISCONNECTS_MAX", 3)
     broker = scene.broker("max_packet_size 500")
     subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
     large = Publication(YOU, 8, 1, 1, "a", bytes(1_000))
 
     async def work() -> None:
-        life = LiveLife(tmp_path / "inbox", broker.port, Version.V311)
-        alarms = life.quarantine_problems
-        life.injection.add_publications([large])
-        life.deliver(2, 3, qos=2)
-        await until(lambda: InboxCommitted(YOU, 8, 3) in life.stored, "stored")
-        life.connection.start()
-        await until(lambda: len(life.backlog.entries) == 1, "the others")
-        assert [each.record.sequence for each in life.backlog.entries.values()] == [1]
-        assert life.injection.counters["quarantined: broker closed the connection"] == 1
+        agent = LiveIncarnation(tmp_path / "inbox", broker.port, Version.V311)
+        alarms = agent.quarantine_problems
+        agent.injection.add_publications([large])
+        agent.deliver(2, 3, qos=2)
+        await until(lambda: InboxCommitted(YOU, 8, 3) in agent.committed, "stored")
+        agent.connection.start()
+        await until(lambda: len(agent.inbox.entries) == 1, "the others")
+        assert [each.record.sequence for each in agent.inbox.entries.values()] == [1]
+        assert agent.injection.counters["quarantined: broker closed the connection"] == 1
         assert "a publication to 'a'" in alarms[-1]
-        await life.stop()
+        await agent.stop()
 
     asyncio.run(work())
     assert subscriber.read_until(2) == [b"2", b"3"]
 
 
 def test_order_is_kept_if_disk_is_slower_than_reconnect(scene, tmp_path):
-    """The broker then still holds as many as it allows, and refuses whatever is one too many."""
+    """The broker still holds its maximum of QoS 2 publications, and refuses more."""
     broker = scene.broker(f"max_inflight_messages {AT_ONCE}")
     subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
 
     numbers = range(1, 1 + COUNT)
 
     async def work() -> None:
-        life = StuckLife(tmp_path / "inbox", broker.port)
-        life.deliver(*numbers)
-        await until(lambda: InboxCommitted(YOU, 8, COUNT) in life.stored, "stored")
-        life.connection.start()
-        await until(lambda: life.accepted == AT_ONCE, "as many as the broker allows")
-        life.connection.abort()
-        await until(lambda: life.sessions == [False, True], "the same session")
-        life.disk.set()
-        await until(lambda: not life.backlog.entries, "all of them")
-        assert life.injection.counters["injected"] == COUNT
-        await life.stop()
+        agent = StuckIncarnation(tmp_path / "inbox", broker.port)
+        agent.deliver(*numbers)
+        await until(lambda: InboxCommitted(YOU, 8, COUNT) in agent.committed, "stored")
+        agent.connection.start()
+        await until(lambda: agent.accepted == AT_ONCE, "as many as the broker allows")
+        agent.connection.abort()
+        await until(lambda: agent.sessions == [False, True], "the same session")
+        agent.disk.set()
+        await until(lambda: not agent.inbox.entries, "all of them")
+        assert agent.injection.counters["injected"] == COUNT
+        await agent.stop()
 
     asyncio.run(work())
     assert subscriber.read_until(COUNT) == [b"%d" % number for number in numbers]

@@ -1,4 +1,4 @@
-"""QoS 1 and 2 through a live ring of three: each publication once and in order, whatever ends."""
+"""QoS 1 and 2 in a live ring of three: once and in order, despite crashes and partitions."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def live(running: Live) -> Iterator[Live]:
 
 
 def clients(live: Live, topic: str) -> tuple[SureClient, SureClient]:
-    """One who publishes at the origin, and one who wants it at the receiver."""
+    """Return a publisher at the origin and a subscriber at the receiver."""
     subscriber = live.client_of(SureClient, RECEIVER).subscribe_surely(topic)
     live.wait_installed(RECEIVER, topic)
     return live.client_of(SureClient, ORIGIN), subscriber
@@ -108,7 +108,7 @@ def test_killed_agent_loses_and_reorders_nothing(live, victim, qos):
     live.run(live.federation.start_agent(victim))
     publisher.publish_surely(qos, topic, *numbers(2 * COUNT, 3 * COUNT))
     came = subscriber.read_until(3 * COUNT)
-    if qos == 1:  # the same may come again, which is no news, also before the last has come
+    if qos == 1:  # ignore duplicates, also before the last one
         while b"%d" % (3 * COUNT - 1) not in came:
             came = subscriber.read_until(len(came) + 1)
         came = list(dict.fromkeys(came))
@@ -156,7 +156,7 @@ def _inbox(live: Live) -> object:
 
 def test_lost_session_raises_alarm_and_delivery_continues(live):
     live.client_of(SureClient, ORIGIN).subscribe_surely("kept")
-    live.wait_installed(ORIGIN, "kept")  # so the receiver's agent is subscribed at its broker
+    live.wait_installed(ORIGIN, "kept")  # so that the receiver's agent subscribes at its broker
     broker = live.nodes[RECEIVER].broker
     live.run(broker.stop())
     live.run(broker.start())

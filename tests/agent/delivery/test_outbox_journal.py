@@ -1,4 +1,4 @@
-"""The journal of what clients here published: where it goes on, what it remembers and recalls."""
+"""The outbox journal: recovery, reading for repair, damage, epochs, copies."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def publication(number: int, to: NodeId = YOU, before: int = 0, qos: int = 1) ->
 
 
 def filled(path: Path, count: int, settings: JournalSettings = LARGE) -> OutboxJournal:
-    """A journal of so many publications, in turn for one node and for another."""
+    """Return a journal of `count` publications, alternately for two nodes."""
     made = opened(path, settings)
     for number in range(1, count + 1):
         made.append_publication(
@@ -246,9 +246,9 @@ def test_unreadable_journal_reports_nothing_as_lost(tmp_path, monkeypatch):
 
 
 def renewed(made: OutboxJournal, epoch: int = 9) -> OutboxJournal:
-    renewal = made.plan_rollover(epoch)
-    former, writer = made.writer, made.build_rollover(renewal)
-    made.adopt_epoch(renewal, writer)
+    rollover = made.plan_rollover(epoch)
+    former, writer = made.writer, made.build_rollover(rollover)
+    made.adopt_epoch(rollover, writer)
     former.close()
     made.remove_ended_epochs()
     return made
@@ -401,7 +401,7 @@ def test_damaged_header_loses_no_publication(tmp_path):
 
 
 def test_new_segment_at_start_carries_redelivery_candidates(tmp_path):
-    """The note with which a life begins may need a new segment."""
+    """The UnheardRecord at the start may need a new segment."""
     settings = JournalSettings(segment_seconds=1e-9)
     made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
     made.append_publication(publication(1, qos=2), 5)
@@ -436,16 +436,16 @@ def test_copied_publications_of_former_sessions_are_no_candidates(tmp_path):
     made.append_publication(publication(2, qos=2, before=1), 6)
     made.writer.close()
     made = OutboxJournal(tmp_path, ME, 7, JournalSettings())
-    renewal = made.plan_rollover(9)
-    made.adopt_epoch(renewal, made.build_rollover(renewal))
+    rollover = made.plan_rollover(9)
+    made.adopt_epoch(rollover, made.build_rollover(rollover))
     made.append_session_started()
     made.writer.close()
     assert OutboxJournal(tmp_path, ME, 9, JournalSettings()).dedup.redelivery.candidates() == []
 
 
 def test_empty_journal_is_replaced_by_new_epoch(tmp_path):
-    """It may be an old copy of one that is not empty: nothing in it would show that. Lives that
-    capture nothing leave nothing behind, also if readers may take their time."""
+    """It may be an old copy of a journal that is not empty. Incarnations that capture nothing leave
+    no journal, also with recorded topics."""
     for incarnation in (7, 8, 9):
         made = OutboxJournal(tmp_path, ME, incarnation, JournalSettings(), RecordedTopics(("#",)))
         assert (made.writer.epoch, made.writer.next_sequence) == (incarnation, 1)
@@ -468,7 +468,7 @@ def test_journal_with_recorded_qos_0_publications_is_kept(tmp_path):
             made.writer.append(RecordedPublication(incarnation, 1, "a", b"21.5", False, b"", 1))
         made.writer.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n:020d}" for n in (7, 8, 9)]
-    OutboxJournal(tmp_path, ME, 10, JournalSettings()).writer.close()  # no longer set to record
+    OutboxJournal(tmp_path, ME, 10, JournalSettings()).writer.close()  # without recorded topics
     assert [path.name for path in tmp_path.iterdir()] == [f"{10:020d}"]
 
 
@@ -478,8 +478,8 @@ def test_redelivery_candidates_survive_empty_epochs(tmp_path):
     made.append_acknowledged({YOU: 1})
     made.writer.close()
     made = opened(tmp_path)
-    renewal = made.plan_rollover(8)
-    made.adopt_epoch(renewal, made.build_rollover(renewal))
+    rollover = made.plan_rollover(8)
+    made.adopt_epoch(rollover, made.build_rollover(rollover))
     assert made.writer.next_sequence == 1
     made.writer.close()
     for incarnation in (9, 10):

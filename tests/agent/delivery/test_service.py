@@ -1,4 +1,4 @@
-"""Guaranteed delivery put together: what the node hears of the disk, whatever happens there."""
+"""The delivery service: events for the node, full disk, copied journal, marks."""
 
 import asyncio
 import errno
@@ -26,21 +26,21 @@ from hansa.protocol.settings import ProtocolSettings
 
 
 class Driver:
-    """A node that nobody drives; it is only told."""
+    """Records the events for a node that does not run."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.told: list[Event] = []
+        self.events: list[Event] = []
 
     def feed(self, *events: Event) -> None:
-        self.told += events
+        self.events += events
 
     def capture_guaranteed(self, publication: Any) -> None:
         raise AssertionError("nothing is published")
 
 
 class Broker:
-    """One that is never there."""
+    """A broker that is never connected."""
 
     def __init__(self) -> None:
         self.superseded: list[str] = []
@@ -65,7 +65,7 @@ class Broker:
 
 
 class Scene:
-    """Guaranteed delivery with a state directory, and nobody around it."""
+    """A delivery service with a state directory and no agent."""
 
     def __init__(self, path: Path) -> None:
         self.state = StateDirectory(path)
@@ -77,10 +77,10 @@ class Scene:
         self.driver = Driver(Node(self.identity, ProtocolSettings(), made.restored_state()))
         self.broker = Broker()
         made.attach(self.driver, self.broker)
-        self.made = made
+        self.delivery = made
 
     async def close(self) -> None:
-        await self.made.stop()
+        await self.delivery.stop()
         self.state.close()
 
 
@@ -93,13 +93,13 @@ def test_copied_journal_delivers_only_after_rollover(tmp_path, monkeypatch):
         await Scene(tmp_path / "original").close()
         shutil.copytree(tmp_path / "original", tmp_path / "copy")
         scene = Scene(tmp_path / "copy")
-        scene.made.deliver([publication])
-        mark = scene.made.delivery_mark
-        assert (scene.made.status()["inbox"], scene.made.has_passed(mark)) == (0, False)
-        scene.made.on_notification(NodeReachable(other))
-        await until(lambda: InboxCommitted(other, 7, 1) in scene.driver.told, "what came early")
-        assert scene.made.status()["inbox"] == 1
-        assert scene.made.all_counters()["epoch rollovers"] == 1
+        scene.delivery.deliver([publication])
+        mark = scene.delivery.delivery_mark
+        assert (scene.delivery.status()["inbox"], scene.delivery.has_passed(mark)) == (0, False)
+        scene.delivery.on_notification(NodeReachable(other))
+        await until(lambda: InboxCommitted(other, 7, 1) in scene.driver.events, "what came early")
+        assert scene.delivery.status()["inbox"] == 1
+        assert scene.delivery.all_counters()["epoch rollovers"] == 1
         await scene.close()
 
     asyncio.run(work())
@@ -108,20 +108,20 @@ def test_copied_journal_delivers_only_after_rollover(tmp_path, monkeypatch):
 def test_mark_is_passed_when_everything_before_it_reached_the_broker(tmp_path):
     async def work() -> None:
         scene = Scene(tmp_path)
-        made, backlog = scene.made, scene.made.injection.inbox
+        made, inbox = scene.delivery, scene.delivery.injection.inbox
         assert made.has_passed(made.delivery_mark)
         made.deliver([Publication(NodeId(9), 7, number, 1, "a", b"x") for number in (1, 2)])
         mark = made.delivery_mark
         made.deliver([Publication(NodeId(9), 7, 3, 1, "a", b"x")])
-        first, second, _ = backlog.entries.values()
-        backlog.mark_completed(second)
+        first, second, _ = inbox.entries.values()
+        inbox.mark_completed(second)
         assert not made.has_passed(mark)
-        backlog.mark_completed(first)
+        inbox.mark_completed(first)
         assert made.has_passed(mark)
         assert not made.has_passed(made.delivery_mark)
         for _ in range(DISCONNECTS_MAX):
-            made.injection.quarantine.on_disconnected([*backlog.entries.values()])
-        assert made.has_passed(made.delivery_mark)  # it is set aside, and nobody waits for it
+            made.injection.quarantine.on_disconnected([*inbox.entries.values()])
+        assert made.has_passed(made.delivery_mark)  # quarantined
         await scene.close()
 
     asyncio.run(work())
@@ -132,7 +132,7 @@ def test_delivered_value_discards_delayed_values(tmp_path):
         scene = Scene(tmp_path)
         value = Publication(NodeId(9), 7, 1, 1, "value", b"x", retain=True)
         gap = Gap(NodeId(9), 7, 2, 2, "test")
-        scene.made.deliver([value, gap, Publication(NodeId(9), 7, 3, 1, "a", b"x")])
+        scene.delivery.deliver([value, gap, Publication(NodeId(9), 7, 3, 1, "a", b"x")])
         assert scene.broker.superseded == ["value"]
         await scene.close()
 
@@ -142,15 +142,15 @@ def test_delivered_value_discards_delayed_values(tmp_path):
 def test_retained_value_of_qos_0_waits_and_uncertain_topics_are_reported(tmp_path):
     async def work() -> None:
         scene = Scene(tmp_path)
-        made = scene.made
+        made = scene.delivery
         made.deliver([Publication(NodeId(9), 7, 1, 1, "value", b"x", True, version=1)])
         gone = Publication(NodeId(9), 7, 1, 0, "value", b"", True, version=2)
         assert made.has_pending_retained
         assert made.hold_back([gone]) == []
         made._report_uncertain(("value",))  # noqa: SLF001
         made._report_uncertain(("value", "other"))  # noqa: SLF001
-        assert not any(isinstance(each, StoreUncertain) for each in scene.driver.told)
-        await until(lambda: StoreUncertain(("value", "other")) in scene.driver.told, "told")
+        assert not any(isinstance(each, StoreUncertain) for each in scene.driver.events)
+        await until(lambda: StoreUncertain(("value", "other")) in scene.driver.events, "events")
         await scene.close()
 
     asyncio.run(work())
@@ -161,15 +161,15 @@ def test_session_losses_on_full_disk_are_recorded_later(tmp_path, monkeypatch):
 
     async def work() -> None:
         scene = Scene(tmp_path)
-        greeting, mark = scene.made.connect_marker, tmp_path / "greeting"
+        greeting, mark = scene.delivery.connect_marker, tmp_path / "greeting"
         with monkeypatch.context() as broken:
             broken.setattr(os, "pwrite", full)
             for _ in range(3):
                 await greeting.before_connect()
-                scene.made.on_connected(False, True, limits)
-                scene.made.on_disconnected()
+                scene.delivery.on_connected(False, True, limits)
+                scene.delivery.on_disconnected()
             await until(lambda: "journal" in scene.alarms.active, "the alarm")
-            await until(lambda: len(scene.made._loss_tasks) == 1, "one that waits")  # noqa: SLF001
+            await until(lambda: len(scene.delivery._loss_tasks) == 1, "one that waits")  # noqa: SLF001
             assert mark.exists()
         await until(lambda: not mark.exists(), "all noted")
         await scene.close()
@@ -185,7 +185,7 @@ def test_truncated_records_are_logged_and_counted(tmp_path, caplog):
     async def work() -> None:
         former = Scene(tmp_path)
         me, epoch = former.identity.node, former.identity.incarnation
-        former.made.capture.journal.append_publication(
+        former.delivery.capture.journal.append_publication(
             Publication(me, epoch, 1, 1, "a", b"x"), packet_id=1
         )
         await former.close()
@@ -195,8 +195,8 @@ def test_truncated_records_are_logged_and_counted(tmp_path, caplog):
         with caplog.at_level("INFO"):
             scene = Scene(tmp_path)
         assert "torn records truncated in journal bytes=3" in caplog.messages
-        assert scene.made.all_counters()["truncated bytes in journal"] == 3
-        assert scene.made.all_counters()["truncated bytes in inbox"] == 2
+        assert scene.delivery.all_counters()["truncated bytes in journal"] == 3
+        assert scene.delivery.all_counters()["truncated bytes in inbox"] == 2
         assert not scene.alarms.active
         await scene.close()
 
@@ -215,10 +215,10 @@ def test_exception_while_reading_journal_returns_empty_result(
         def fail(order: ReadJournal) -> JournalRead:
             raise RuntimeError("a fault")
 
-        monkeypatch.setattr(scene.made.capture.journal, "read_journal", fail)
-        scene.made.perform(ReadJournal(NodeId(2), epoch, 3, 9, 1_000))
-        await until(lambda: len(faults) == 1, "the fault to be told")
-        assert scene.driver.told[-1] == JournalRead(NodeId(2), epoch, 3, 3, ())
+        monkeypatch.setattr(scene.delivery.capture.journal, "read_journal", fail)
+        scene.delivery.perform(ReadJournal(NodeId(2), epoch, 3, 9, 1_000))
+        await until(lambda: len(faults) == 1, "the fault to be events")
+        assert scene.driver.events[-1] == JournalRead(NodeId(2), epoch, 3, 3, ())
         await scene.close()
 
     asyncio.run(work())

@@ -1,4 +1,4 @@
-"""Whether the session at the broker is surely the one of before."""
+"""The connect marker: when the session at the broker is uncertain."""
 
 import asyncio
 from pathlib import Path

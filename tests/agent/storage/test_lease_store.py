@@ -1,4 +1,4 @@
-"""How long others have been out of reach, on disk."""
+"""The store of leases."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def store(
 
 
 async def saved(leases: Leases, files: list[bytes]) -> None:
-    """Run for a moment, and end."""
+    """Start a store and stop it."""
     kept = store(files[-1] if files else b"", leases, files.append, quiet)
     await kept.stop()
 

@@ -1,4 +1,4 @@
-"""What other nodes want, on disk."""
+"""The store of peers."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def test_saved_peers_are_confirmed():
         assert noted == []
         await until(lambda: noted and noted[-1] == PeersPersisted(3), "noted")
         assert decode_peers(files[-1]) == {ONE: (NODE, INTEREST)}
-        assert len(files) < 3  # orders that come together share a write
+        assert len(files) < 3  # simultaneous commands share a write
         await known.stop()
 
     asyncio.run(work())

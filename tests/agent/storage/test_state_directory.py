@@ -1,4 +1,4 @@
-"""What an agent keeps between its lives."""
+"""The state directory: identity, incarnation, lock, saved files."""
 
 import hashlib
 import stat
@@ -26,7 +26,7 @@ def path(tmp_path):
 
 
 def lives(path, count=1):
-    """The identities of some lives, one after another."""
+    """Return the identities of successive incarnations."""
     found = []
     for _ in range(count):
         state = StateDirectory(path)

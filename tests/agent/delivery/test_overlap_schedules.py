@@ -1,9 +1,9 @@
-"""Any interleaving of copies, packet ids, lost connections and crashes, against a model of the
-broker's session: what clients publish while several filters match is captured once.
+"""Random schedules of overlap copies, packet ids, reconnects and crashes against a model of the
+broker's session: a publication that several filters match is captured once.
 
-Of the model's queue a window is under way. A copy has its packet id from when it is sent for the
-first time; on a new connection what is under way comes again, in order. A broker that was started
-again queues one copy only, until the agent is back.
+The model sends a window of its queue. A copy gets its packet id when it is first sent; after a
+reconnect the model sends the window again, in order. A restarted broker queues one copy only until
+the agent reconnects.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ FILTERS = ("a/b", "a/#", "+/b")
 STEPS = 150
 SEEDS = 20
 LONG, SHORT = 32 << 20, 100
-"""Bytes of a segment of the journal: one holds everything, or a record or two."""
+"""Segment sizes: one segment for everything, or for one or two records."""
 USUAL = ("publish", "hear", "answer", "commit", "connect")
 
 
@@ -65,7 +65,7 @@ class Copy:
 
 @dataclass
 class Broker:
-    """What a broker keeps for the agent, and the connection."""
+    """The agent's session at the broker, and the connection."""
 
     window: int
     newest_id: int
@@ -74,14 +74,14 @@ class Broker:
     under_way: list[Copy] = field(default_factory=list)
     is_there: bool = False
     sole: int | None = None
-    """Which filter alone brings copies since the broker was started again."""
+    """The only filter that gets copies since the broker restarted."""
     coming: deque[Any] = field(default_factory=deque)
-    """What the agent has not read yet."""
+    """Packets that the agent has not read yet."""
     going: deque[Any] = field(default_factory=deque)
-    """What the broker has not read yet."""
+    """Packets that the broker has not read yet."""
 
     def publish(self, payload: bytes, qos: int) -> bool:
-        """A client publishes; return whether the agent is to have it."""
+        """Publish as a client; return whether the agent must capture it."""
         identifiers = list(self.filters.values())
         if self.sole is not None and identifiers:
             identifiers = [identifiers[self.sole % len(identifiers)]]
@@ -165,7 +165,7 @@ class ByHand:
 
 
 class Link:
-    """The agent's end of the connection; its own session."""
+    """The agent's end of the connection, which is its own session."""
 
     request_quota = 500
 
@@ -185,15 +185,15 @@ class Link:
             self._broker.going.extend(said)
 
 
-class Life:
-    """One life of an agent: its client, and what captures for it."""
+class Incarnation:
+    """One incarnation of an agent: broker client and capture."""
 
     def __init__(
         self, directory: Path, broker: Broker, wanted: Sequence[str], settings: JournalSettings
     ) -> None:
         self._journal = directory / "journal"
-        self.keeping = OutboxJournal(self._journal, ME, 7, settings)
-        self._number = self.keeping.writer.next_sequence
+        self.journal = OutboxJournal(self._journal, ME, 7, settings)
+        self._number = self.journal.writer.next_sequence
         self.log = SubscriptionLog(directory / "log", _no_problem)
         self.client = BrokerClient(
             lambda told: Link(told, broker),  # type: ignore[arg-type, return-value]
@@ -203,7 +203,7 @@ class Life:
             delivery=(self, self.log),
         )
         self.capture = Capture(
-            self.keeping,
+            self.journal,
             CaptureCallbacks(
                 self._start,
                 self.client.send_handshake_steps,
@@ -218,7 +218,7 @@ class Life:
         number, self._number = self._number, self._number + 1
         return Publication(
             ME,
-            self.keeping.writer.epoch,
+            self.journal.writer.epoch,
             number,
             publish.qos,
             publish.topic,
@@ -230,22 +230,22 @@ class Life:
         self.capture._group_commit.commit()  # type: ignore[attr-defined]  # noqa: SLF001
 
     def settle(self) -> None:
-        """The patience with copies that wait for others ends."""
+        """End the wait for the copy that decides."""
         self.client._decide_waiting(self)  # noqa: SLF001
 
     async def written(self) -> None:
         await until(lambda: self.client._subscriber._write_task is None, "written")  # noqa: SLF001
 
     def captured(self) -> list[tuple[bytes, int]]:
-        epoch = self._journal / f"{self.keeping.writer.epoch:020d}"
+        epoch = self._journal / f"{self.journal.writer.epoch:020d}"
         records = [record for _, record in JournalReader(epoch).read()]
         return [(each.payload, each.qos) for each in records if isinstance(each, CapturedRecord)]
 
     def crash(self) -> None:
-        crash(self._journal, self.keeping.writer)
+        crash(self._journal, self.journal.writer)
         self.log._close()  # noqa: SLF001
 
-    # ------------------------------------------------------------ what its client tells
+    # ------------------------------------------------------------ callbacks of the client
 
     def on_connected(
         self, session_present: bool, session_expected: bool, limits: BrokerLimits
@@ -279,7 +279,7 @@ class Life:
 
 
 class Play:
-    """The agent's lives beside one broker."""
+    """Incarnations of one agent at one broker."""
 
     def __init__(
         self, directory: Path, broker: Broker, wanted: Sequence[str], segment_bytes: int
@@ -293,14 +293,14 @@ class Play:
         self.published: list[tuple[bytes, int]] = []
         self._is_alone = False
 
-    def _begin_life(self) -> Life:
-        return Life(self._directory, self.broker, tuple(self._wanted), self._settings)
+    def _begin_life(self) -> Incarnation:
+        return Incarnation(self._directory, self.broker, tuple(self._wanted), self._settings)
 
     # ------------------------------------------------------------ steps
 
     async def publish(self, qos: int, is_twin: bool) -> None:
-        """A twin says the same as the one before it. Where a broker queues one copy only, twins
-        cannot be told from two copies, so there are none."""
+        """Publish; a twin is identical to the previous publication. While the broker queues one
+        copy only, twins are indistinguishable from copies, so there are none."""
         was_alone, self._is_alone = self._is_alone, self.broker.sole is not None
         can_be_twin = self.published and not was_alone and not self._is_alone
         payload = b"%d" % len(self.published)
@@ -310,7 +310,7 @@ class Play:
             self.published.append((payload, qos))
 
     async def hear(self, count: int) -> None:
-        """The agent reads what has come, kind by kind."""
+        """Let the agent read its packets, grouped by kind."""
         coming = self.broker.coming
         some = [coming.popleft() for _ in range(min(count, len(coming)))]
         told = self._life.client.connection.told  # type: ignore[attr-defined]
@@ -326,7 +326,7 @@ class Play:
         await self._life.written()
 
     async def answer(self, count: int) -> None:
-        """The broker reads what has come."""
+        """Let the broker read its packets."""
         with suppress(IndexError):
             for _ in range(count):
                 self.broker.read()
@@ -354,7 +354,7 @@ class Play:
             told(effects.Disconnected(None, "gone", by_broker=False))
 
     async def restart(self, sole: int) -> None:
-        """The broker, which saves everything."""
+        """Restart the broker, which persists everything."""
         await self.part()
         self.broker.sole = sole
 
@@ -377,7 +377,7 @@ class Play:
     # ------------------------------------------------------------ the end
 
     async def drain(self) -> list[tuple[bytes, int]]:
-        """Go on until nothing is under way; return what was captured."""
+        """Continue until nothing is in flight; return the captured publications."""
         await self.connect()
         broker = self.broker
         for _ in range(10 * len(self.published) + 20):
@@ -409,7 +409,7 @@ CHANGE = ("want", "give_up")
 
 
 def schedule(seed: int, twins: float, rare: Sequence[str]) -> list[Step]:
-    """Return what happens: mostly what goes well, now and then something rare."""
+    """Return a random schedule: mostly usual steps, some rare ones."""
     dice = random.Random(seed)
     share = dice.choice((0.05, 0.2)) if rare else 0.0
     details: dict[str, Callable[[], Step]] = {
@@ -443,7 +443,7 @@ def play(
 
 
 def seeds(*found: int) -> pytest.MarkDecorator:
-    """Some, and those that have found a fault."""
+    """The first SEEDS seeds, and those that once failed."""
     return pytest.mark.parametrize("seed", (*range(SEEDS), *found))
 
 
@@ -451,7 +451,7 @@ SEGMENTS = pytest.mark.parametrize("segment_bytes", [LONG, SHORT])
 
 
 def first_id(seed: int) -> int:
-    """Where packet ids begin: sometimes shortly before they come around."""
+    """Return the first packet id: for odd seeds shortly before the wrap-around."""
     return PACKET_IDS_MAX - 5 if seed % 2 else 0
 
 
@@ -464,7 +464,7 @@ def test_any_schedule_captures_once(seed, segment_bytes):
 
 @seeds(35, 119)
 def test_any_crash_or_reconnect_captures_once(seed):
-    """A life, a connection, a segment: the last segment tells what is settled, and what is last."""
+    """Every record starts a segment, so the carried state must be complete."""
     steps = schedule(seed, 0.0, TROUBLE)
     play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS, SHORT)
 
@@ -486,5 +486,5 @@ def test_identical_publications_are_distinguished_over_restarts(seed, segment_by
 
 @seeds()
 def test_identical_publications_are_distinguished_while_filters_change(seed):
-    """As long as nothing waits at the broker: what it queues comes after its answers."""
+    """Only without a queue at the broker: queued copies arrive after SUBACK."""
     play(schedule(seed, 0.5, CHANGE), Broker(STEPS, first_id(seed)), FILTERS[:1])

@@ -1,4 +1,4 @@
-"""One origin and one receiver to whom something happens."""
+"""One origin and one receiver for fault tests."""
 
 import os
 import re
@@ -13,14 +13,14 @@ ROOM_BYTES = 24 << 10
 
 
 def fill(disk: Path) -> Path:
-    """Leave little room on a disk; return the file that takes the rest."""
+    """Fill a disk except for ROOM_BYTES; return the file that fills it."""
     free = os.statvfs(disk)
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(free.f_bavail * free.f_bsize - ROOM_BYTES))
     return ballast
 
 
-class Trouble(Star):
+class Pair(Star):
     """One origin, one receiver, and a client at each."""
 
     def __init__(self, scene: Scene, directory: Path, *lines: str) -> None:
@@ -28,7 +28,7 @@ class Trouble(Star):
         self._published = 0
 
     def live(self, number: int, **settings: object) -> None:
-        """Start one agent after the other with what it needs."""
+        """Start an agent; with the second one, also the clients."""
         self.start(number, **settings)
         if len(self.agents) == len(self.brokers):
             self.wait_installed()
@@ -36,23 +36,23 @@ class Trouble(Star):
             self.publisher = SureClient(self.brokers[ORIGIN].port)
 
     def lose_session(self) -> None:
-        """Let the receiver's broker forget everything."""
+        """Delete the sessions of the receiver's broker."""
         self.subscriber.kill()
         self._scene.forget(self.brokers[RECEIVER])
         self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
 
     def publish(self, count: int) -> None:
-        """Publish so many more, a kilobyte each and each another."""
+        """Publish `count` more distinct payloads of 1,000 bytes."""
         numbers = range(self._published, self._published + count)
         self._published += count
         self.publisher.publish_surely(2, TOPIC, *(b"%01000d" % number for number in numbers))
 
     def arrived(self, count: int) -> list[int]:
-        """Return the numbers of what has come, when it is so many."""
+        """Wait for `count` payloads and return their numbers."""
         return [int(payload) for payload in self.subscriber.read_until(count)]
 
     def gap(self) -> range:
-        """Return what the receiver says that it will never get."""
+        """Return the numbers in the receiver's gap alarm."""
         text = self.alarm(RECEIVER, "delivery gap")
         found = re.search(r"positions (\d+) to (\d+) of .* are lost", text)
         assert found, text
@@ -61,8 +61,8 @@ class Trouble(Star):
     def inbox(self) -> object:
         return self.status(RECEIVER)["delivery"]["inbox"]
 
-    def owes(self, count: int) -> bool:
-        """Whether the origin is owing so much."""
+    def has_pending(self, count: int) -> bool:
+        """Whether `count` publications are pending at the origin."""
         status = self.status(ORIGIN)
         return bool(status) and list(status["delivery"]["pending"].values()) == [count]
 

@@ -1,8 +1,8 @@
-"""Copies that waited in the broker's queue when their filters ended, live.
+"""Overlap copies that the broker queued for filters that were removed meanwhile.
 
-Two filters match, so the broker queues two copies of every publication for the agent, which hangs.
-Meanwhile a third filter takes their place. The agent takes copies one by one, so most of them come
-when both filters have ended, and none that decides tells which of the two counts.
+Two filters match, so the broker queues two copies of every publication for a suspended agent. A
+third filter then replaces both. The agent reads copies one by one, so most of them arrive after
+both filters were removed, without the copy that would decide which one counts.
 """
 
 import os
