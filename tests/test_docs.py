@@ -202,18 +202,17 @@ def test_links_have_targets(page):
 
 
 def is_there(text: str) -> bool:
-    """Whether a path exists, and the test in it if one is named."""
+    """Whether a path exists, below the root or the package, and the test in it if one is named."""
     path, _, test = text.partition("::")
-    found = list(ROOT.glob(path))
+    found = [*ROOT.glob(path), *PACKAGE.glob(path)]
     return bool(found) and (not test or f"def {test}(" in read(found[0]))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_paths_in_documents_exist(page):
     named = CODE.findall(FENCE.sub("", read(page)))
-    paths = [
-        text for text in named if re.match(r"(src|tests|docs|bench|tools|requirements)/", text)
-    ]
+    folders = r"(src|tests|docs|bench|tools|requirements|deploy)/"
+    paths = [text for text in named if re.match(rf"{folders}|[a-z_]+/[\w/]+\.py$", text)]
     assert [path for path in paths if not is_there(path)] == []
 
 
