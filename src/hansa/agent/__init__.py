@@ -1,1 +1,1 @@
-"""The live shell: real brokers, real links and a clock around the nodes of `hansa.protocol`."""
+"""The live shell: brokers, links, disks and a clock around a node of `hansa.protocol`."""

@@ -1,4 +1,4 @@
-"""What an operator has to look at: told once in the log, shown on /status until it is over."""
+"""Alarms of an agent: logged once, shown on /status until cleared."""
 
 import asyncio
 import logging
@@ -14,24 +14,23 @@ log = logging.getLogger("hansa.agent")
 
 
 TOPICS_MAX = 3
-"""Topics that the alarm `dropped` names for each reason."""
+"""Topics that the alarm `dropped` names per reason."""
 
 NOT_AUTHORIZED = describe_reason(Reason.NOT_AUTHORIZED)
 ADVICE = " (allow the agent's user to publish to them, in the broker's access list)"
 
 
 class Alarms:
-    """The alarms of one agent, by name."""
+    """The active alarms, by name."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self.active: dict[str, str] = {}
         self.counters: Counter[str] = Counter()
         self._dropped: dict[str, dict[str, None]] = {}
-        """For each reason, the topics that the alarm `dropped` names."""
+        """Topics that the alarm `dropped` names, by reason."""
 
     def set(self, name: str, text: str) -> None:
-        """Raise an alarm, change its text, or end it with an empty text."""
+        """Raise an alarm, change its text, or clear it with an empty text."""
         if text == self.active.get(name, ""):
             return
         if text:
@@ -44,8 +43,8 @@ class Alarms:
             log.info("alarm cleared %s", name)
 
     def add_dropped(self, reason: str, topic: str, qos: int) -> None:
-        """Raise the alarm `dropped`, or add a reason to it, or a topic to a reason. Its text, and
-        so the lines in the log, are bounded: further topics are only `other topics`."""
+        """Raise the alarm `dropped`, or add a reason or a topic to it. Its text, and so the log
+        lines, are bounded: further topics are only `other topics`."""
         topics = self._dropped.setdefault(reason, {})
         if topic:
             if len(topics) < TOPICS_MAX:
@@ -59,15 +58,15 @@ class Alarms:
         self.set("dropped", "; ".join(texts))
 
     def setter(self, name: str) -> Callable[[str], None]:
-        """Return what raises and ends one of them."""
+        """Return a function that raises and clears one alarm."""
         return partial(self.set, name)
 
     def on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Raise the alarm that something met a fault of ours and ended; handles the exceptions of
-        a loop. What was to follow will not, and nothing else may say so."""
+        """Raise the alarm `fault` for an unhandled exception of the event loop: a callback or
+        task has ended."""
         loop.default_exception_handler(context)
         if "transport" in context and isinstance(context.get("exception"), OSError):
-            return  # only a connection that broke; who has it is told
+            return  # a lost connection; its owner knows
         text = (
             f"{context['message']}: {describe_fault(context.get('exception'))}; the log says where."
         )

@@ -1,9 +1,9 @@
-"""Watches the machine's wall clock: whether it was set back, and whether it was set at all.
+"""Monitors the wall clock: whether it was set back, or set at all.
 
-Incarnations and epochs come from that clock when they begin, and never go down. The age of journals
-is counted by it, so they are kept longer after it was set back, and times in logs and telemetry
-repeat. The protocol refuses what is too far ahead of it, so it is told whenever the wall clock no
-longer follows the steady one: it was set, or the machine was suspended.
+Incarnations and epochs start from the wall clock and never decrease. The age of journal records
+depends on it, so they are kept longer after the clock was set back, and times in logs and telemetry
+repeat. The protocol rejects timestamps too far in the future, so the node is told whenever the wall
+clock deviates from the monotonic one: it was set, or the machine was suspended.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 
 TOLERANCE_S = 1.0
-"""Seconds that a clock may be corrected by without a word."""
+"""Seconds of correction that are ignored."""
 
 INTERVAL_S = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class ClockMonitor:
-    """Compares the clock with one that never goes back."""
+    """Compares the wall clock with a monotonic one."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class ClockMonitor:
         wall_ns: Callable[[], int] = time.time_ns,
         steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Start with how far it is behind what a former life saw; `problem` is told that it was
-        set back, and an empty text when it has caught up; `was_set` is told its milliseconds when
-        it no longer follows the steady clock."""
+        """`behind_s` is how far the clock is behind the last time that an earlier incarnation
+        saved. `set_alarm` gets the reason while the clock is behind; `was_set` gets the wall
+        clock in milliseconds when it deviates from the monotonic one."""
         self._set_alarm = set_alarm
         self._was_set = was_set
         self._wall_ns = wall_ns
@@ -62,7 +62,7 @@ class ClockMonitor:
         self._wall_offset_max_s = max(self._wall_offset_max_s, offset_s)
 
     async def run(self) -> None:
-        """Look every second."""
+        """Check every INTERVAL_S."""
         while True:
             self.check()
             await asyncio.sleep(INTERVAL_S)

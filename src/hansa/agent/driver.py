@@ -1,7 +1,8 @@
-"""The loop around one node: the only place where it meets the clock, links and its broker.
+"""The loop around one node: feeds it events and performs its effects.
 
-Everything happens in batches: what one read brought is handled as a whole, and what it caused is
-written with one call per link and one for the broker.
+Only here the node meets the clock, the links, the broker and the disk. Everything happens in
+batches: the frames of one read are handled together, and the effects are written with one call per
+link and one for the broker.
 """
 
 import asyncio
@@ -46,46 +47,44 @@ from hansa.protocol.wire.codec import decode, encode
 from hansa.protocol.wire.frames import AnyFrame, Hello
 
 INVALID_FRAMES_MAX = 3
-"""Frames that cannot be read until the link is closed."""
+"""Invalid frames before the link is closed."""
 
 
 class BrokerPort(Protocol):
-    """What the driver asks of the broker's side."""
+    """What the driver needs of the broker client."""
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribe; `Granted` or `Denied` will be fed."""
+        """Subscribe; SubscriptionsGranted or SubscriptionsDenied will be fed."""
 
-    def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Give these up."""
+    def unsubscribe(self, filters: Sequence[str]) -> None: ...
 
     def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
-        """Publish to the broker's clients."""
+        """Publish QoS 0 to the broker's clients."""
 
 
 class DeliveryPort(Protocol):
-    """What the driver asks of the disk."""
+    """What the driver needs of delivery and disk."""
 
     def perform(
         self, command: ReadJournal | PersistPeer | PersistHeard | EpochRolloverRequired
     ) -> None:
-        """Read, save or begin anew; answers will be fed."""
+        """Perform an effect about the disk; results will be fed."""
 
     def deliver(self, batch: Sequence[Publication | Gap]) -> None:
-        """Take over publications of QoS 1 and 2, and note which will not come, in this order;
-        `Stored` will be fed."""
+        """Take over publications of QoS 1 and 2 and gaps, in this order; results will be fed."""
 
 
 class RetainedPort(Protocol):
-    """What the driver asks of who keeps retained values."""
+    """What the driver needs of the retained store."""
 
     def perform(
         self, command: ListRetained | ReadRetained | PublishRetained | PersistRetained
     ) -> None:
-        """Read or write what the broker holds, or save what is known; answers will be fed."""
+        """Read or write values at the broker, or save them; results will be fed."""
 
 
 class Driver:
-    """Feeds a node and performs what it wants."""
+    """Feeds a node and performs its effects."""
 
     def __init__(
         self,
@@ -93,14 +92,15 @@ class Driver:
         on_notification: Callable[[Effect], None],
         on_link_closed: Callable[[Link, str], None],
     ) -> None:
-        """`news` is told what the node tells, `closed` why a link is gone."""
+        """`on_notification` gets the notifications of the node, `on_link_closed` the reason why
+        a link has closed."""
         self.node = node
         self.broker: BrokerPort | None = None
         self.delivery: DeliveryPort | None = None
         self.recorded_topics = RecordedTopics()
-        """Topics whose publications of QoS 1 and 2 are kept even if nobody is owed them."""
+        """Topics whose publications of QoS 1 and 2 are journaled even without a receiver."""
         self.sampler: Sampler | None = None
-        """Sees everything, for telemetry; None if nobody wants any."""
+        """Sampler for telemetry, or None."""
         self.retained: RetainedPort | None = None
         self.links: dict[LinkId, Link] = {}
         self.counters: Counter[str] = Counter()
@@ -120,28 +120,28 @@ class Driver:
     # ------------------------------------------------------------ what happens
 
     def feed(self, *events: Event) -> None:
-        """Hand events to the node, then perform all that followed."""
+        """Feed events to the node, then perform all effects."""
         self._handle(events)
         self._flush()
 
     def link_opened(self, link: Link) -> None:
-        """A connection stands."""
+        """A link has opened."""
         self.links[link.id] = link
         self.feed(LinkOpened(link.id, link.dialled_address is not None, link.is_ordered))
 
     def publications_dropped(self, link: Link, count: int, reason: str) -> None:
-        """A link could not take some publications."""
+        """A link dropped publications."""
         self.counters[f"dropped: {reason}"] += count
 
     def link_closed(self, link: Link, reason: str) -> None:
-        """A connection is gone."""
+        """A link has closed."""
         if self.links.pop(link.id, None) is not None:
             self._invalid_counts.pop(link.id, None)
             self._on_link_closed(link, reason)
             self.feed(LinkClosed(link.id, reason))
 
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
-        """A batch of frames arrived; what cannot be read is counted and dropped."""
+        """Handle a batch of frames; invalid ones are counted and dropped."""
         notifications: list[Effect] = []
         remaining = iter(frames)
         if self.sampler:
@@ -170,7 +170,7 @@ class Driver:
         self._flush()
 
     def on_captured(self, publications: Iterable[LocalPublication]) -> None:
-        """Clients of this broker published something that others want."""
+        """Clients of this broker published at QoS 0."""
         queue_lengths = self.sampler.queue_lengths(self._outgoing) if self.sampler else {}
         notifications = self.node.publish_batch(publications, self._outgoing, monotonic())
         if self.sampler:
@@ -179,8 +179,8 @@ class Driver:
         self._flush()
 
     def capture_guaranteed(self, publication: LocalPublication) -> Publication | None:
-        """A client published at QoS 1 or 2; return it as it has to be kept before it leaves, None
-        if it need not be kept."""
+        """A client published at QoS 1 or 2: return the record to journal before it is sent, None
+        if it need not be journaled."""
         to_journal: Publication | None = None
         for effect in self.node.publish_batch((publication,), self._outgoing, monotonic()):
             if isinstance(effect, AppendToJournal):
@@ -194,7 +194,7 @@ class Driver:
         return to_journal
 
     def close_links(self, reason: str) -> None:
-        """Close all links, for a clean end."""
+        """Close all links, for a clean stop."""
         for link in list(self.links.values()):
             link.close(reason)
         if self._timer is not None:
@@ -203,16 +203,17 @@ class Driver:
     # ------------------------------------------------------------ the loop
 
     def _handle(self, events: Iterable[Event]) -> None:
-        """Handle events and perform all that follows, in order.
+        """Handle events and perform all effects, in order.
 
-        Performing may itself make events: a broker's refusal that is known at once. They wait for
-        their turn, or frames would leave in another order than the node decided.
+        Performing an effect may cause events, such as a refusal by the broker that is known at
+        once. They wait for their turn, otherwise frames would be sent in another order than the
+        node decided.
         """
         self._events.extend(events)
         if self._is_handling:
             return
         self._is_handling = True
-        # uvloop's own clock stands still in an iteration, and counts milliseconds.
+        # uvloop's clock does not advance within an iteration and has a resolution of 1 ms.
         now = monotonic()
         try:
             while self._events:
@@ -250,7 +251,7 @@ class Driver:
                 self._dispatch_effect(effect)
 
     def _dispatch_effect(self, effect: Effect) -> None:
-        """Perform what is for the broker or the disk; what is left is news."""
+        """Perform an effect for the broker or the disk; all others are notifications."""
         match effect:
             case SubscribeAtBroker(filters) if self.broker:
                 self.broker.subscribe(filters)
@@ -274,13 +275,13 @@ class Driver:
                 self._on_notification(effect)
 
     def _close(self, link: Link, reason: str) -> None:
-        """Close a link; the reason may quote the peer, so it is no name for a counter."""
+        """Close a link. The reason may quote the peer, so it is not used as a counter name."""
         if not link.is_admitted and link.dialled_address is None:
             self.counters["refused: closed before hello accepted"] += 1
         link.close(reason)
 
     def _reject_impostor(self, link: Link, frame: AnyFrame | Publication) -> bool:
-        """Whether a hello names another node than the link's transport does; then close it."""
+        """Close a link whose hello names another node than its transport; return whether it did."""
         if (
             link.expected_node is None
             or not isinstance(frame, Hello)
@@ -300,13 +301,13 @@ class Driver:
             link.allow_last_frames()
 
     def _send(self, link: LinkId, frame: AnyFrame | Publication) -> None:
-        """Encode once what goes to several neighbours: they follow each other."""
+        """Encode once for several neighbours: such effects are adjacent."""
         if self._last_encoded[0] is not frame:
             try:
                 self._last_encoded = (frame, encode(frame))
             except ValueError:
                 if not isinstance(frame, Publication):
-                    raise  # a fault of ours; what a client published may be anything
+                    raise  # a fault of Hansa; a client's publication may be anything
                 self.counters["dropped: larger than a frame"] += 1
                 return
         data = self._last_encoded[1]

@@ -1,14 +1,14 @@
-"""Texts for log lines, alarms and status: why a socket failed, names that others chose."""
+"""Texts for log lines, alarms and status: socket errors, and text chosen by clients or peers."""
 
 import os
 import ssl
 
 QUOTED_CHARS_MAX = 80
-"""Characters that are shown of a text that a client or a peer chose."""
+"""Characters shown of a text that a client or peer chose."""
 
 
 def quote_text(text: str) -> str:
-    """Return a text that a client or a peer chose: in quotes, on one line, not too long."""
+    """Return a text that a client or peer chose: quoted, on one line, bounded."""
     cut = text[:QUOTED_CHARS_MAX]
     return f"{cut!r}…" if len(text) > len(cut) else f"{cut!r}"
 
@@ -24,7 +24,7 @@ def explain_socket_error(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
         number = error.errno
-        if number is not None and number > 0:  # the resolver's are negative and have a text
+        if number is not None and number > 0:  # those of the resolver are negative and have a text
             return os.strerror(number)
         if error.strerror:
             return error.strerror
@@ -32,9 +32,9 @@ def explain_socket_error(error: Exception) -> str:
 
 
 def listen_error_text(address: object, section: str, error: Exception) -> str:
-    """Return why an agent cannot take a port, and which setting chooses another one."""
+    """Return why an agent cannot listen, and which setting chooses another port."""
     variable = f"HANSA_{section.upper()}_PORT"
     return (
-        f"cannot listen on {address}: {explain_socket_error(error)}; another port is chosen with [{section}] port"
-        f" in the settings, or {variable} (0 takes a free one)"
+        f"cannot listen on {address}: {explain_socket_error(error)}; another port is chosen with"
+        f" [{section}] port in the settings, or {variable} (0 takes a free one)"
     )

@@ -1,8 +1,8 @@
-"""What an agent writes to its log: one line per thing that an operator can act on or wonder about.
+"""Log lines of an agent: one line per event that an operator can act on.
 
-A line is `what happened key=value …`: a node has its name beside its id, texts of clients and peers
-are in quotes, and no line shows how Python writes an object. Whatever repeats as long as its cause
-lasts (a neighbour that is away, a stranger who knocks) is written once and then only in detail;
+A line is `event key=value …`: a node has its name beside its id, text of clients and peers is
+quoted, and no line shows a Python object. An event that repeats while its cause lasts (an
+unreachable neighbour, a stranger that connects) is logged once and then only at debug level;
 docs/how-to/troubleshoot.md lists the lines.
 """
 
@@ -22,15 +22,15 @@ from hansa.protocol.model import NodeId
 log = logging.getLogger("hansa.agent")
 
 LOGGED_MAX = 1_024
-"""Things that are remembered as told; when full, all are told anew."""
+"""Events remembered as logged; when full, all are logged again."""
 
 REFUSAL_SHOWN_S = 10.0
-"""Seconds for which a refusal is shown: whoever dials comes again within two."""
+"""Seconds for which a refusal is shown: a dialler retries within two."""
 
 REFUSALS_MAX = 16
 
 NODE_FIELDS = ("node", "core", "origin", "receiver", "requester")
-"""Fields of effects that are ids of nodes."""
+"""Fields of effects that are node ids."""
 
 
 class EventLog:
@@ -39,14 +39,15 @@ class EventLog:
     def __init__(
         self, name_of: Callable[[NodeId], str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start with nothing told; `name_of` knows what people call a node."""
+        """`name_of` returns the name of a node."""
         self._clock = clock
         self._name_of = name_of
         self._logged: dict[tuple[str, str], None] = {}
         self._refused_at: dict[str, float] = {}
 
     def log_notification(self, effect: effects.Effect) -> None:
-        """Write what the node tells: nodes and neighbours always, groups only in detail."""
+        """Log a notification of the node: nodes and neighbours always, groups only at debug
+        level."""
         match effect:
             case effects.LinkRefused(_, reason):
                 self._log_once("refused", "", reason, "link refused reason=%r", reason)
@@ -55,7 +56,7 @@ class EventLog:
                 if len(self._refused_at) > REFUSALS_MAX:
                     del self._refused_at[next(iter(self._refused_at))]
             case effects.NeighbourUp(node):
-                self._logged.clear()  # what was in the way is gone; if it comes back, it is news
+                self._logged.clear()  # a link is up: log later failures again
                 self._refused_at.clear()
                 log.info("neighbour up %s", self._label_node(node))
             case effects.NeighbourDown(node, reason):
@@ -73,23 +74,23 @@ class EventLog:
                     log.debug("%s", self.describe(effect))
 
     def recent_refusals(self) -> list[str]:
-        """Return why links have been refused lately, the newest last."""
+        """Return why links were refused lately, the newest last."""
         since = self._clock() - REFUSAL_SHOWN_S
         return [reason for reason, at in self._refused_at.items() if at > since]
 
     def log_link_closed(self, link: Link, reason: str) -> None:
-        """Write why a link is gone; for a neighbour's the node says so, too."""
-        # Of whoever comes in, only the host stays the same from one attempt to the next.
+        """Log why a link has closed; for a neighbour's link the node also notifies."""
+        # For incoming links only the host stays the same between attempts.
         who = link.remote if link.dialled_address else link.remote.rpartition(":")[0]
         self._log_once("link", who, reason, "link closed remote=%s reason=%r", link.remote, reason)
 
     def log_dial_failed(self, address: Address, reason: str) -> None:
-        """Write that a neighbour cannot be reached."""
+        """Log that a neighbour is unreachable."""
         text = "neighbour not reached, still trying address=%s reason=%r"
         self._log_once("dial", str(address), reason, text, address, reason)
 
     def log_broker_status(self, address: str, problem: str) -> None:
-        """Write that the broker is there, or why it is not."""
+        """Log that the broker is connected, or why not."""
         if problem.startswith(LOGIN_REFUSED):
             text = "broker refuses the login, still trying address=%s reason=%r"
             log.warning(text, address, problem)  # the alarm is the error
@@ -99,7 +100,7 @@ class EventLog:
             log.info("broker connected address=%s", address)
 
     def log_finding(self, finding: ObserverFinding) -> None:
-        """Write what the observer found."""
+        """Log a finding of the observer."""
         match finding:
             case observer_base.ObservationComplete():
                 log.info("observer complete: every subscription at the broker is known")
@@ -115,7 +116,7 @@ class EventLog:
                 text = "publication too large bytes=%d: more than crosses, see the counters"
                 self._log_once("withheld", "", "", text, size)
             case observer_base.BrokerDroppedPublications():
-                pass  # an alarm says so
+                pass  # reported by an alarm
             case observer_base.ResyncFailed(reason):
                 log.warning("resync failed reason=%r", reason)
             case observer_base.SubscriptionCountMismatch(kind, known, counted):
@@ -125,7 +126,7 @@ class EventLog:
                 log.warning("observer: %s", self.describe(finding))
 
     def describe(self, event: object) -> str:
-        """Return an effect or a finding of any kind as `event key=value …`."""
+        """Return an effect or a finding as `event key=value …`."""
         words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(event).__name__).lower()
         named = getattr(event, "__dataclass_fields__", ())
         named = getattr(event, "__struct_fields__", named)

@@ -1,12 +1,12 @@
-"""Who can reach what an agent serves: listening beyond this machine, and Host headers.
+"""Checks which addresses an agent listens on and which Host headers it accepts.
 
-Links are neither authenticated nor encrypted yet, and the HTTP endpoints ask for no password. So an
-agent listens beyond loopback only if its settings say `insecure = true`, and then an alarm says so
-for as long as it runs.
+Links are neither authenticated nor encrypted yet, and the HTTP endpoints require no password. So an
+agent listens beyond loopback only with `insecure = true`, and raises the alarm `insecure` while it
+runs.
 
-An endpoint on loopback is reachable for every web page that the operator's browser shows, if the
-page's host name is made to resolve to 127.0.0.1 (DNS rebinding). The browser then sends that name
-as Host, so other names than those of this machine are refused.
+Every web page that the operator's browser shows can reach an endpoint on loopback if the page's
+host name resolves to 127.0.0.1 (DNS rebinding). The browser then sends that name as Host, so names
+other than those of this machine are refused.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ from hansa.errors import UsageError
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address leads to this machine only."""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -25,7 +25,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_link_exposure(host: str, insecure: bool) -> None:
-    """Refuse to take links from other machines unless the operator accepts the risk."""
+    """Raise UsageError for links beyond loopback unless the operator accepts the risk."""
     if not insecure and not is_loopback(host):
         raise UsageError(
             f"[link] host {host!r} is reachable from other machines, and links are not"
@@ -37,7 +37,7 @@ def check_link_exposure(host: str, insecure: bool) -> None:
 
 
 def check_admin_exposure(host: str, insecure: bool) -> None:
-    """Refuse to serve status to other machines unless the operator accepts the risk."""
+    """Raise UsageError for endpoints beyond loopback unless the operator accepts the risk."""
     if not insecure and not is_loopback(host):
         raise UsageError(
             f"[admin] host {host!r} is reachable from other machines, and /status and /metrics ask"
@@ -47,16 +47,16 @@ def check_admin_exposure(host: str, insecure: bool) -> None:
 
 
 class HostRule:
-    """Which names may stand in the Host header of requests to one endpoint."""
+    """Names that the Host header of requests may have."""
 
     def __init__(self, bound: str, names: Iterable[str] = ()) -> None:
-        """`bound` is the address that the endpoint listens on. Beyond loopback any name is accepted
-        unless there are names."""
+        """`bound` is the address that the endpoint listens on. Beyond loopback any name is
+        accepted unless names are configured."""
         self._names = {bound.strip("[]").lower(), *(name.lower() for name in names)}
         self._accepts_all = not is_loopback(bound) and len(self._names) == 1
 
     def accepts(self, header: str | None) -> bool:
-        """Whether a request with this Host header may be answered. Only programs send none."""
+        """Whether a request with this Host header is accepted. Only programs send none."""
         if header is None or self._accepts_all:
             return True
         name = host_of(header)
@@ -64,7 +64,7 @@ class HostRule:
 
 
 def host_of(header: str) -> str:
-    """Return the host of `host:port`, in small letters; empty if it is none."""
+    """Return the host of `host:port` in lower case; empty if invalid."""
     try:
         return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:

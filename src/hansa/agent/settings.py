@@ -40,7 +40,7 @@ OTHER_VARIABLES = (
     *("HANSA_MANAGER_TOKEN", "HANSA_MANAGER_HEALTH_INTERVAL", "HANSA_MANAGER_BROKERS"),
     *("HANSA_MANAGER_BROKER_USERNAME", "HANSA_MANAGER_BROKER_PASSWORD"),
 )
-"""Variables of the command line, the manager and tests, which an agent may inherit."""
+"""Variables of the command line, the manager and tests that an agent may inherit."""
 OBSERVERS = ("mosquitto", "proxy", "beacon", "static", "embedded")
 ADMIN_PORT = 8_080
 PROXY_PORT = 1_884
@@ -48,82 +48,84 @@ PROXY_PROTOCOLS = ("", "v1", "v2")
 OVERLAP_COPIES = ("each", "once")
 MODES = ("hansa", "mqtt-fed")
 RECORD_FILTERS_MAX = 1_024
-"""Filters of `record`."""
+"""Most filters in `record`."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The broker that this agent stands beside."""
+    """The broker beside this agent."""
 
     host: str = "127.0.0.1"
     port: int = BROKER_PORT
     username: str = ""
     password: str = field(default="", repr=False)
     tls: bool = False
-    """Whether to speak TLS to the broker."""
+    """Whether to use TLS to the broker."""
     tls_ca: str = ""
-    """File with the authorities to trust; the system's if empty."""
+    """File with the certificate authorities to trust; empty: those of the system."""
     observer: str = "mosquitto"
-    """How to learn who subscribes: mosquitto, proxy, beacon or static; or embedded, a broker of the
-    agent's own for trying things out, which listens on this host and port."""
+    """How to learn subscriptions: mosquitto, proxy, beacon or static; or embedded, a broker in
+    the agent for evaluation, which listens on this host and port."""
     filters: tuple[str, ...] = ()
-    """With observer static: the filters that clients here want."""
+    """With observer static: the filters of clients here."""
     filters_when_unknown: tuple[str, ...] = ("#",)
-    """Filters to ask other brokers for while the agent does not know every subscription here, so
-    that no client misses a message. Fewer filters save bandwidth; an empty list asks for nothing,
-    and clients whose subscriptions are unknown get nothing."""
+    """Filters to announce while the agent does not know every subscription here, so that no
+    client misses a message. Fewer filters save bandwidth; with an empty list, clients whose
+    subscriptions are unknown get nothing."""
     log_file: str = ""
-    """The broker's `log_dest file`, if the agent may read it: what was subscribed before."""
+    """The broker's `log_dest file`, if the agent can read it: shows earlier subscriptions."""
     pid_file: str = ""
-    """The broker's `pid_file`, if the agent may send it SIGUSR2 to have it print all filters."""
+    """The broker's `pid_file`, if the agent may send SIGUSR2 to make the broker print all
+    filters."""
     output_file: str = ""
-    """With pid_file: where the broker's standard output goes, line by line."""
+    """With pid_file: the file of the broker's standard output, written line by line."""
     client_id: str = ""
-    """How the ids of the agent's clients at the broker begin; `hansa-<node id>` if empty."""
+    """Prefix of the agent's client ids at the broker; `hansa-<node id>` if empty."""
     beacon_interval: float = 10.0
     """With observer beacon: seconds between two beacons of one topic."""
     overlap_copies: str = "each"
-    """What a broker that only speaks MQTT 3.1.1 sends of a publication that several filters of the
-    agent's match: each, a copy for each of them, or once. `hansa doctor` finds out."""
+    """Copies that a broker without MQTT 5 sends of a publication that several of the agent's
+    filters match: each, one for each of them, or once. `hansa doctor` finds out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """With [broker] observer = "proxy": where clients connect instead of the broker's own port."""
+    """With [broker] observer = "proxy": the address that clients connect to instead of the
+    broker's."""
 
     host: str = "127.0.0.1"
-    """Where to listen: the address of an interface, 0.0.0.0 or :: for all."""
+    """Address to listen on: that of an interface, 0.0.0.0 or :: for all."""
     port: int = PROXY_PORT
     """0 takes a free port and logs it."""
     tls_certificate: str = ""
-    """File with the certificate that clients see; without one they speak plain MQTT."""
+    """File with the certificate for clients; without one they use plain MQTT."""
     tls_key: str = ""
     """File with its private key, if it is not in the same file."""
     proxy_protocol: str = ""
-    """How to tell the broker the address of each client: v1 or v2 of the PROXY protocol, if the
-    broker expects it; empty for not at all."""
+    """Version of the PROXY protocol, v1 or v2, if the broker expects the address of each client;
+    empty: none."""
     no_earlier_sessions: bool = False
     """Whether no client has left a persistent session at the broker before the proxy first ran.
-    Until this is set, subscriptions may be unknown and the agent asks for filters_when_unknown."""
+    Until this is set, subscriptions may be unknown and the agent announces filters_when_unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """The agent's own pages."""
+    """The agent's HTTP endpoints."""
 
     host: str = "127.0.0.1"
-    """Where to listen. Beyond loopback only with insecure."""
+    """Address to listen on. Beyond loopback only with insecure."""
     port: int = ADMIN_PORT
     """0 takes a free port and logs it."""
     token: str = field(default="", repr=False)
-    """Whoever has it may read journals and telemetry from /logs; without one nobody may."""
+    """Token required to read journals and telemetry from /logs; without one /logs is closed."""
     insecure: bool = False
-    """Whether to listen beyond loopback although /status and /metrics ask for no password. Only for
-    networks that you trust; raises the alarm insecure."""
+    """Whether to listen beyond loopback although /status and /metrics require no password. Only
+    for networks that you trust; raises the alarm insecure."""
     names: tuple[str, ...] = ()
-    """Host names, beside those of loopback, by which requests may ask for the pages: that of a
-    proxy in front of them. Other names get 403, so that web pages cannot read the status."""
+    """Host names, besides those of loopback, that requests may use, such as that of a reverse
+    proxy. Other names get 403, so that web pages cannot read the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +133,25 @@ class AgentSettings:
     """One agent."""
 
     name: str = ""
-    """What people call this node; the broker's host if empty."""
+    """Name of this node; the broker's host if empty."""
     state: str = ""
-    """Directory for the identity, the incarnation and what was learned; one per agent. If empty:
+    """Directory for the identity, the incarnation and other state; one per agent. If empty:
     /var/lib/hansa/agent for root, $XDG_STATE_HOME/hansa/agent (usually
-    ~/.local/state/hansa/agent) for other users. It does not depend on the name: an agent that gets
-    another name must not get another identity."""
+    ~/.local/state/hansa/agent) for other users. It does not depend on the name: an agent with a
+    new name must keep its identity."""
     capacity: float = 1.0
-    """How much this node can do, beside others: decides the root of a tree, and the management core
-    with management_by = "capacity". The γ of Antonielli 2020; what follows are its α and β."""
+    """Relative capacity of this node: decides the root of a tree, and the management core with
+    management_by = "capacity". The γ of Antonielli 2020; the next two are its α and β."""
     capacity_per_gib: float = 0.0
     """Added for every GiB of this machine's memory."""
     capacity_per_core: float = 0.0
     """Added for every core of this machine."""
     mode: str = "hansa"
-    """hansa, or mqtt-fed: be a node of that federator instead, with what [mqtt_fed] says."""
+    """hansa, or mqtt-fed: be a node of that federator, as [mqtt_fed] says."""
     record: tuple[str, ...] = ()
-    """Filters: what clients here publish to matching topics is kept in the journal for the lake,
-    wanted elsewhere or not, payload and properties included, as long as [delivery] retention."""
+    """Filters: publications of clients here to matching topics are journaled for the lake,
+    subscribed elsewhere or not, with payload and properties, as long as [delivery] retention
+    allows."""
     log: str = "info"
     """Least severity that is logged: debug, info, warning or error."""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -163,14 +166,14 @@ class AgentSettings:
 
     @property
     def total_capacity(self) -> float:
-        """Return the capacity with what this machine adds to it."""
+        """Return the capacity including memory and cores of this machine."""
         gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
         machine = self.capacity_per_gib * gib + self.capacity_per_core * (os.cpu_count() or 1)
         return self.capacity + machine
 
     @property
     def exposure_text(self) -> str:
-        """Return what other machines reach without a password, as an alarm says it."""
+        """Return what other machines reach without a password, as text of the alarm."""
         served = []
         if self.mode == "hansa" and self.link.transport != "mqtt":
             if not is_loopback(self.link.host):
@@ -193,7 +196,7 @@ def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path
     if os.geteuid() == 0:
         return Path("/var/lib/hansa/agent")
     given = Path(environment.get("XDG_STATE_HOME", ""))
-    if given.is_absolute():  # the specification: ignore it otherwise
+    if given.is_absolute():  # the XDG specification: ignore relative paths
         return given / "hansa" / "agent"
     try:
         return Path.home() / ".local" / "state" / "hansa" / "agent"
@@ -202,7 +205,7 @@ def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path
 
 
 def load_settings(path: Path | None, environment: Mapping[str, str] = os.environ) -> AgentSettings:
-    """Read the file, then what the environment says instead."""
+    """Read the file, then override it by the environment."""
     values: dict[str, Any] = {}
     if path is not None:
         try:
@@ -231,7 +234,7 @@ def load_settings(path: Path | None, environment: Mapping[str, str] = os.environ
 
 
 def _check_settings(settings: AgentSettings) -> None:
-    """Refuse what cannot work, naming the setting and what to change."""
+    """Raise UsageError for settings that cannot work, with the setting and what to change."""
     _check_mode(settings)
     if settings.log not in LOG_LEVELS:
         raise UsageError(f"log must be one of {', '.join(LOG_LEVELS)}, not {settings.log!r}")
@@ -341,7 +344,7 @@ def _check_filters_when_unknown(filters: tuple[str, ...]) -> None:
 
 
 def broker_address(broker: BrokerSettings) -> BrokerAddress:
-    """Return where the broker is and how to be let in; raise UsageError if tls_ca is of no use."""
+    """Return address, credentials and TLS of the broker; raise UsageError if tls_ca is unusable."""
     return BrokerAddress(
         broker.host,
         broker.port,
@@ -353,7 +356,7 @@ def broker_address(broker: BrokerSettings) -> BrokerAddress:
 
 
 def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> MqttLinkAccess:
-    """Return how to be let in at neighbours' brokers; raise UsageError if tls_ca is of no use."""
+    """Return the access to neighbours' brokers; raise UsageError if tls_ca is unusable."""
     given = settings.link.mqtt
     return MqttLinkAccess(
         given.prefix,
@@ -370,7 +373,7 @@ def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> MqttLi
 
 
 def _apply_file(record: Any, values: Mapping[str, Any], source: str) -> Any:
-    """Put values from a file into a record, section by section."""
+    """Apply values from a file to a record, section by section."""
     known = [item.name for item in fields(record)]
     changes: dict[str, Any] = {}
     for name, value in values.items():
@@ -387,7 +390,7 @@ def _apply_file(record: Any, values: Mapping[str, Any], source: str) -> Any:
 
 
 def _apply_environment(record: Any, given: dict[str, str], prefix: str) -> Any:
-    """Put values from the environment into a record; take out of `given` what was used."""
+    """Apply values from the environment to a record; remove those used from `given`."""
     changes: dict[str, Any] = {}
     for item in fields(record):
         current = getattr(record, item.name)
@@ -421,7 +424,7 @@ def _suggest_name(name: str, known: Sequence[str]) -> str:
 
 
 def _convert(record: Any, name: str, value: Any, source: str) -> Any:
-    """Turn a value into what its field wants. Text becomes a number only if all of it is one."""
+    """Convert a value to the type of its field. Text becomes a number only as a whole."""
     current = getattr(record, name)
     kind = type(current)
     try:

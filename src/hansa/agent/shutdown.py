@@ -1,10 +1,10 @@
-"""Ends an agent in bounded time, whatever its parts wait for: a broker or a neighbour that does not
-read, a slow disk, a thread that is busy.
+"""Stops an agent in bounded time, whatever its parts wait for: a broker or neighbour that does not
+read, a slow disk, a busy thread.
 
-Each part has PART_TIMEOUT_S to stop. A part that needs longer is logged and left behind. The whole
-process ends after STOP_TIMEOUT_S at the latest, by force if need be. This loses nothing that was
-acknowledged: what has to survive is durable before it is acknowledged, and a start after `kill -9`
-is the same as a start after a clean stop (docs/delivery.md).
+Each part has PART_TIMEOUT_S to stop. A part that needs longer is logged and abandoned. The whole
+process ends after STOP_TIMEOUT_S at the latest, by force if necessary. Nothing acknowledged is
+lost: records are durable before they are acknowledged, and a start after `kill -9` is the same as a
+start after a clean stop (docs/delivery.md).
 """
 
 import asyncio
@@ -27,11 +27,11 @@ PART_TIMEOUT_S = 3.0
 """Longest time in seconds that one part may take to stop."""
 
 LOG_TIMEOUT_S = 0.5
-"""Longest time in seconds that the last log line may take: perhaps nobody reads the log."""
+"""Longest time in seconds that the last log line may take: the reader of the log may be stuck."""
 
 
 class Shutdown:
-    """The end of one agent."""
+    """The bounded stop of one agent."""
 
     def __init__(
         self,
@@ -39,13 +39,12 @@ class Shutdown:
         part_timeout_s: float = PART_TIMEOUT_S,
         exit_process: Callable[[int], object] = os._exit,
     ) -> None:
-        """Prepare; nothing happens before `begin`."""
         self._stop_timeout_s = stop_timeout_s
         self._part_timeout_s = part_timeout_s
         self._exit_process = exit_process
         self._exit_code = 0
         self._is_begun = False
-        self._wake_watchdog: SimpleQueue[None] = SimpleQueue()  # `put` may be called by a handler
+        self._wake_watchdog: SimpleQueue[None] = SimpleQueue()  # a signal handler may call `put`
         self._current = "its loop"  # until the first part stops, the loop has other work
         self._late_parts: list[str] = []
         self._fault: BaseException | None = None
@@ -62,15 +61,15 @@ class Shutdown:
         def handle(*_: object) -> None:
             if not self._is_begun:
                 self.begin()
-                with suppress(RuntimeError):  # the loop has just ended by itself
+                with suppress(RuntimeError):  # the loop has just ended
                     loop.call_soon_threadsafe(stop)
 
-        self._start_watchdog()  # now: to start a thread in a signal handler can block for ever
+        self._start_watchdog()  # now: starting a thread in a signal handler can deadlock
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
 
     def begin(self, exit_code: int = 0) -> None:
-        """Start the clock; the process ends in time, with this code if it has to be forced."""
+        """Start the clock; if the process has to be forced, it ends with this code."""
         if not self._is_begun:
             self._is_begun = True
             self._exit_code = exit_code
@@ -83,7 +82,7 @@ class Shutdown:
             self._watchdog.start()
 
     async def stop_part(self, name: str, work: Awaitable[object]) -> None:
-        """Stop one part, or leave it behind if that takes too long. A fault is raised by `end`."""
+        """Stop one part, or abandon it after a timeout. `end` raises its fault."""
         self._current = name
         task = asyncio.ensure_future(work)
         done, _ = await asyncio.wait([task], timeout=self._part_timeout_s)
@@ -95,7 +94,7 @@ class Shutdown:
             self._fault = self._fault or fault
 
     def end(self) -> None:
-        """All parts have stopped or are late; raise the first fault of one. If some are late, the
+        """All parts have stopped or timed out; raise the first fault. If some timed out, the
         process ends here: closing the loop would wait for them."""
         if self._late_parts and self._fault is None:
             self._force(f"without {', '.join(self._late_parts)}")
@@ -104,7 +103,7 @@ class Shutdown:
             raise self._fault
 
     def _watch(self) -> None:
-        """Run in a daemon thread: a process that has ended in time takes it along."""
+        """Run in a daemon thread, which ends with the process."""
         self._wake_watchdog.get()
         time.sleep(self._stop_timeout_s)
         self._force(f"after {self._stop_timeout_s:g} s, while it waited for {self._current}")

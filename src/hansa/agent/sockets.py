@@ -1,8 +1,8 @@
-"""TCP without detours: what arrives is handed on, and what follows is written, in one wake-up.
+"""TCP with low latency: received bytes are processed, and the results written, in one wake-up.
 
-The transports of asyncio and uvloop read through several layers and write later in the turn of the
-loop. That costs some 20 µs for each agent on a message's way, so links, and brokers without TLS,
-use this one. It needs nothing but readiness and runs on either loop.
+The transports of asyncio and uvloop read through several layers and write later in the loop's
+iteration. That costs some 20 µs per agent on the path of a message, so links, and brokers without
+TLS, use this transport. It only needs readiness events and runs on either loop.
 """
 
 import asyncio
@@ -12,25 +12,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 ACCEPT_BACKLOG = 1_024
-"""Connections that wait to be accepted. The kernel drops those beyond it, and the client
-tries again only after a second; accepting takes a fraction of a millisecond each."""
+"""Connections that wait to be accepted. The kernel drops those beyond it, and the client retries
+only after a second; accepting takes a fraction of a millisecond each."""
 
 ACCEPT_PAUSE_S = 1.0
-"""Seconds until the next attempt when a connection cannot be accepted: there are too many files."""
+"""Seconds until the next attempt when a connection cannot be accepted: too many open files."""
 
 WRITE_BYTES = 1 << 18
-"""Bytes of what had to wait that one write offers at most."""
+"""Most bytes of the queue that one write offers."""
 
 
 class SocketTransport(asyncio.Transport):
     """A connected socket, as far as this project's protocols use one.
 
-    What the other side does not take at once waits here without a bound: whoever writes looks at
+    Bytes that the other side does not read wait here without a bound: the writer checks
     `get_write_buffer_size` and decides what to drop.
     """
 
     def __init__(self, connected_socket: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
-        """Tell the protocol that the connection stands, and read from then on."""
+        """Report the connection to the protocol, then start reading."""
         connected_socket.setblocking(False)
         connected_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().__init__({"socket": connected_socket})
@@ -61,9 +61,9 @@ class SocketTransport(asyncio.Transport):
         try:
             protocol.buffer_updated(count)
         except BaseException:
-            self.abort()  # what it has half read cannot be told from the rest any more
+            self.abort()  # the position in the stream is lost
             raise
-        # If the connection broke right behind that, uvloop has called us for the last time.
+        # If the connection was lost right after that, uvloop does not call again.
         if number := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._close_soon(OSError(number, os.strerror(number)))
 
@@ -87,7 +87,7 @@ class SocketTransport(asyncio.Transport):
     # ------------------------------------------------------------ called by the protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send at once what the other side takes; the rest follows when it takes more."""
+        """Send as much as possible at once; the rest follows."""
         if self._is_closing:
             return
         if self._unsent:
@@ -105,7 +105,7 @@ class SocketTransport(asyncio.Transport):
             self._loop.add_writer(self._socket, self._write_unsent)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait."""
+        """Return the number of waiting bytes."""
         return len(self._unsent)
 
     def is_closing(self) -> bool:
@@ -113,7 +113,7 @@ class SocketTransport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """Read no more, and close when what waits has been sent."""
+        """Stop reading, and close when waiting bytes are sent."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -122,7 +122,7 @@ class SocketTransport(asyncio.Transport):
             self._close_soon(None)
 
     def abort(self) -> None:
-        """Close now; what waits is lost."""
+        """Close now; waiting bytes are lost."""
         self._close_soon(None)
 
     def _close_soon(self, error: OSError | None) -> None:
@@ -132,9 +132,7 @@ class SocketTransport(asyncio.Transport):
         self._unsent.clear()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
-        self._loop.call_soon(
-            self._finish_close, error
-        )  # never in the midst of a call of the protocol's
+        self._loop.call_soon(self._finish_close, error)  # never within a call from the protocol
 
     def _finish_close(self, error: OSError | None) -> None:
         self._socket.close()
@@ -142,7 +140,7 @@ class SocketTransport(asyncio.Transport):
 
 
 async def connect(host: str, port: int) -> socket.socket:
-    """Return a socket that is connected; raise OSError if none of the host's addresses answers."""
+    """Return a connected socket; raise OSError if none of the host's addresses answers."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
     for family, kind, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -162,7 +160,7 @@ async def connect(host: str, port: int) -> socket.socket:
 
 
 async def listen(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen, one for each of the host's addresses."""
+    """Return listening sockets, one for each of the host's addresses."""
     loop = asyncio.get_running_loop()
     options: dict[str, Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
     listening: list[socket.socket] = []
@@ -184,7 +182,7 @@ class SocketServer:
     def __init__(
         self, listening: Sequence[socket.socket], on_accepted: Callable[[socket.socket], None]
     ) -> None:
-        """Hand every connection to `accepted`."""
+        """Pass every connection to `on_accepted`."""
         self._loop = asyncio.get_running_loop()
         self._on_accepted = on_accepted
         self._pause_timers: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -193,7 +191,7 @@ class SocketServer:
             self._resume(each)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         for each in self._listening:
             self._loop.remove_reader(each)
             each.close()
@@ -204,9 +202,9 @@ class SocketServer:
         try:
             connected, _ = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
-            return  # it was gone before its turn came
+            return  # closed before it was accepted
         except OSError:
-            self._loop.remove_reader(listening)  # or it would be tried over and over
+            self._loop.remove_reader(listening)  # otherwise it would be retried without pause
             self._pause_timers[listening] = self._loop.call_later(
                 ACCEPT_PAUSE_S, self._resume, listening
             )

@@ -1,4 +1,4 @@
-"""Work in the background whose faults are told: asyncio keeps those of a task to itself."""
+"""Background tasks whose faults are reported: asyncio alone would drop them silently."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,20 +6,20 @@ from typing import TypeGuard
 
 
 def start_task(work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-    """Start some work; if it ends by a fault, that is told."""
+    """Start a task; if it fails, the fault is reported."""
     task = asyncio.create_task(work)
     task.add_done_callback(_report_task_fault)
     return task
 
 
 def is_running(task: asyncio.Task[None] | None) -> TypeGuard[asyncio.Task[None]]:
-    """Whether some work was started and has not ended, be it by a fault."""
+    """Whether a task was started and has not ended."""
     return task is not None and not task.done()
 
 
 def report_fault(fault: BaseException) -> None:
-    """Tell a fault of ours that must not stop what met it: it is logged with its traceback, and an
-    alarm of the agent."""
+    """Report a fault of Hansa that must not stop its caller: log it with its traceback and raise
+    the alarm `fault`."""
     context = {"message": "a fault of Hansa", "exception": fault}
     asyncio.get_running_loop().call_exception_handler(context)
 

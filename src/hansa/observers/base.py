@@ -1,7 +1,8 @@
-"""What an observer is: it says which filters a broker's clients want, and whether these are all.
+"""The interface of observers: which filters a broker's clients are subscribed to, and whether that
+is all.
 
-Interest that is missing loses messages, interest that is too much only costs traffic. So every
-observer keeps a filter when in doubt, and says `complete` only when it has a reason to.
+Missing interest loses messages; excess interest only costs traffic. So every observer keeps a
+filter when in doubt, and reports `is_complete` only with proof.
 """
 
 from collections.abc import Iterable
@@ -9,26 +10,26 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 ObserverSnapshot: TypeAlias = dict[str, object]
-"""What an observer learned, as plain values that JSON can hold."""
+"""State of an observer as JSON values."""
 
 # ---------------------------------------------------------------- findings
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationIncomplete:
-    """From now on filters may be missing: a resync is due, and the operator should know."""
+    """Filters may be missing from now on: a resync is due, and the operator should know."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationComplete:
-    """From now on every wanted filter is known."""
+    """Every subscribed filter is known from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionCountMismatch:
-    """The broker's own count of subscriptions contradicts what was observed."""
+    """The broker's own count of subscriptions contradicts the observed one."""
 
     kind: str
     known: int
@@ -37,7 +38,7 @@ class SubscriptionCountMismatch:
 
 @dataclass(frozen=True, slots=True)
 class BridgeDetected:
-    """A bridge of the broker's own: if it leads to another federated broker, messages will loop."""
+    """The broker has a bridge: if it leads to another federated broker, messages will loop."""
 
     name: str
     is_up: bool
@@ -45,7 +46,7 @@ class BridgeDetected:
 
 @dataclass(frozen=True, slots=True)
 class LineNotUnderstood:
-    """Something arrived that the observer should understand and does not; it was counted."""
+    """A message that the observer should understand and does not; counted."""
 
     line: str
     reason: str
@@ -53,7 +54,7 @@ class LineNotUnderstood:
 
 @dataclass(frozen=True, slots=True)
 class FilterNotAnnounced:
-    """A client wants a filter that cannot be announced; it was counted and left out."""
+    """A client subscribed to a filter that cannot be announced; counted and ignored."""
 
     topic_filter: str
     reason: str
@@ -61,23 +62,23 @@ class FilterNotAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class OversizedPublicationSkipped:
-    """The broker did not send the agent a publication that is larger than the agent takes."""
+    """The broker did not send the agent a publication larger than the agent accepts."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerDroppedPublications:
-    """The broker has dropped messages for clients that did not take them, maybe for the agent."""
+    """The broker dropped messages for slow clients, possibly for the agent."""
 
     count: int
     total: int
-    """Since the broker was started."""
+    """Since the broker started."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResyncFailed:
-    """What was offered as the whole truth is not; nothing of it was taken."""
+    """The history is not usable; nothing of it was applied."""
 
     reason: str
 
@@ -97,7 +98,7 @@ ObserverFinding = (
 
 @dataclass(frozen=True, slots=True)
 class ObserverOutput:
-    """What is different after an input: for the node the filters, for the operator the findings."""
+    """Result of an input: changed filters for the node, findings for the operator."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -108,21 +109,21 @@ NO_CHANGE = ObserverOutput()
 
 
 class Observer(Protocol):
-    """One way of learning what the clients of a broker want.
+    """A source of the subscriptions at a broker.
 
-    The shell calls `restore` once, before anything else, if there is a snapshot; `reconnected`
-    whenever the connection that carries `subscriptions` stands, the first time too, before it
-    subscribes; `take` for each publication that this connection delivers, in order; `expire` at
+    The shell calls `restore` once, before anything else, if there is a snapshot; `on_connected`
+    whenever the connection for `topics_to_subscribe` is up, before it subscribes;
+    `receive_publication` for each publication on this connection, in order; `handle_timer` at
     `next_deadline`.
     """
 
     @property
     def is_complete(self) -> bool:
-        """Whether every filter that is wanted at the broker is known."""
+        """Whether every subscribed filter is known."""
 
     @property
     def incomplete_reason(self) -> str:
-        """Why it is not complete, in words for the operator; empty if it is."""
+        """Why it is not complete, for the operator; empty if it is."""
 
     @property
     def is_confirmation_pending(self) -> bool:
@@ -130,45 +131,46 @@ class Observer(Protocol):
         return False
 
     def topics_to_subscribe(self) -> tuple[str, ...]:
-        """Return what the shell must subscribe to: at QoS 0, in one SUBSCRIBE, in this order."""
+        """Return the topics to subscribe to: at QoS 0, in one SUBSCRIBE, in this order."""
         return ()
 
     def extra_subscriptions(self) -> tuple[str, ...]:
-        """Return what the shell must subscribe to besides, on this connection, at QoS 0."""
+        """Return further topics to subscribe to on this connection, at QoS 0."""
         return ()
 
     def subscribed_filters(self) -> tuple[str, ...]:
-        """Return, sorted, the filters that clients want now."""
+        """Return the subscribed filters, sorted."""
 
     def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
-        """Note that the connection is new: what happened before it went by unseen.
+        """Note a new connection: earlier changes were missed.
 
-        `session_lost` says that the broker has no session of before for it, as for a clean one.
+        `session_lost` says that the broker has no previous session of this client, as with clean
+        start.
         """
         return NO_CHANGE
 
     def receive_publication(self, topic: str, payload: bytes, now: float) -> ObserverOutput:
-        """Learn from one publication."""
+        """Process one publication."""
         return NO_CHANGE
 
     def handle_timer(self, now: float) -> ObserverOutput:
-        """Forget what was valid for a time only."""
+        """Expire what was valid for a limited time."""
         return NO_CHANGE
 
     def next_deadline(self) -> float | None:
-        """When `expire` is due; None if nothing is."""
+        """When `handle_timer` is due; None if never."""
         return None
 
     def begin_resync(self, now: float) -> None:
-        """Remember what arrives from now on, for `resync` to apply once more.
+        """Buffer further input, for `resync` to apply again.
 
-        To be called before the source is read or asked for: whatever happens while that goes on
-        is then in the source, or remembered, or both.
+        Called before the history is read: a change that happens meanwhile is then in the history,
+        or in the buffer, or both.
         """
         return None
 
     def resync(self, text: str, now: float) -> ObserverOutput:
-        """Correct everything from a source that knows more; each observer says which it reads."""
+        """Correct the state from a more complete source; each observer says which one."""
         return NO_CHANGE
 
     def snapshot(self) -> ObserverSnapshot:
@@ -176,7 +178,7 @@ class Observer(Protocol):
         return {}
 
     def restore(self, saved: ObserverSnapshot, now: float) -> ObserverOutput:
-        """Start from a snapshot; raise UsageError if it is none of this observer's."""
+        """Start from a snapshot; raise UsageError if it belongs to another observer."""
         return NO_CHANGE
 
     def on_snapshot_missing(self) -> None:
@@ -185,10 +187,9 @@ class Observer(Protocol):
 
 
 class FilterCounts:
-    """How many clients want each filter, and what that changed since last asked."""
+    """Number of subscribers of each filter, and the changes since the last call."""
 
     def __init__(self) -> None:
-        """Start with nothing wanted."""
         self._counts: dict[str, int] = {}
         self._was_subscribed: dict[str, bool] = {}
 
@@ -199,13 +200,13 @@ class FilterCounts:
         return len(self._counts)
 
     def add(self, topic_filter: str) -> None:
-        """One client more wants it."""
+        """Add one subscriber."""
         count = self._counts.get(topic_filter, 0)
         self._was_subscribed.setdefault(topic_filter, count > 0)
         self._counts[topic_filter] = count + 1
 
     def remove(self, topic_filter: str) -> None:
-        """One client less wants it."""
+        """Remove one subscriber."""
         count = self._counts[topic_filter]
         self._was_subscribed.setdefault(topic_filter, True)
         if count > 1:
@@ -214,11 +215,11 @@ class FilterCounts:
             del self._counts[topic_filter]
 
     def subscribed_filters(self) -> tuple[str, ...]:
-        """Return, sorted, what anybody wants."""
+        """Return the subscribed filters, sorted."""
         return tuple(sorted(self._counts))
 
     def drain_changes(self, findings: Iterable[ObserverFinding] = ()) -> ObserverOutput:
-        """Return the net change since last asked: what came and went in between is not in it."""
+        """Return the net change since the last call."""
         before, self._was_subscribed = self._was_subscribed, {}
         if not before and not findings:
             return NO_CHANGE

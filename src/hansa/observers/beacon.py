@@ -1,18 +1,18 @@
-"""Learns what is wanted from those who say so: the way of Spohn 2021 and of `mqtt-fed`.
+"""Learns interest from beacons and announcements of clients, as in Spohn 2021 and `mqtt-fed`.
 
-For brokers that tell nothing about subscriptions. Clients, or a helper beside them, publish:
+For brokers that do not report subscriptions. Clients, or a helper beside them, publish:
 
 | topic | payload | meaning |
 |---|---|---|
-| `federator/beacon/<topic>` | empty | somebody here wants `<topic>`, for three beacon intervals |
-| `NEW_REGULAR_TOPIC` | `subscribe <filter>` | somebody here wants `<filter>` from now on |
-| | `unsubscribe <filter>` | nobody here wants it any more |
-| | `publish <topic>` | somebody here is about to publish; it says nothing about who wants it |
-| | anything else | the same as `subscribe` and this text: the papers do not say which it was |
+| `federator/beacon/<topic>` | empty | interest in `<topic>`, for three beacon intervals |
+| `NEW_REGULAR_TOPIC` | `subscribe <filter>` | interest in `<filter>` from now on |
+| | `unsubscribe <filter>` | no more interest in it |
+| | `publish <topic>` | a client is about to publish; says nothing about interest |
+| | anything else | the same as `subscribe` with this text: the papers do not say which |
 
-A beacon's topic is a topic name, because one cannot publish to a wildcard; a filter in a payload
-may have wildcards and `$share/<group>/`. Nothing of this should be retained: a retained beacon is
-heard again at every reconnection, long after its client has gone.
+A beacon's topic is a topic name, because a client cannot publish to a wildcard; a filter in a
+payload may have wildcards and `$share/<group>/`. Clients should not retain these: a retained beacon
+arrives again at every reconnection, long after its client has gone.
 """
 
 from itertools import islice
@@ -33,7 +33,7 @@ from hansa.observers.base import (
 from hansa.protocol.topics import check_filter, is_local_only
 
 INTERVALS_VALID = 3
-"""Beacon intervals after which a beacon is no longer valid, as in `mqtt-fed`."""
+"""Beacon intervals for which a beacon is valid, as in `mqtt-fed`."""
 
 FILTERS_MAX = 1 << 17
 """Filters from beacons and announcements together; more are refused."""
@@ -43,7 +43,7 @@ _SHOWN_BYTES_MAX = 120
 
 
 class BeaconObserver(Observer):
-    """What clients say that they want."""
+    """Interest that clients announce."""
 
     def __init__(
         self,
@@ -51,22 +51,22 @@ class BeaconObserver(Observer):
         prefix: str = "federator/beacon/",
         announcement_topic: str = "NEW_REGULAR_TOPIC",
     ) -> None:
-        """Expect a beacon for each wanted topic every `interval` seconds."""
+        """Expect a beacon for each topic every `interval` seconds."""
         self._interval = interval
         self._prefix = prefix
         self._announcement_topic = announcement_topic
         self._filter_counts = FilterCounts()
         self._findings: list[ObserverFinding] = []
-        self._beacon_deadlines: dict[str, float] = {}  # in the order in which they end
+        self._beacon_deadlines: dict[str, float] = {}  # in the order of the deadlines
         self._announced_filters: dict[str, None] = {}
-        self._complete_at: float | None = inf  # None once it has come
+        self._complete_at: float | None = inf  # None once reached
         self._was_complete = False
         self.refused_count = 0
-        """How often something could not be taken for a filter, or was one too many."""
+        """Invalid filters, and filters beyond FILTERS_MAX."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether every topic has had the time for a beacon."""
+        """Whether one beacon interval has passed since the connection."""
         return self._complete_at is None
 
     @property
@@ -75,15 +75,15 @@ class BeaconObserver(Observer):
         return "" if self.is_complete else "a beacon interval has not passed yet"
 
     def topics_to_subscribe(self) -> tuple[str, ...]:
-        """Return the topics of beacons and of announcements."""
+        """Return the topics of beacons and announcements."""
         return (f"{self._prefix}#", self._announcement_topic)
 
     def subscribed_filters(self) -> tuple[str, ...]:
-        """Return, sorted, what somebody said to want."""
+        """Return the announced filters, sorted."""
         return self._filter_counts.subscribed_filters()
 
     def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
-        """Give every beacon its full time again: those that were sent meanwhile are lost."""
+        """Restart the time of every beacon: beacons sent meanwhile were missed."""
         self._beacon_deadlines = dict.fromkeys(
             self._beacon_deadlines, now + INTERVALS_VALID * self._interval
         )
@@ -91,7 +91,7 @@ class BeaconObserver(Observer):
         return self._make_output()
 
     def receive_publication(self, topic: str, payload: bytes, now: float) -> ObserverOutput:
-        """Learn from a beacon or from an announcement."""
+        """Process a beacon or an announcement."""
         if topic == self._announcement_topic:
             self._receive_announcement(payload)
         elif topic.startswith(self._prefix):
@@ -99,7 +99,7 @@ class BeaconObserver(Observer):
         return self._make_output()
 
     def handle_timer(self, now: float) -> ObserverOutput:
-        """Forget beacons that were not repeated in time."""
+        """Expire beacons that were not repeated in time."""
         ended = [name for name, end in self._beacon_deadlines.items() if now >= end]
         for name in ended:
             del self._beacon_deadlines[name]
@@ -109,13 +109,13 @@ class BeaconObserver(Observer):
         return self._make_output()
 
     def next_deadline(self) -> float | None:
-        """When the first beacon ends, or the first interval of the connection."""
+        """When the first beacon expires, or the first interval of the connection ends."""
         complete_at = inf if self._complete_at is None else self._complete_at
         first = min(*islice(self._beacon_deadlines.values(), 1), complete_at, inf)
         return first if first < inf else None
 
     def snapshot(self) -> ObserverSnapshot:
-        """Return what was announced, for a time or for good."""
+        """Return the beacons and the announced filters."""
         return {
             "format": _SNAPSHOT_FORMAT,
             "beacons": sorted(self._beacon_deadlines),
@@ -123,7 +123,7 @@ class BeaconObserver(Observer):
         }
 
     def restore(self, saved: ObserverSnapshot, now: float) -> ObserverOutput:
-        """Want again what was wanted, beacons for another full time."""
+        """Restore filters; beacons are valid for another full time."""
         beacons, announced = saved.get("beacons"), saved.get("announced")
         is_ours = saved.get("format") == _SNAPSHOT_FORMAT
         if not (is_ours and isinstance(beacons, list) and isinstance(announced, list)):
@@ -165,7 +165,7 @@ class BeaconObserver(Observer):
             self._filter_counts.remove(name)
 
     def _add_filter(self, name: str) -> bool:
-        """Want a filter, if it can be announced; say whether it can."""
+        """Add a filter if it can be announced; return whether it can."""
         try:
             check_filter(name)
             reason = self._refusal_reason(name)

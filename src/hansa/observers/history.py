@@ -1,6 +1,6 @@
-"""Where a broker tells what its clients wanted before the agent came: files on the same host.
+"""Files of a broker that show subscriptions from before the agent connected.
 
-What is in them an observer understands; here they are only read.
+This module only reads them; an observer interprets the text.
 """
 
 import asyncio
@@ -16,35 +16,34 @@ from hansa.errors import UsageError
 from hansa.observers.mosquitto import subscription_tree
 
 LOG_BYTES_MAX = 32 << 20
-"""Bytes at the end of a log that are read, rotated files included; a longer one does not reach
-back."""
+"""Bytes read from the end of a log, rotated files included; a longer log is read incompletely."""
 
 ROTATED_MAX = 64
-"""Rotated files that are looked at."""
+"""Most rotated files that are read."""
 
 LAST_BEFORE_ROTATION = b"Reloading config."
-"""How the last line of a file ends that was rotated as logrotate does it: renamed, then SIGHUP.
-Nothing is missing between such a file and the next one."""
+"""End of the last line of a file rotated by logrotate (renamed, then SIGHUP). Nothing is missing
+between such a file and the next one."""
 
 TREE_TIMEOUT_S = 5.0
 TREE_POLL_S = 0.05
 
 
 class SubscriptionHistory(Protocol):
-    """A text that holds what an observer missed."""
+    """A text from which an observer can resync."""
 
     async def read(self) -> str:
-        """Return it as it is now; raise UsageError if it cannot be had."""
+        """Return the current text; raise UsageError if it is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogFile:
-    """The broker's `log_dest file`, with the files that logrotate made of it."""
+    """The broker's `log_dest file`, with its rotated files."""
 
     path: Path
 
     async def read(self) -> str:
-        """Return its end, off the loop: disks are slow."""
+        """Return the end of the log, read in a thread."""
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> str:
@@ -85,7 +84,7 @@ class PrintedSubscriptionTree:
     output_file: Path
 
     async def read(self) -> str:
-        """Ask for the tree, and wait until all of it is there."""
+        """Request the tree, and wait until all of it is written."""
         start = _size(self.output_file)
         pid = self._pid()
         try:
@@ -109,7 +108,8 @@ class PrintedSubscriptionTree:
             raise UsageError(f"{self.output_file}: {reason}; {hint}") from error
 
     def _pid(self) -> int:
-        """Return whom to signal. SIGUSR2 ends other programs: a stale file must not hit one."""
+        """Return the process to signal. SIGUSR2 ends other programs, so a stale pid file must
+        not hit one."""
         text = _read_from(self.pid_file, 0).strip()
         try:
             name = Path(f"/proc/{int(text)}/comm").read_text().strip()
@@ -138,7 +138,7 @@ def _size(path: Path) -> int:
 
 
 def _read_from(path: Path, start: int) -> str:
-    """Read a file from some byte on; negative ones count from the end."""
+    """Read a file from an offset; a negative one counts from the end."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

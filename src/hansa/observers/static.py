@@ -1,4 +1,4 @@
-"""Wants what the configuration says: for brokers that cannot be observed, and for tests."""
+"""An observer with configured filters: for brokers that cannot be observed, and for tests."""
 
 from collections.abc import Iterable
 
@@ -7,13 +7,13 @@ from hansa.protocol.topics import check_filter
 
 
 class StaticObserver(Observer):
-    """A fixed set of filters; nothing that happens at the broker changes it."""
+    """A fixed set of filters."""
 
     is_complete = True
     incomplete_reason = ""
 
     def __init__(self, filters: Iterable[str]) -> None:
-        """Take the filters; raise InvalidTopic if one of them is none."""
+        """Raise InvalidTopic if one of the filters is invalid."""
         self._filter_counts = FilterCounts()
         for topic_filter in dict.fromkeys(filters):
             self._filter_counts.add(check_filter(topic_filter))
@@ -23,5 +23,5 @@ class StaticObserver(Observer):
         return self._filter_counts.subscribed_filters()
 
     def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
-        """Tell the filters, the first time."""
+        """Report the filters, the first time."""
         return self._filter_counts.drain_changes()

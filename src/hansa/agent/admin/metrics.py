@@ -13,10 +13,10 @@ from typing import Any
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4"
 
 DROPPED_PREFIX = "dropped: "
-"""How the names of counters of dropped publications begin."""
+"""Prefix of the counters of dropped publications."""
 
 ALARMS_PREFIX = "alarms: "
-"""How the names of counters of raised alarms begin."""
+"""Prefix of the counters of raised alarms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ FEDERATOR_METRICS = (
     _counter("hansa_dropped_publications_total", "Publications that were not passed on.", "reason"),
     _counter("hansa_events_total", "All other counters of /status, by name.", "event"),
 )
-"""Metrics of an agent that takes the place of a node of `mqtt-fed`."""
+"""Metrics of an agent in mode mqtt-fed."""
 
 _DELIVERY_FIELDS = {
     "hansa_journal_epoch": "epoch",
@@ -123,7 +123,7 @@ _DELIVERY_FIELDS = {
     "hansa_inbox_bytes": "inbox_bytes",
     "hansa_inbox_waiting_publications": "inbox_waiting",
 }
-"""Which field of `delivery` on /status each of these metrics shows."""
+"""Metrics and the field of `delivery` in /status that each shows."""
 
 _LINK_FIELDS = {
     "hansa_link_received_bytes_total": "bytes_in",
@@ -132,14 +132,14 @@ _LINK_FIELDS = {
     "hansa_link_dropped_publications_total": "dropped",
     "hansa_link_outstanding_bytes": "outstanding_bytes",
 }
-"""Which field of a neighbour on /status each of these metrics shows."""
+"""Metrics and the field of a neighbour in /status that each shows."""
 
 MetricSamples = Mapping[tuple[str, ...], float]
 """Samples of one metric: a value for each combination of its labels."""
 
 
 def render_metrics(status: Mapping[str, Any]) -> str:
-    """Return the page that Prometheus scrapes, from what /status shows."""
+    """Return the document that Prometheus scrapes, from /status."""
     counters, delivery = status["counters"], status["delivery"]
     neighbours, names = status["neighbours"], status["names"]
     named = {node: (node, names.get(node, "")) for node in [*neighbours, *delivery["pending"]]}
@@ -174,7 +174,7 @@ def render_metrics(status: Mapping[str, Any]) -> str:
 
 
 def render_federator_metrics(status: Mapping[str, Any]) -> str:
-    """Return the same for a node of `mqtt-fed`."""
+    """Return the same for mode mqtt-fed."""
     connected = {name: int(not problem) for name, problem in status["brokers"].items()}
     samples: dict[str, MetricSamples | float] = {
         "hansa_agent_info": {(status["version"],): 1},
@@ -224,7 +224,7 @@ def _render_families(
 def _render_family(
     metric: MetricFamily, node: tuple[str, str], values: MetricSamples | float
 ) -> Iterator[str]:
-    """Return the lines of one metric; one without samples is left out, header included."""
+    """Return the lines of one metric; nothing for a metric without samples."""
     if not isinstance(values, Mapping):
         values = {(): values}
     if not values:
@@ -239,6 +239,6 @@ def _render_family(
 
 
 def _escape(text: str) -> str:
-    """Return a label's value as the format wants it; what UTF-8 cannot hold is replaced."""
+    """Return a label value escaped; characters that UTF-8 cannot encode are replaced."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,8 +1,8 @@
-"""The agent's own pages: /status, /healthz, /readyz and /metrics, for loopback; and, for who has a
-token, /logs.
+"""HTTP server of an agent: /status, /overview, /healthz, /readyz and /metrics without a token,
+/logs with one.
 
-Requests are small and answers are made at once, but for logs, so a few lines of HTTP do; nothing
-here can change the agent.
+Requests are small and, except for logs, answered at once, so a minimal HTTP implementation is
+enough. No endpoint changes the agent.
 """
 
 import asyncio
@@ -20,8 +20,6 @@ REQUEST_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a page says."""
-
     body: str | bytes
     status: int = 200
     content_type: str = "application/json"
@@ -32,7 +30,7 @@ Endpoints = dict[str, Callable[[], HttpResponse]]
 """The routes: one visible list, made by the service."""
 
 LogHandler = Callable[[str, str, Mapping[str, str]], Awaitable[HttpResponse]]
-"""Answers for /logs and all below it: path, query, headers with small letters."""
+"""Handles /logs and everything below it: path, query, headers in lower case."""
 
 LOGS_PATH = "/logs"
 
@@ -50,7 +48,7 @@ _STATUS_TEXTS = {
 
 
 def json_response(value: object, status: int = 200) -> HttpResponse:
-    """Return a value as a page."""
+    """Return a value as JSON."""
     return HttpResponse(json.dumps(value, indent=1, sort_keys=True) + "\n", status)
 
 
@@ -75,8 +73,8 @@ async def serve(
     logs: LogHandler | None = None,
     host_names: Sequence[str] = (),
 ) -> asyncio.Server:
-    """Listen; the server's first socket knows the port. `names` are other hosts than this machine
-    that requests may name."""
+    """Listen; the first socket of the server knows the port. `names` are host names, besides
+    those of this machine, that requests may use."""
     host_rule = HostRule(host, host_names)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

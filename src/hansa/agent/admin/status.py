@@ -1,4 +1,4 @@
-"""A node's state for its status page: ids become texts, records become what JSON can hold."""
+"""Formats a node's state for /status: ids become text, records become JSON values."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -11,28 +11,27 @@ from hansa.protocol.routing.base import CoreStatus, GroupStatus
 
 
 def format_node_id(node: NodeId) -> str:
-    """Return an id of a node as people see it."""
+    """Return a node id as text."""
     return f"{node:016x}"
 
 
 def format_node_ids(nodes: Iterable[NodeId]) -> list[str]:
-    """Return ids as people see them."""
+    """Return node ids as text."""
     return [format_node_id(node) for node in nodes]
 
 
 def node_name(known_by: Node, node: NodeId) -> str:
-    """Return what a node is called; empty until its record is there."""
+    """Return the name of a node; empty until its record is known."""
     records = known_by.records_of(node)
     return next((each.name for each in records if isinstance(each, NodeRecord)), "")
 
 
 def core_status(core_view: CoreStatus) -> dict[str, object]:
-    """Return the way to a core."""
+    """Return the path to a core."""
     return {**asdict(core_view), "parents": format_node_ids(core_view.parents)}
 
 
 def group_status(group_view: GroupStatus) -> dict[str, object]:
-    """Return a group."""
     return {
         "core": None if group_view.core is None else format_node_id(group_view.core),
         "member": group_view.is_member,
@@ -43,7 +42,7 @@ def group_status(group_view: GroupStatus) -> dict[str, object]:
 
 
 def link_traffic(link: Link | None) -> dict[str, int]:
-    """What a link has carried; nothing if it is gone and the node does not believe it yet."""
+    """Return the traffic of a link; empty if it has closed and the node does not know yet."""
     return {
         "bytes_in": link.bytes_in if link else 0,
         "bytes_out": link.bytes_out if link else 0,

@@ -34,13 +34,14 @@ from hansa.observers.proxy.observer import ProxyObserver
 SESSIONS_FILE = "proxy-sessions"
 
 CONNECT_TIMEOUT_S = 10.0
-"""Seconds until a broker that does not answer counts as away, and the client's connection ends."""
+"""Seconds until a broker that does not answer counts as unreachable, and the client's connection
+ends."""
 
 ACCEPT_BACKLOG = 1_024
 """Connections that wait to be accepted."""
 
 LINES_SPARE = 1_000
-"""Lines beyond twice the number of sessions, until the file is written anew."""
+"""Lines beyond twice the number of sessions before the file is rewritten."""
 
 _V2_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 
@@ -161,7 +162,7 @@ class ProxyServer:
         self._server: asyncio.Server | None = None
 
     async def listen(self) -> None:
-        """Take the address, or raise OSError; clients are served from `start` on."""
+        """Bind the address, or raise OSError; clients are served from `start` on."""
         await self._file.save(())
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -180,7 +181,7 @@ class ProxyServer:
         await self._server.start_serving()
 
     def stop(self) -> None:
-        """Listen no more, and end all connections; clients connect again when the proxy is back."""
+        """Stop listening, and close all connections; clients reconnect when the proxy is back."""
         if self._server is not None:
             self._server.close()
         for client in list(self._clients.values()):
@@ -209,7 +210,7 @@ class ProxyServer:
             client.abort()
 
     def proxy_header(self, client: asyncio.Transport) -> bytes:
-        """Return what tells the broker the address of a client, if it is to be told."""
+        """Return the PROXY protocol header for a client, if configured."""
         peer, own = client.get_extra_info("peername"), client.get_extra_info("sockname")
         if not self._settings.proxy_protocol or not peer or not own:
             return b""
@@ -234,7 +235,7 @@ class ProxyServer:
 
 
 class _Side(asyncio.Protocol):
-    """One of the two connections of a client. `peer` is the other one, once it stands."""
+    """One of the two connections of a client. `peer` is the other one, once it is open."""
 
     transport: asyncio.Transport
     peer: "_Side | None" = None
@@ -263,7 +264,7 @@ class _ClientSide(_Side):
         self._server = server
         self._number = number
         self.inspector = ConnectionInspector(server.observer, number)
-        self._early = b""  # arrived before the connection to the broker stood
+        self._early = b""  # arrived before the connection to the broker was open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -286,7 +287,7 @@ class _ClientSide(_Side):
         self._server.on_closed(self._number, self.inspector.close(now))
 
     def on_broker_connected(self, broker: "_BrokerSide") -> None:
-        """Forward to the broker, from now on."""
+        """Forward to the broker from now on."""
         self.peer = broker
         early, self._early = self._early, b""
         if early:
@@ -294,7 +295,7 @@ class _ClientSide(_Side):
             self.resume_reading()
 
     def abort(self) -> None:
-        """End both connections now."""
+        """Close both connections now."""
         self.transport.abort()
 
 

@@ -1,1 +1,1 @@
-"""An agent that takes its place among the nodes of the public `mqtt-fed` federator."""
+"""Mode mqtt-fed: the agent as a node of the public `mqtt-fed` federator."""

@@ -1,7 +1,7 @@
 """A client that publishes and receives at QoS 2, as `mqtt-fed` does with all its messages.
 
-What is published while the broker is away is dropped, and counted: an announcement that comes late
-would bring back a core that is gone.
+Messages published while the broker is disconnected are dropped and counted: a late announcement
+would revive a core that no longer exists.
 """
 
 from collections import Counter, deque
@@ -12,7 +12,7 @@ from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
 QUEUE_MAX = 10_000
-"""Publications that wait for the broker's handshakes; more are dropped."""
+"""Publications that wait for handshakes; more are dropped."""
 
 IN_FLIGHT_MAX = 200
 PACKET_ID_MAX = 60_000
@@ -28,18 +28,19 @@ class Qos2Client:
         filters: Sequence[str] = (),
         on_received: Callable[[Sequence[packets.PublishPacket]], None] = lambda batch: None,
     ) -> None:
-        """Hand to `received` what comes for `filters`, but not what we published ourselves; tell
-        `status` why there is no connection, and an empty text when there is one."""
+        """`on_received` gets publications that match `filters`, except the client's own.
+        `on_status` gets the reason when there is no connection, and an empty text when there is
+        one."""
         self.counters: Counter[str] = Counter()
         self.connection = connection(self._on_effect)
         self.problem = "not connected yet"
-        """Why it is of no use now; empty if it is."""
+        """Why it is unusable now; empty if it is usable."""
         self._on_status = on_status
         self._filters = filters
         self._on_received = on_received
         self._queue: deque[tuple[str, bytes]] = deque()
-        self._unaccepted: set[int] = set()  # packet ids that the broker has not accepted yet
-        self._accepted: set[int] = set()  # and those whose handshake has to end
+        self._unaccepted: set[int] = set()  # packet ids without PUBREC
+        self._accepted: set[int] = set()  # packet ids without PUBCOMP
         self._last_id = 0
         self._is_online = False
 
@@ -70,7 +71,7 @@ class Qos2Client:
             case effects.PublishNotSent(batch=unsent, reason=reason):
                 self.counters["dropped: the broker cannot take it"] += len(unsent)
                 self._unaccepted -= {p.packet_id for p in unsent if not isinstance(p, tuple)}
-                self._send()  # there is room for others
+                self._send()  # room for others
             case _:
                 pass
 

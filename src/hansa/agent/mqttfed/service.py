@@ -1,8 +1,8 @@
-"""One node of `mqtt-fed`, put together and run: the pure node, a client at the own broker, one at
-each neighbour's, whoever learns what clients want, and pages; until told to stop.
+"""Mode mqtt-fed: assembles and runs one node of `mqtt-fed`.
 
-Clients say with beacons what they want, as `mqtt-fed` asks of them; with an observer they need not:
-whoever subscribes to `federated/<topic>` wants the topic.
+It has a client at its own broker and one at each neighbour's. Clients announce their interest with
+beacons, as `mqtt-fed` requires; with an observer they need not: a subscription to
+`federated/<topic>` counts.
 """
 
 import asyncio
@@ -54,10 +54,9 @@ log = logging.getLogger("hansa.agent")
 
 
 class FedAgent:
-    """Everything that one node consists of."""
+    """All parts of one node."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        """Put the parts together; nothing happens before `run`."""
         self._settings = settings
         self._rng = random.Random()  # for back-off, not for secrets
         self._event_log = EventLog(lambda node: "")
@@ -99,7 +98,7 @@ class FedAgent:
         return clients
 
     def _make_observer_client(self, own: BrokerAddress) -> ObserverClient | None:
-        """Beacons are the node's own business; whoever else knows what is wanted is asked."""
+        """The node handles beacons itself; any other observer gets a client."""
         broker = self._settings.broker
         if broker.observer == "beacon":
             return None
@@ -218,7 +217,7 @@ class FedAgent:
         return json_response({"ready": not problem, "problem": problem}, 503 if problem else 200)
 
     def status(self) -> dict[str, object]:
-        """Return everything that an operator may want to see."""
+        """Return the document of /status."""
         clients = {
             "own": self._own_client,
             **{str(n): c for n, c in self._neighbour_clients.items()},

@@ -1,4 +1,4 @@
-"""The section `[mqtt_fed]` of an agent's settings: for mode = "mqtt-fed"."""
+"""The section `[mqtt_fed]` of an agent's settings, for mode = "mqtt-fed"."""
 
 from dataclasses import dataclass
 
@@ -13,28 +13,31 @@ REDUNDANCY_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class MqttFedSettings:
-    """A node among those of mqtt-fed; beacon_interval is that of [broker]."""
+    """A node of mqtt-fed; beacon_interval is that of [broker]."""
 
     id: int = NO_ID
-    """This node's, unlike all others'; the smaller one of two cores wins. Must be given."""
+    """Unique id of this node; the smaller one of two cores wins. Required."""
     neighbours: tuple[str, ...] = ()
-    """Brokers to publish at, as id@host:port; their federators must name us too. How to be let in
-    is said in [link.mqtt]."""
+    """Brokers to publish at, as id@host:port; their federators must name this node, too.
+    Credentials are in [link.mqtt]."""
     redundancy: int = 2
     """Parents at the same distance from the core that get every publication."""
     announce_interval: float = 10.0
-    """Seconds between a core's announcements, core_ann_interval in mqtt-fed; lost after three."""
+    """Seconds between announcements of a core, core_ann_interval in mqtt-fed; a core is lost
+    after three."""
 
 
 def check_mqtt_fed(settings: MqttFedSettings) -> None:
-    """Refuse what cannot work, naming the setting and what to change."""
+    """Raise UsageError for settings that cannot work, with the setting and what to change."""
     if settings.id != NO_ID and not 0 <= settings.id <= ID_MAX:
         raise UsageError(f"[mqtt_fed] id must be from 0 to {ID_MAX}, not {settings.id}")
     if not 1 <= settings.redundancy <= REDUNDANCY_MAX:
         raise UsageError(
             f"[mqtt_fed] redundancy must be from 1 to {REDUNDANCY_MAX}, not {settings.redundancy}"
         )
-    if settings.announce_interval < 1:  # else the numbers of a life would outrun those of the next
+    if (
+        settings.announce_interval < 1
+    ):  # otherwise the sequence numbers of one run would exceed those of the next
         raise UsageError(
             "[mqtt_fed] announce_interval must be at least 1 second, by which announcements are"
             f" numbered, not {settings.announce_interval}"
@@ -44,7 +47,7 @@ def check_mqtt_fed(settings: MqttFedSettings) -> None:
 
 
 def parse_neighbours(settings: MqttFedSettings) -> dict[int, Address]:
-    """Return where the broker of each neighbour is."""
+    """Return the broker address of each neighbour."""
     found: dict[int, Address] = {}
     for text in settings.neighbours:
         id_, mark, place = text.partition("@")

@@ -1,4 +1,4 @@
-"""Which federated topics clients want: several filters may name one topic."""
+"""Federated topics that clients are subscribed to: several filters may name one topic."""
 
 import logging
 from collections import Counter
@@ -10,23 +10,22 @@ from hansa.protocol.topics import split_share
 log = logging.getLogger("hansa.agent")
 
 LOGGED_MAX = 1_024
-"""Filters that are remembered as told; when full, all are told anew."""
+"""Filters remembered as logged; when full, all are logged again."""
 
 
 class SubscribedTopics:
-    """Turns filters that come and go into topics that come and go."""
+    """Derives changes of topics from changes of filters."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._topic_counts: Counter[str] = Counter()
         self.unsupported_filters: set[str] = set()
-        """Filters that are wanted and cannot be had: mqtt-fed has no wildcards."""
+        """Subscribed filters with wildcards, which mqtt-fed does not support."""
         self._logged: set[str] = set()
 
     def apply_change(
         self, added: Iterable[str], removed: Iterable[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the topics that are wanted from now on, and those that no longer are."""
+        """Return the topics that are newly subscribed, and those that no longer are."""
         before = set(self._topic_counts)
         for topic_filter in added:
             topic = federated_topic(topic_filter)
@@ -43,7 +42,7 @@ class SubscribedTopics:
         return tuple(sorted(now - before)), tuple(sorted(before - now))
 
     def _reject_filter(self, topic_filter: str) -> None:
-        """Say so once: clients come and go with the same filters."""
+        """Log once: clients subscribe to the same filters again and again."""
         self.unsupported_filters.add(topic_filter)
         if topic_filter in self._logged:
             return
@@ -56,6 +55,6 @@ class SubscribedTopics:
 
 
 def federated_topic(topic_filter: str) -> str:
-    """Return the federated topic that a filter names; empty if it names none."""
+    """Return the federated topic that a filter names; empty if none."""
     plain = split_share(topic_filter)[1]
     return plain.removeprefix(FEDERATED_PREFIX) if plain.startswith(FEDERATED_PREFIX) else ""

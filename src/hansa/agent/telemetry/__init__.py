@@ -1,1 +1,1 @@
-"""What an agent writes down for others to read: telemetry, recorded messages, ranges of both."""
+"""Telemetry and recorded messages of an agent, and the endpoints that serve them."""

@@ -1,10 +1,10 @@
-"""The pages from which other machines read this agent's journals and telemetry.
+"""The endpoints from which other machines read this agent's journals and telemetry.
 
-    GET /logs                                     what there is: names, offsets
+    GET /logs                                     list of logs: names, offsets
     GET /logs/NAME?start=N&end=N&bytes=N          a range, as `hansa.journal.ranges` packs it
 
-Both want the token; without one in the settings there are no such pages. Reading happens in
-threads, two at a time, and an answer is bounded: whoever is behind asks more often.
+Both require the token; without one in the settings they answer nothing. Files are read in threads,
+two at a time, and an answer is bounded: a reader that is behind asks more often.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ READERS_MAX = 2
 
 
 class LogEndpoints:
-    """Journals and telemetry of one agent, for who has the token."""
+    """Journals and telemetry of one agent."""
 
     def __init__(self, token: str, journals: Path, telemetry: Path) -> None:
-        """Serve what is in these directories: one journal per epoch, one log of telemetry."""
+        """Serve these directories: one journal per epoch, one telemetry log."""
         self._token = token.encode()
         self._journals = journals
         self._telemetry = telemetry
@@ -34,7 +34,7 @@ class LogEndpoints:
     async def handle_request(
         self, path: str, query: str, headers: Mapping[str, str]
     ) -> HttpResponse:
-        """Answer a request for one of these pages."""
+        """Answer a request below /logs."""
         if not self._token:
             return json_response(
                 {"error": "set [admin] token to have journals read from here"}, 403

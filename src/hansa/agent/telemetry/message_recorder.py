@@ -1,9 +1,9 @@
-"""Keeps what clients here publish to certain topics, wanted elsewhere or not, for the lake.
+"""Journals publications of local clients to certain topics, subscribed elsewhere or not.
 
-What is recorded is in the node's own journal: at QoS 1 and 2 it is captured as if somebody were
-owed it, and acknowledged to the broker when it is durable; at QoS 0 it becomes durable soon after,
-or is counted as dropped. To get it at all, the agent is subscribed to the filters for good,
-whatever the node orders: this stands between the node and the broker's client.
+At QoS 1 and 2 they are captured as if a receiver were pending, and acknowledged to the broker when
+durable; at QoS 0 they become durable soon after, or are counted as dropped. The agent stays
+subscribed to the recorded filters whatever the node requests: the recorder stands between the node
+and the broker client.
 """
 
 import asyncio
@@ -22,26 +22,25 @@ from hansa.protocol.events import Event, SubscriptionsGranted
 from hansa.protocol.model import PlainMessage, Publication
 
 COMMIT_S = 0.2
-"""Seconds until what came at QoS 0 is made durable, unless something else is before."""
+"""Longest seconds until recorded QoS 0 publications are durable."""
 
 
 class RecordingPort(Protocol):
-    """What takes publications of QoS 0."""
+    """Appends publications of QoS 0."""
 
     def append_if_room(self, record: RecordedPublication) -> bool:
-        """Take one, or refuse because the disk is behind."""
+        """Append a record, or return False if the disk is too slow."""
 
     def schedule_commit(self) -> None:
-        """Make all of them durable."""
+        """Make all of them durable soon."""
 
 
 class MessageRecorder:
-    """What one agent records, in one life."""
+    """Records publications of one incarnation."""
 
     def __init__(
         self, topics: RecordedTopics, driver: Driver, incarnation: int, journal: RecordingPort
     ) -> None:
-        """Record these topics; nothing happens before `attach`."""
         self.counters: Counter[str] = Counter()
         self._topics = topics
         self._filters = dict.fromkeys(topics.filters)
@@ -53,14 +52,14 @@ class MessageRecorder:
         self._commit_timer: asyncio.TimerHandle | None = None
 
     def attach(self, client: BrokerPort) -> None:
-        """Stand before the broker's client, and let it subscribe."""
+        """Take the place of the broker client, and let it subscribe."""
         self._client = client
         client.subscribe(tuple(self._filters))
 
     # ------------------------------------------------------------ what the node orders
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribe to what is not subscribed to already."""
+        """Subscribe to filters that are not recorded."""
         new = [name for name in filters if name not in self._filters]
         if new:
             self._client.subscribe(new)
@@ -69,7 +68,7 @@ class MessageRecorder:
             self._driver.feed(SubscriptionsGranted(granted))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Give up what is not recorded."""
+        """Unsubscribe from filters that are not recorded."""
         ended = [name for name in filters if name not in self._filters]
         if ended:
             self._client.unsubscribe(ended)
@@ -81,7 +80,7 @@ class MessageRecorder:
     # ------------------------------------------------------------ what the broker's client tells
 
     def feed(self, *events: Event) -> None:
-        """Pass on what happened; remember what the broker has granted."""
+        """Pass events on; note the granted filters."""
         for event in events:
             if isinstance(event, SubscriptionsGranted):
                 self._granted.update(name for name in event.filters if name in self._filters)
@@ -104,7 +103,7 @@ class MessageRecorder:
                 is_recorded = self._journal.append_if_room(
                     RecordedPublication(self._incarnation, sequence, *content, now)
                 )
-            except JournalUnusable:  # the commit says why
+            except JournalUnusable:  # the commit reports why
                 is_recorded = False
             self.counters["recorded" if is_recorded else "dropped: recording, disk too slow"] += 1
         if self._commit_timer is None:
@@ -116,6 +115,6 @@ class MessageRecorder:
         self._journal.schedule_commit()
 
     def stop(self) -> None:
-        """Plan nothing more; closing the journal commits it."""
+        """Cancel the timer; closing the journal commits."""
         if self._commit_timer is not None:
             self._commit_timer.cancel()

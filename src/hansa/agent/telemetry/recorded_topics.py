@@ -1,18 +1,17 @@
-"""Which topics are recorded."""
+"""The topics that are recorded."""
 
 from collections.abc import Sequence
 
 from hansa.protocol.topics import FilterTrie
 
 TOPICS_MAX = 65_536
-"""Topics of which it is remembered whether they are recorded; when full, all are looked up anew."""
+"""Topics whose result is cached; when full, the cache is cleared."""
 
 
 class RecordedTopics:
     """The topics that some filters match."""
 
     def __init__(self, filters: Sequence[str] = ()) -> None:
-        """Record what these match."""
         self.filters = tuple(filters)
         self._trie: FilterTrie[None] = FilterTrie()
         for name in filters:
@@ -20,7 +19,7 @@ class RecordedTopics:
         self._matches: dict[str, bool] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether any topic is recorded."""
         return bool(self.filters)
 
     def __contains__(self, topic: str) -> bool:

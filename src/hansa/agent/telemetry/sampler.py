@@ -1,7 +1,7 @@
-"""Sees publications that pass in bytes, and tells of those that are chosen.
+"""Samples publications that are forwarded as bytes, for telemetry.
 
-The forwarding plane knows nothing of this: what became of a copy is read from what it added to the
-lists that it fills. Of a copy that is not chosen only the number is looked at.
+The forwarding engine does not know the sampler: it reads the fate of a copy from the lists that the
+engine fills. Of a copy that is not sampled it only reads the sequence number.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,22 +31,21 @@ from hansa.telemetry.event_mapper import (
 )
 
 QueueLengths = dict[LinkId, int]
-"""How many frames waited for each link."""
+"""Frames that waited for each link."""
 
 _SAMPLING_BYTES = slice(27, 29)
-"""The last two bytes of a publication's number, by which it is chosen."""
+"""The last two bytes of a sequence number decide whether the publication is sampled."""
 _COPY_EFFECTS = (effects.Duplicate, effects.Dropped, effects.Ignored)
 _HEADER_BYTES = PUBLICATION_HEADER.size
 _GROUP_BYTES = GROUP_ID_STRUCT.size
 
 
 class Sampler(EventMapper):
-    """A narrator for the live agent."""
+    """Event mapper of the live agent."""
 
     def __init__(
         self, put: RecordSink, identity: tuple[int, int], sample: int, clock: Callable[[], int]
     ) -> None:
-        """As of a narrator."""
         super().__init__(put, identity, sample, clock)
         self._sampled_endings = sampled_endings(sample)
 
@@ -58,8 +57,9 @@ class Sampler(EventMapper):
         deliveries: Deliveries,
         notifications: list[Effect],
     ) -> Iterator[bytes]:
-        """Return the frames; whoever takes the next one has put what became of the one before into
-        these lists. Frames that are no publications are told by `handled`."""
+        """Yield the frames. When the consumer takes the next frame, it has put the results of
+        the previous one into these lists. Other frames than publications are recorded by
+        `on_event_handled`."""
         ends, end = self._sampled_endings, _SAMPLING_BYTES
         some = self.sample_rate > 1 and [data for data in frames if data[end] in ends]
         if some or self.sample_rate == 1:
@@ -81,7 +81,7 @@ class Sampler(EventMapper):
                 continue
             peer = self.peer_of(link)
             if len(data) < _HEADER_BYTES or data[0] != PUBLICATION or peer is None:
-                yield data  # without a neighbour the node takes them one by one
+                yield data  # without a neighbour the node handles them one by one
                 continue
             queue_lengths, delivered, notification_count = (
                 self.queue_lengths(outgoing),
@@ -89,7 +89,7 @@ class Sampler(EventMapper):
                 len(notifications),
             )
             yield data
-            with suppress(InvalidFrame):  # then it was none, and is counted
+            with suppress(InvalidFrame):  # not a publication, and counted
                 name, hops = _read_publication(data)
                 now, put = self.clock(), self.emit
                 put(schema.CopyReceived(now, *name, len(data), hops, peer))
@@ -103,7 +103,7 @@ class Sampler(EventMapper):
                 self._record_sent(now, name, hops + 1, queue_lengths, outgoing)
 
     def on_batch_notifications(self, notifications: Iterable[Effect]) -> None:
-        """What passed in bytes brought news. Of the copies themselves `watch` tells."""
+        """Record notifications of a batch; `watch_frames` records the copies themselves."""
         now = self.clock()
         for effect in notifications:
             if isinstance(effect, effects.Deliver):
@@ -112,7 +112,7 @@ class Sampler(EventMapper):
                 self.on_effect(now, effect)
 
     def queue_lengths(self, outgoing: Outgoing) -> QueueLengths:
-        """Remember how much goes out."""
+        """Return how many frames wait for each link."""
         return {link: len(queue) for link, queue in outgoing.items()} if self.sample_rate else {}
 
     def _record_sent(
@@ -130,7 +130,7 @@ class Sampler(EventMapper):
     def on_qos0_published(
         self, notifications: Iterable[Effect], queue_lengths: QueueLengths, outgoing: Outgoing
     ) -> None:
-        """Publications of QoS 0 that clients here made have been added to what goes out."""
+        """Record QoS 0 publications of local clients that were queued for links."""
         if not self.sample_rate:
             return
         every, ends, end = self.sample_rate == 1, self._sampled_endings, _SAMPLING_BYTES
@@ -150,13 +150,13 @@ class Sampler(EventMapper):
                 self.on_dropped(now, effect)
 
     def on_injected(self, record: InboxRecord) -> None:
-        """The broker has acknowledged a publication of QoS 1 or 2."""
+        """The broker acknowledged a publication of QoS 1 or 2."""
         name = (record.origin, record.epoch, record.sequence, record.qos, record.topic)
         self.on_guaranteed_delivered((*name, len(record.payload)))
 
 
 def _read_publication(data: bytes | bytearray) -> tuple[PublicationFields, int]:
-    """Return the name of a publication of QoS 0, and which link of its way it is on, from 1."""
+    """Return the id of a QoS 0 publication and the number of its hop, from 1."""
     first_bytes, hops, count, origin, epoch, sequence, topic_bytes = PUBLICATION_HEADER.unpack_from(
         data
     )

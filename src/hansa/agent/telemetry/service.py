@@ -1,4 +1,4 @@
-"""All that an agent writes down for others, put together: telemetry and recorded messages."""
+"""Telemetry and recorded messages of an agent, assembled."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -19,10 +19,9 @@ from hansa.protocol.model import Identity
 
 
 class TelemetryService:
-    """What one agent writes down, in one life."""
+    """Telemetry of one incarnation."""
 
     def __init__(self, driver: Driver, identity: Identity, recorded_topics: RecordedTopics) -> None:
-        """Write nothing yet."""
         self._driver = driver
         self._identity = identity
         self._recorded_topics = recorded_topics
@@ -32,7 +31,7 @@ class TelemetryService:
     # ------------------------------------------------------------ what the broker's client tells
 
     def feed(self, *events: Event) -> None:
-        """Something happened."""
+        """Record an event and pass it on."""
         (self._recorder or self._driver).feed(*events)
 
     def on_captured(self, publications: Iterable[PublishPacket]) -> None:
@@ -48,7 +47,7 @@ class TelemetryService:
         counters: Callable[[], Counter[str]],
         alarms: Alarms,
     ) -> None:
-        """Let telemetry see everything, if it is wanted. An agent works without it, too."""
+        """Start telemetry if it is enabled."""
         if not settings.is_enabled:
             return
         path = settings.path(state)
@@ -60,7 +59,8 @@ class TelemetryService:
             self._driver.sampler = self._writer.sampler
 
     def attach(self, client: BrokerPort, delivery: DeliveryService) -> None:
-        """Keep what clients publish to the topics; from now on the node orders through this."""
+        """Record publications to the configured topics; the recorder takes the place of the
+        broker client."""
         if self._recorded_topics:
             incarnation = self._identity.incarnation
             recorder = MessageRecorder(
@@ -76,12 +76,12 @@ class TelemetryService:
             self._writer.sampler.on_injected(record)
 
     def start(self) -> None:
-        """Write from now on."""
+        """Start writing."""
         if self._writer:
             self._writer.start()
 
     async def stop(self) -> None:
-        """Write the last words."""
+        """Write the last records and stop."""
         if self._recorder:
             self._recorder.stop()
         if self._writer:
@@ -89,7 +89,7 @@ class TelemetryService:
 
     @property
     def counters(self) -> Counter[str]:
-        """What was written, and what was not."""
+        """Counters of recorded and dropped records."""
         counted = Counter(self._recorder.counters if self._recorder else {})
         if self._writer:
             counted["telemetry dropped"] = self._writer.dropped

@@ -1,4 +1,4 @@
-"""The choices of what an agent writes down, with what each of them costs."""
+"""The section `[telemetry]` of an agent's settings, with the cost of each choice."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,19 +7,19 @@ from hansa.errors import UsageError
 from hansa.journal.settings import JournalSettings
 
 TELEMETRY_DIRECTORY = "telemetry"
-"""The directory of telemetry in the state directory."""
+"""Directory of telemetry in the state directory."""
 
 SAMPLE_RATE_MAX = 65_536
-"""The last 16 bits of a publication's number decide whether telemetry tells of it."""
+"""The last 16 bits of a sequence number decide whether a publication is sampled."""
 
 NAMED_RATES = {"off": 0, "none": 0, "all": 1}
 
 
 class SampleRate(str):
-    """Of which publications telemetry tells: `off`, `none`, `all`, or a number n for one in n."""
+    """Which publications are sampled: `off`, `none`, `all`, or a number n for one in n."""
 
     def __new__(cls, value: object) -> "SampleRate":
-        """Read a setting; raise ValueError if it is none."""
+        """Parse a setting; raise ValueError if it is invalid."""
         text = str(value)
         is_number = text.isascii() and text.isdecimal() and 0 < int(text) <= SAMPLE_RATE_MAX
         if text not in NAMED_RATES and not is_number:
@@ -28,26 +28,25 @@ class SampleRate(str):
 
     @property
     def one_in(self) -> int:
-        """Tell one in so many; 0 is none."""
+        """Sample one in so many; 0: none."""
         return NAMED_RATES[self] if self in NAMED_RATES else int(self)
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """What the agent tells of itself, for `hansa pipeline` and anybody else."""
+    """Telemetry for `hansa pipeline` and other readers."""
 
     sample: SampleRate = SampleRate("off")
-    """off writes nothing at all; none tells of links, control and counters; all, or a number n for
-    one in n, also of publications: the same ones at every node."""
+    """off writes nothing at all; none records links, control and counters; all, or a number n
+    for one in n, also publications: the same ones at every node."""
     directory: str = ""
-    """Where; `telemetry` in the state directory if empty."""
+    """Directory; `telemetry` in the state directory if empty."""
     retention_seconds: float = 7 * 86_400.0
-    """Seconds that it is kept."""
+    """Seconds that records are kept."""
     retention_bytes: int = 256 << 20
-    """Bytes of it; the oldest goes first."""
+    """Bytes that are kept; the oldest are dropped first."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
         self.journal_settings()
 
     @property
@@ -56,11 +55,11 @@ class TelemetrySettings:
         return self.sample != "off"
 
     def path(self, state: Path) -> Path:
-        """Return where the log is, given the state directory."""
+        """Return the directory of the log, given the state directory."""
         return Path(self.directory) if self.directory else state / TELEMETRY_DIRECTORY
 
     def journal_settings(self) -> JournalSettings:
-        """Return how the log is kept."""
+        """Return the settings of the log."""
         if self.retention_bytes < 1:
             raise UsageError(f"retention_bytes must be at least 1, not {self.retention_bytes}")
         return JournalSettings(

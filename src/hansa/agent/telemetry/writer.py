@@ -1,6 +1,6 @@
-"""An agent's telemetry: gathered in the loop, written by a thread once a second.
+"""Writes an agent's telemetry: collected in the loop, written by a thread once a second.
 
-Trouble with the disk is told as an alarm and costs records, never the agent's work.
+A failing disk raises an alarm and loses records; the agent works on.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from hansa.telemetry import schema
 from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 
 WRITE_INTERVAL_S = 1.0
-"""Seconds until what happened can be read by others."""
+"""Seconds until records can be read by others."""
 
 WRITES_PER_COUNT = 10
-"""Writes from one look at the counters to the next."""
+"""Writes between two records of the counters."""
 
 UPTIME_COUNTER = "uptime_s"
 """A counter that always changes: an agent without links must not look like a lost node."""
 
 
 class TelemetryWriter:
-    """What one agent tells, in one life."""
+    """Telemetry of one incarnation."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class TelemetryWriter:
         counters: Callable[[], Counter[str]],
         alarms: Alarms,
     ) -> None:
-        """Open the log; `counters` are looked at now and then."""
+        """Open the log; `counters` returns the counters to record."""
         self._log = _open_log(path, settings, identity.incarnation, alarms)
         self._recorder = NodeRecorder(self._log, identity.node, identity.incarnation)
         self._counters = counters
@@ -56,11 +56,11 @@ class TelemetryWriter:
 
     @property
     def dropped(self) -> int:
-        """Records that the disk could not take in time."""
+        """Records dropped because the disk was too slow."""
         return self._log.dropped
 
     def start(self) -> None:
-        """Write from now on."""
+        """Start writing."""
         self._task = tasks.start_task(self._run())
 
     async def _run(self) -> None:
@@ -82,7 +82,7 @@ class TelemetryWriter:
             self._set_alarm("")
 
     def _record_counters(self) -> None:
-        """Tell what has changed of the counters."""
+        """Record the counters that changed."""
         now, current = time.time_ns(), Counter(self._counters())
         current[UPTIME_COUNTER] = round(time.monotonic() - self._started_at)
         for name, value in current.items():
@@ -91,7 +91,7 @@ class TelemetryWriter:
         self._last_counters = current
 
     async def stop(self) -> None:
-        """Write the last words."""
+        """Write the last records and close."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -107,7 +107,7 @@ class TelemetryWriter:
 def _open_log(
     path: Path, settings: TelemetrySettings, incarnation: int, alarms: Alarms
 ) -> TelemetryLog:
-    """Open the log; one that the disk has damaged is set aside."""
+    """Open the log; a damaged one is set aside."""
     try:
         return TelemetryLog(path, settings.journal_settings())
     except JournalDamaged as error:

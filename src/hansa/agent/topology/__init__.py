@@ -1,1 +1,1 @@
-"""Whom an agent is linked to when its file does not say: its manager's wishes, and its own."""
+"""Links beyond the configured neighbours: assigned by a manager, or chosen by the agent."""

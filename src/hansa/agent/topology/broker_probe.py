@@ -1,4 +1,4 @@
-"""How long a publication takes to the agent's own broker and back: the paper's health check."""
+"""Measures the latency of the agent's own broker: the health check of Bevilaqua 2023."""
 
 import asyncio
 import itertools
@@ -12,28 +12,28 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class BrokerProbe:
-    """A client of the broker that publishes to itself."""
+    """A client that publishes to itself."""
 
     def __init__(
         self, connection: Callable[[Callable[[effects.Effect], None]], Connection], topic: str
     ) -> None:
-        """Prepare; a topic with $ in front is nobody else's."""
+        """A topic with $ in front matches no other client's wildcards."""
         self.connection = connection(self._on_effect)
         self._topic = topic
         self.topic_callbacks: dict[str, Callable[[], None]] = {}
-        """What to call when something is published to other topics."""
+        """Callbacks for publications to other topics."""
         self._numbers = itertools.count(1)
         self._pending_probes: dict[bytes, asyncio.Event] = {}
         self._subscribed = asyncio.Event()
 
     async def measure(self) -> float | None:
-        """Return milliseconds from publishing to receiving; None if it does not come back."""
+        """Return milliseconds from publishing to receiving; None after a timeout."""
         payload = str(next(self._numbers)).encode()
         arrived = self._pending_probes[payload] = asyncio.Event()
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await self._subscribed.wait()
-                began = monotonic()  # uvloop's own clock counts milliseconds
+                began = monotonic()  # uvloop's clock has a resolution of 1 ms
                 self.connection.submit(
                     inputs.Publish([packets.PublishPacket(self._topic, payload)])
                 )

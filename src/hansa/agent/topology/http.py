@@ -1,6 +1,6 @@
-"""As much of HTTP as an agent needs to talk to its manager: JSON there and back, and a stream.
+"""A minimal HTTP client for the topology manager: JSON requests and a stream of lines.
 
-Version 1.0 on purpose: then an answer ends with its connection, and nothing comes in chunks.
+It uses HTTP 1.0: a response ends with its connection and is never chunked.
 """
 
 import asyncio
@@ -20,23 +20,22 @@ LINE_BYTES_MAX = 1 << 16
 
 
 class ManagerUnavailable(HansaError):
-    """The manager does not answer, or not with what a manager answers."""
+    """The manager does not answer, or not as a manager."""
 
 
 class ManagerRefused(HansaError):
-    """The manager answers that it will not."""
+    """The manager refused a request."""
 
     def __init__(self, status: int, reason: str) -> None:
-        """Say why."""
         super().__init__(f"{reason} ({status})")
         self.status = status
 
 
 class HttpClient:
-    """Asks one server."""
+    """Sends requests to one server."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
-        """`url` is where the server is; a path in it comes before all others."""
+        """`url` may have a path, which precedes all others."""
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
@@ -48,7 +47,7 @@ class HttpClient:
             self._headers += f"{name}: {value}\r\n"
 
     async def request_json(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request; return what the answer's JSON says."""
+        """Send a request; return the JSON of the response."""
         data = b"" if body is None else json.dumps(body).encode()
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -59,7 +58,7 @@ class HttpClient:
         return _parse(status, answer)
 
     async def stream_lines(self, path: str, idle_timeout_s: float) -> AsyncGenerator[str, None]:
-        """Yield the lines of an answer that goes on and on; raise when it ends or falls silent."""
+        """Yield the lines of an endless response; raise when it ends or is idle too long."""
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(TIMEOUT_S):
@@ -68,7 +67,7 @@ class HttpClient:
                     if status != 200:
                         _parse(status, await _read_all(reader))
                 while True:
-                    async with asyncio.timeout(idle_timeout_s):  # not while somebody acts on a line
+                    async with asyncio.timeout(idle_timeout_s):  # not while a line is processed
                         line = await reader.readline()
                     if not line:
                         raise ManagerUnavailable("the stream has ended")
@@ -92,7 +91,7 @@ class HttpClient:
             if len(words) < 2 or not words[0].startswith(b"HTTP/"):
                 raise ValueError("this is no HTTP")
             while (await reader.readline()).strip():
-                pass  # of the headers nothing matters here
+                pass  # headers are ignored
             yield int(words[1]), reader
         finally:
             writer.close()

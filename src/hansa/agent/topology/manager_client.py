@@ -1,4 +1,5 @@
-"""An agent's talk with its topology manager: join, report, hear what changes; for ever."""
+"""The agent's side of the manager protocol: join, report health, follow events; retried for
+ever."""
 
 import asyncio
 import json
@@ -19,19 +20,17 @@ _T = TypeVar("_T")
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 10.0
 STREAM_IDLE_TIMEOUT_S = 30.0
-"""Seconds without a word after which a stream counts as broken: the manager says something every
-ten."""
+"""Seconds without a line after which a stream counts as broken: the manager sends one every ten."""
 
 REPORT_INTERVAL_MIN_S = 0.1
-"""Seconds between two reports at least: whoever may publish at the broker can ask for one."""
+"""Least seconds between two reports: every client that may publish at the broker can request
+one."""
 
 CONTACT_INTERVALS = 3.0
-"""Health intervals after the last answer until the manager counts as away."""
+"""Health intervals without an answer after which the manager counts as unreachable."""
 
 
 class NeighbourAssignment(msgspec.Struct, frozen=True):
-    """Whom to be linked to."""
-
     id: int
     node: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{16})?$")]
     link: str
@@ -39,7 +38,7 @@ class NeighbourAssignment(msgspec.Struct, frozen=True):
 
 
 class SharedFederationSettings(msgspec.Struct, frozen=True):
-    """What holds for all."""
+    """Settings that hold for the whole federation."""
 
     redundancy: int
     degree_max: int
@@ -48,7 +47,7 @@ class SharedFederationSettings(msgspec.Struct, frozen=True):
 
 
 class TopologyAssignment(msgspec.Struct, frozen=True):
-    """What the manager says to a node."""
+    """The manager's answer to a node."""
 
     id: int
     version: int
@@ -58,35 +57,34 @@ class TopologyAssignment(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ManagerAddress:
-    """Where the manager is, and how to be let in."""
+    """Address and credentials of the manager."""
 
     url: str
     token: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)
-    """What shows that it is this agent that reports."""
+    """Proves that reports come from this agent."""
 
     def headers(self) -> dict[str, str]:
-        """Return what goes with every request."""
+        """Return the headers of every request."""
         given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return given | ({"Hansa-Node-Secret": self.secret} if self.secret else {})
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerCallbacks:
-    """What the client may ask the agent for, and whom it tells."""
+    """What the client needs of the agent, and what it reports."""
 
     make_join_request: Callable[[], dict[str, Any]]
     make_health_report: Callable[[], Awaitable[dict[str, Any]]]
     on_assignment: Callable[[TopologyAssignment], None]
     follows_events: bool = True
-    """Whether to follow the manager's stream; otherwise somebody else says when to report."""
+    """Whether to follow the manager's stream; otherwise announcements trigger reports."""
 
 
 class ManagerClient:
-    """Keeps in touch with the manager."""
+    """Stays in contact with the manager."""
 
     def __init__(self, manager: ManagerAddress, callbacks: ManagerCallbacks) -> None:
-        """Prepare; nothing happens before `run`."""
         self._http = HttpClient(manager.url, manager.headers())
         self._callbacks = callbacks
         self._node_number: int | None = None
@@ -104,13 +102,13 @@ class ManagerClient:
         return self._now() - self._answered_at < CONTACT_INTERVALS * self._report_interval
 
     async def fetch_settings(self) -> SharedFederationSettings:
-        """Ask what holds for all."""
+        """Fetch the federation's settings."""
         return parse_answer(
             await self._http.request_json("GET", "/api/v1/settings"), SharedFederationSettings
         )
 
     async def run(self) -> None:
-        """Join, report and listen; whatever goes wrong is tried again."""
+        """Join, report and listen; retry after every failure."""
         pause = RETRY_MIN_S
         while True:
             try:
@@ -123,7 +121,7 @@ class ManagerClient:
             pause = min(2 * pause, RETRY_MAX_S)
 
     def request_report(self) -> None:
-        """Something changed that the manager should know."""
+        """Report soon: something changed."""
         self._report_requested.set()
 
     async def _join(self) -> None:
@@ -135,7 +133,7 @@ class ManagerClient:
         log.info("joined manager node_number=%s", self._node_number)
 
     async def _report_and_listen(self) -> None:
-        """Report and listen until one of them finds that this node has to join again."""
+        """Report and listen until this node has to join again."""
         async with asyncio.TaskGroup() as group:
             listening = (
                 group.create_task(self._follow_events()) if self._callbacks.follows_events else None
@@ -147,9 +145,9 @@ class ManagerClient:
                     listening.cancel()
 
     async def _report_health(self) -> None:
-        """Report until the manager says that it does not know us, or has been away."""
+        """Report until the manager does not know this node, or is unreachable."""
         while True:
-            self._report_requested.clear()  # what happens from now on may not be in this report
+            self._report_requested.clear()  # later changes may not be in this report
             try:
                 path = f"/api/v1/nodes/{self._node_number}/health"
                 self._apply_answer(
@@ -159,7 +157,7 @@ class ManagerClient:
                 )
             except ManagerRefused as error:
                 if error.status in (404, 409):
-                    return  # it has forgotten us, or thinks we left: join again
+                    return  # the manager lost this node or regards it as gone: join again
                 self._set_problem(str(error))
             except ManagerUnavailable as error:
                 self._set_problem(str(error))
@@ -169,7 +167,7 @@ class ManagerClient:
                     await self._report_requested.wait()
 
     async def _follow_events(self) -> None:
-        """Follow what changes; whatever concerns this node is a reason to ask."""
+        """Follow events; each one that concerns this node triggers a report."""
         pause = RETRY_MIN_S
         while True:
             try:
@@ -204,7 +202,7 @@ class ManagerClient:
         self._callbacks.on_assignment(assignment)
 
     def _set_problem(self, problem: str) -> None:
-        if problem != self.problem:  # once: a manager may be away for a day
+        if problem != self.problem:  # once: a manager may be down for a day
             log.warning("manager not reached or refuses, still trying reason=%r", problem)
         self.problem = problem
 
@@ -213,7 +211,7 @@ class ManagerClient:
 
 
 def parse_answer(value: object, kind: type[_T]) -> _T:
-    """Return what the manager said as what it should be."""
+    """Return an answer of the manager in the expected type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

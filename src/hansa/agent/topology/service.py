@@ -1,4 +1,4 @@
-"""All that decides about an agent's links beyond its file, put together and run beside it."""
+"""Manager client, healing and neighbour selection, assembled and run beside the agent."""
 
 import asyncio
 import logging
@@ -33,24 +33,24 @@ log = logging.getLogger("hansa.agent")
 
 HEAL_INTERVAL_S = 1.0
 HEAL_INTERVAL_ALONE_S = 0.25
-"""Seconds between two looks, and while there is no neighbour at all."""
+"""Seconds between two checks while there is no neighbour."""
 
 NEIGHBOUR_POLL_S = 0.25
-"""Seconds between two looks at whether neighbours have changed: the manager hears of it at once."""
+"""Seconds between two checks whether neighbours have changed; changes are reported at once."""
 
 SAVE_INTERVAL_S = 5.0
 
 PROBE_TOPIC = "$hansa/probe"
 
 ANNOUNCEMENT_TOPIC = "federated_topology_ann"
-"""Where the manager says, as in the paper, that something has changed. Anybody may publish there:
-so it is a reason to ask the manager, and no more."""
+"""Topic on which the manager announces changes, as in Bevilaqua 2023. Every client may publish
+there, so an announcement only triggers a request to the manager."""
 
 ConnectionFactory = Callable[[Callable[[effects.Effect], None]], Connection]
 
 
 async def apply_manager_settings(settings: AgentSettings, state: StateDirectory) -> AgentSettings:
-    """Return the settings with what the manager says for all, or said last time."""
+    """Return the settings with those of the manager, or the last known ones."""
     topology = settings.topology
     if not topology.manager:
         return settings
@@ -70,7 +70,7 @@ async def _empty_report() -> dict[str, Any]:
 
 
 class _AgentLinks:
-    """The agent's links, as its steering sees them."""
+    """The agent's links, as the neighbour selector sees them."""
 
     def __init__(
         self, membership: MembershipView, driver: Driver, link_manager: LinkManager
@@ -99,7 +99,7 @@ def _log_dial_failed(address: Address, reason: str) -> None:
 
 
 class TopologyService:
-    """Runs beside an agent for as long as that runs; does nothing unless the settings say so."""
+    """Runs beside an agent; does nothing unless the settings enable it."""
 
     def __init__(
         self,
@@ -110,7 +110,6 @@ class TopologyService:
         link_manager: LinkManager,
         make_connection: ConnectionFactory,
     ) -> None:
-        """Put the parts together."""
         self._settings = settings
         self._state = state
         self._identity = identity
@@ -141,7 +140,7 @@ class TopologyService:
                     self._probe.topic_callbacks[ANNOUNCEMENT_TOPIC] = self._client.request_report
 
     async def run(self) -> None:
-        """Keep in touch with the manager, look after links, remember."""
+        """Stay in contact with the manager, maintain links, save the state."""
         if not self._settings.topology.is_enabled:
             return
         if not self._steering.restore_state(self._state.load_topology()):
@@ -192,7 +191,7 @@ class TopologyService:
         try:
             self._state.save_topology(data)
         except UsageError:
-            return  # a full disk has its alarm elsewhere; a restart will know less
+            return  # reported elsewhere; a restart loses recent state
 
     # ------------------------------------------------------------ what the manager is told
 
@@ -221,7 +220,7 @@ class TopologyService:
     def _on_assignment(self, assignment: TopologyAssignment) -> None:
         hansa_neighbours = [
             each for each in assignment.neighbors if each.node
-        ]  # others are not of our kind
+        ]  # others are not Hansa nodes
         self._steering.apply_assignment(
             {each.node: each.link if each.dial else "" for each in hansa_neighbours},
             {each.node: each.link for each in hansa_neighbours if each.link},
@@ -229,7 +228,7 @@ class TopologyService:
         )
 
     def status(self) -> dict[str, object]:
-        """Return what an operator may want to see."""
+        """Return the section `topology` of /status."""
         problem = self._client.problem if self._client else ""
         return {
             "manager": self._settings.topology.manager,

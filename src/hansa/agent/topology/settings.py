@@ -1,4 +1,4 @@
-"""Whom to be linked to: the section `[topology]` of an agent's settings."""
+"""The section `[topology]` of an agent's settings."""
 
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -12,41 +12,42 @@ PAPER_VARIABLES = {
     "TOPOLOGY_MANAGER_URL": "HANSA_TOPOLOGY_MANAGER",
     "ADVERTISED_LISTENER": "HANSA_TOPOLOGY_ADVERTISED_BROKER",
 }
-"""The variables of Bevilaqua 2023's federator, and what they are here."""
+"""Environment variables of the federator of Bevilaqua 2023, and the settings that they mean
+here."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologySettings:
-    """Whom to be linked to, if not only to `[link] neighbours`."""
+    """Links beyond `[link] neighbours`."""
 
     manager: str = ""
-    """Where the topology manager is, as http://host:8080; it says whom to be linked to. Without it,
-    or while it is away, heal decides."""
+    """Address of the topology manager, as http://host:8080; it assigns neighbours. Without it,
+    or while it is unreachable, heal decides."""
     token: str = field(default="", repr=False)
-    """What the manager lets in, if it wants one."""
+    """Token of the manager, if it requires one."""
     heal: bool = False
-    """Whether to link to other members by itself when neighbours are lost or the federation is
-    split. With a manager it always does, while that is away."""
+    """Whether to link to other nodes without a manager when neighbours are lost or the
+    federation is partitioned. With a manager this is always on while the manager is unreachable."""
     degree_max: int = 5
-    """Neighbours at most, as far as this agent decides; a manager's value counts more. From 3."""
+    """Most neighbours that this agent chooses; a manager's value takes precedence. At least 3."""
     advertised_link: str = ""
-    """Where other agents reach this one, if that is not [link] host and port."""
+    """Address of this agent for others, if it is not [link] host and port."""
     advertised_broker: str = ""
-    """Where the broker is for others, as tcp://host:1883; only told to the manager."""
+    """Address of the broker for others, as tcp://host:1883; only sent to the manager."""
     announcements: bool = False
-    """Whether to hear of changes at the broker (federated_topology_ann, as in the paper) instead of
-    from the manager's stream. The manager must reach advertised_broker."""
+    """Whether to receive changes through the broker (federated_topology_ann, as in the paper)
+    instead of the manager's stream. The manager must reach advertised_broker."""
     tags: tuple[str, ...] = ()
-    """Where this is, for the manager: nodes with a tag in common are near."""
+    """Locations, for the manager: nodes with a common tag are near."""
 
     @property
     def is_enabled(self) -> bool:
-        """Whether anybody but the file decides about links."""
+        """Whether links beyond the configured ones are managed."""
         return bool(self.manager) or self.heal
 
 
 def check_topology(topology: TopologySettings, link: LinkSettings) -> None:
-    """Refuse what cannot work, naming the setting and what to change."""
+    """Raise UsageError for settings that cannot work, with the setting and what to change."""
     if topology.manager:
         if not _is_web_address(topology.manager):
             raise UsageError(
@@ -71,5 +72,5 @@ def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port that cannot be, or half an address of IPv6
+    except ValueError:  # invalid port, or incomplete IPv6 address
         return False

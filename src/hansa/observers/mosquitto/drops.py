@@ -1,34 +1,33 @@
-"""What Mosquitto's counter of dropped messages means for the agent.
+"""Interprets Mosquitto's counter of dropped messages.
 
 The counter runs since the broker's start and covers all clients. The log names a client when the
-broker begins to drop messages for it, once. So two kinds of drops can be told apart from a loss of
-the agent: those before the agent's first connection, and those of `hansa doctor`, which overflows a
-queue of its own on purpose.
+broker begins to drop messages for it, once. So two kinds of drops certainly do not concern the
+agent: those before its first connection, and those of `hansa doctor`, which overflows a queue of
+its own on purpose.
 """
 
 DOCTOR_PREFIX = "hansa-doctor-"
-"""How the client ids of `hansa doctor` begin."""
+"""Prefix of the client ids of `hansa doctor`."""
 
 DOCTOR_GRACE_S = 60.0
 """Seconds after the log has named a client of `hansa doctor` in which a higher count may be due to
 it: the broker publishes the count only every `sys_interval`, by default 10 s."""
 
 CLIENTS_MAX = 1_000
-"""Clients that are remembered; of more, drops are never taken for those of `hansa doctor`."""
+"""Clients that are remembered; beyond that, drops are never attributed to `hansa doctor`."""
 
 
 class DroppedMessageCounter:
     """The counter, and the clients that the log has named."""
 
     def __init__(self) -> None:
-        """Start as an agent that was never connected to this broker."""
         self.now = 0.0
         self._total: int | None = None
-        """The count that was last seen; None before the first connection of this agent."""
+        """The last count; None before the first connection of this agent."""
         self._doctor_at: float | None = None
         """When the log last named a client of `hansa doctor`."""
         self._other_clients: set[str] = set()
-        """Other clients that it has named, and that the broker may still drop messages for."""
+        """Other named clients for which the broker may still drop messages."""
 
     @property
     def total(self) -> int:
@@ -36,11 +35,12 @@ class DroppedMessageCounter:
         return self._total or 0
 
     def restore(self, total: object) -> None:
-        """Continue from a saved count: a higher one may mean a loss while the agent was away."""
+        """Continue from a saved count: a higher one may mean a loss while the agent was
+        disconnected."""
         self._total = total if isinstance(total, int) else 0
 
     def on_connected(self) -> None:
-        """All that the broker counted before this connection has arrived."""
+        """All counts from before this connection have arrived."""
         if self._total is None:
             self._total = 0
 
@@ -52,8 +52,8 @@ class DroppedMessageCounter:
             self._other_clients.add(client)
 
     def update_total(self, total: int) -> int:
-        """Note a count; return how many messages were dropped since the last one, 0 if the agent
-        has certainly lost none of them."""
+        """Process a count; return how many messages were dropped since the last one, 0 if the
+        agent certainly lost none of them."""
         before, self._total = self._total, total
         if before is None or self._is_by_doctor():
             return 0

@@ -1,12 +1,12 @@
-"""The lines of Mosquitto's log, from 1.6 to 2.1: bytes in, what happened out.
+"""Parser for the lines of Mosquitto's log, versions 1.6 to 2.1. Stateless.
 
-Nothing here remembers a client. Which ids are known is an argument, because ids and filters may
-contain spaces: a line that can be read in several ways is read with the known ids first.
+The known client ids are an argument, because ids and filters may contain spaces: an ambiguous line
+is parsed with the known ids first.
 
-| what happened | line, after the timestamp |
+| event | line, after the timestamp |
 |---|---|
 | a subscription was granted | `<id> <qos> <filter>` |
-| an UNSUBSCRIBE came, whatever it did | `<id> <filter>` |
+| an UNSUBSCRIBE arrived, whatever its effect | `<id> <filter>` |
 | a client connected | `New client connected from <address> as <id> (p2, c1, k60[, u'<user>']).` |
 | a connection ended, until 2.1.0 | `Client <id> disconnected[…].`, `closed its connection.`, … |
 | a connection ended, since 2.1.1 | `Client <id> [<address>] disconnected[: <reason>].` |
@@ -24,32 +24,32 @@ from enum import Enum
 from ipaddress import ip_address
 
 LINE_BYTES_MAX = 999
-"""Bytes of a line, timestamp included: Mosquitto cuts what is longer, without a mark."""
+"""Bytes of a line, timestamp included: Mosquitto truncates longer ones without a mark."""
 
 CUT_MARK = "\0"
 """Ends a filter of which only the beginning is known; no real filter contains it."""
 
 
 class LogChannel(Enum):
-    """Where a line came from: it decides how to read it."""
+    """The source of a line, which decides how to parse it."""
 
     SUBSCRIBE = "subscribe"
     UNSUBSCRIBE = "unsubscribe"
     NOTICE = "notice"
-    """Notices and errors: which of the two a line is has changed between versions."""
+    """Notices and errors: which of the two a line is differs between versions."""
     HISTORY = "history"
     """A file that holds all of these, and others."""
 
 
 class SessionMode(Enum):
-    """What becomes of a session when its connection ends."""
+    """What happens to a session when its connection ends."""
 
     CLEAN = "clean"
-    """It ends too: MQTT 3 with clean session."""
+    """It ends: MQTT 3 with clean session."""
     PERSISTENT = "lasting"
-    """It stays until it is said to expire: MQTT 3 without clean session."""
+    """It stays until the log says that it expired: MQTT 3 without clean session."""
     EXPIRING = "timed"
-    """MQTT 5: it stays for as long as the client asked for, which no line tells."""
+    """MQTT 5: it stays for the session expiry interval, which no line shows."""
     UNKNOWN = "unknown"
 
 
@@ -58,27 +58,25 @@ class SessionMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClientSubscribed:
-    """A subscription was granted. Several readings: one of them, and nobody knows which."""
+    """A subscription was granted. Several readings: the line is ambiguous."""
 
     readings: tuple[tuple[str, str], ...]
-    """Each a client id and a filter."""
+    """Pairs of client id and filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientUnsubscribed:
-    """A client gave up a filter, which it may never have had."""
+    """A client unsubscribed from a filter, which it may never have had."""
 
     readings: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConnected:
-    """A client connected."""
-
     client: str
     mode: SessionMode
     is_clean: bool
-    """Whether it asked to forget the session of before."""
+    """Whether it asked for a clean session."""
     address: str
     is_bridge: bool = False
 
@@ -89,35 +87,35 @@ class ClientDisconnected:
 
     client: str
     address: str | None = None
-    """Whose; None before 2.1.1, which does not say."""
+    """Its address; None before 2.1.1, which does not log it."""
     is_certain: bool = True
-    """Whether it must have been this client's, and not that of somebody who was turned away."""
+    """Whether it was certainly this client's connection, not one that was refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTakenOver:
-    """2.0 only: a client that is already connected connects again; the next line says how."""
+    """2.0 only: a connected client connects again; the next line shows the new connection."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionExpired:
-    """A session is gone for good."""
+    """A session ended for good."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMessagesDropped:
-    """A client reads too slowly, and the broker throws away what was for it."""
+    """A client reads too slowly, and the broker drops messages for it."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
 class OversizedPublishDropped:
-    """A publication was larger than a client said that it takes."""
+    """A publication was larger than a client accepts."""
 
     client: str
     size: int
@@ -126,26 +124,26 @@ class OversizedPublishDropped:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStarted:
-    """The broker started: a session that was not kept on disk has gone."""
+    """The broker started: sessions that were not persisted are gone."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True)
 class UnparsedLine:
-    """A line that should mean something and cannot be read."""
+    """A relevant line that cannot be parsed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The broker ended in an orderly way, and saved its persistent sessions if it keeps any."""
+    """The broker stopped in order, and saved its persistent sessions if it persists any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The broker read its configuration again (SIGHUP): its log settings may have changed."""
+    """The broker reloaded its configuration (SIGHUP): its log settings may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +172,7 @@ DEFAULT_TIMESTAMP = re.compile(r"(?:\d{9,}: )?")
 
 
 def timestamp_pattern(example: str) -> re.Pattern[str]:
-    """Return what matches all timestamps of the same form: its numbers and names vary."""
+    """Return a pattern for all timestamps of the same format: numbers and names vary."""
     pieces = re.findall(r"\d+|[^\W\d_]+|\s+|.", example)
     return re.compile("".join(_pattern_of(piece) for piece in pieces))
 
@@ -200,7 +198,7 @@ _PERSISTED = re.compile(r"Saving in-memory database to .*|Restored \d+ .*")
 _MESSAGES_DROPPED = re.compile(r"Outgoing messages are being dropped for client (.*)\.")
 _PUBLISH_DROPPED = re.compile(r"Dropping too large outgoing PUBLISH for (.*) \((\d+) bytes\)")
 _BAD_SOCKET = "Bad socket read/write on client "
-_QOS = re.compile(r"(?= [0-2] )")  # of no width: the gaps in `a 0 1 b` share a space
+_QOS = re.compile(r"(?= [0-2] )")  # zero width: the gaps in `a 0 1 b` share a space
 
 _TAKEN_OVER = "already connected, closing old connection."
 _ENDED = re.compile(
@@ -211,25 +209,25 @@ _ENDED = re.compile(
 )
 _ENDED_AT = re.compile(r"\[(\S*)\] disconnected(?:\.|: .*)")
 
-# Who was turned away never had a session; 2.1.0 names such a newcomer as if it had been connected.
+# A refused client never had a session; 2.1.0 logs it as if it had been connected.
 _CONNECT_REFUSED = re.compile(
     r"disconnected, (?:not authorised|implementation specific error|client identifier not valid"
     r"|bad username or password|server unavailable|server busy|client banned"
     r"|bad authentication method|connection rate exceeded|non-matching http origin)\."
 )
 _UNKNOWN_CLIENT = "<unknown>"
-"""The id in lines about connections that ended before they had one."""
+"""The id in lines about connections that ended before CONNECT."""
 
 
 def may_be_truncated(payload_bytes: int) -> bool:
-    """Say whether a line of this size has lost its end, or may have."""
+    """Whether a line of this size was, or may have been, truncated."""
     return payload_bytes >= LINE_BYTES_MAX
 
 
 def parse_line(
     channel: LogChannel, line: str, is_truncated: bool, known: Container[str]
 ) -> LogEvent | None:
-    """Return what a line, without its timestamp, says; None if that is of no interest."""
+    """Return the event of a line without its timestamp; None if it is irrelevant."""
     match channel:
         case LogChannel.SUBSCRIBE:
             return _parse_subscribe(line, is_truncated, known) or UnparsedLine(
@@ -246,7 +244,7 @@ def parse_line(
 def _parse_subscribe(
     line: str, is_truncated: bool, known: Container[str]
 ) -> ClientSubscribed | None:
-    """Read with all known ids that fit, the longest first; with none, in every way there is."""
+    """Parse with all known ids that fit, the longest first; with none, in every possible way."""
     end = CUT_MARK if is_truncated else ""
     gaps = [gap.start() for gap in _QOS.finditer(line)]
     readings = [(line[:gap], line[gap + 3 :] + end) for gap in reversed(gaps)]
@@ -258,7 +256,7 @@ def _parse_subscribe(
 def _parse_unsubscribe(
     line: str, is_truncated: bool, known: Container[str]
 ) -> ClientUnsubscribed | None:
-    """Read with known ids only: others have nothing that they could give up."""
+    """Parse with known ids only: others have no subscriptions."""
     end = CUT_MARK if is_truncated else ""
     readings = tuple(
         (client, rest + end) for client, rest in _split_id(line, " ") if rest and client in known
@@ -267,7 +265,7 @@ def _parse_unsubscribe(
 
 
 def _split_id(text: str, gap: str) -> Iterator[tuple[str, str]]:
-    """Yield every way in which a text is an id, the gap and a rest; the longest id first."""
+    """Yield every split of a text into an id, the gap and a rest; the longest id first."""
     at = text.rfind(gap)
     while at > 0:
         yield text[:at], text[at + len(gap) :]
@@ -286,7 +284,7 @@ def _parse_notice(line: str, is_truncated: bool, known: Container[str]) -> LogEv
             if client in known:
                 return ClientDisconnected(
                     client, is_certain=False
-                )  # or one who was turned away, until 2.1.0
+                )  # or a refused client, until 2.1.0
     if found := _MESSAGES_DROPPED.fullmatch(line):
         return ClientMessagesDropped(found[1])
     if found := _PUBLISH_DROPPED.fullmatch(line):
@@ -295,10 +293,10 @@ def _parse_notice(line: str, is_truncated: bool, known: Container[str]) -> LogEv
 
 
 def _parse_connect(line: str) -> LogEvent:
-    """Read who connected. Of two readings the longer id is the right one, or a harmless one.
+    """Parse who connected. Of two readings the longer id is right, or harmless.
 
-    A user's name may look like the end of the line. With the shorter id, anybody who may choose a
-    strange id could make it seem that somebody else connected anew, and so lost all filters.
+    A user name may look like the end of the line. With the shorter id, a client with a crafted id
+    could make it seem that another client connected with a clean session and so lost all filters.
     """
     found = _CONNECTED.fullmatch(line)
     if found is None:
@@ -311,17 +309,17 @@ def _parse_connect(line: str) -> LogEvent:
 
 
 def _session_mode(protocol: int, is_clean: bool) -> SessionMode:
-    """2.0 counts the protocols 1, 2, 5; 2.1 calls them by their own numbers, 3, 4, 5."""
+    """Return the session mode. 2.0 numbers the protocols 1, 2, 5; 2.1 uses 3, 4, 5."""
     if protocol > 4:
         return SessionMode.EXPIRING
     return SessionMode.CLEAN if is_clean else SessionMode.PERSISTENT
 
 
 def _parse_client(text: str, known: Container[str]) -> LogEvent | None:
-    """Read what became of a client.
+    """Parse the end of a client's connection or session.
 
-    Where a longer id is possible that is not known, the line may be about somebody else: even one
-    who was turned away may have called itself `bob disconnected:`.
+    Where a longer, unknown id is possible, the line may be about another client: even a refused one
+    may have used the id `bob disconnected:`.
     """
     unknown_forms = []
     for client, rest in _split_id(text, " "):
@@ -346,7 +344,7 @@ def _disconnect_form(rest: str) -> re.Pattern[str] | None:
 
 
 def _is_placeholder(client: str) -> bool:
-    """Say whether an id is also what the log calls those who left before they had one."""
+    """Whether an id equals the placeholder for connections without an id."""
     if client == _UNKNOWN_CLIENT:
         return True
     try:
@@ -357,10 +355,10 @@ def _is_placeholder(client: str) -> bool:
 
 
 def _parse_history(line: str, is_truncated: bool, known: Container[str]) -> LogEvent | None:
-    """Read a line of a file, where nothing says of which kind it is.
+    """Parse a line of a file, which does not show its channel.
 
-    A client may choose id and filter so that they look like another kind of line; but whoever may
-    choose an id may also take over another's session, so that opens no door.
+    A client may choose id and filter so that they look like another kind of line. But a client that
+    may choose its id may also take over another session, so that is no additional risk.
     """
     if found := _STARTED.fullmatch(line):
         return BrokerStarted(found[1])

@@ -1,12 +1,12 @@
-"""The tree of subscriptions that Mosquitto prints on its standard output at `kill -USR2`.
+"""Parser for the subscription tree that Mosquitto prints on its standard output at `kill -USR2`.
 
-Two spaces per level, then one level of the filters, then who subscribed exactly there:
+Two spaces per level, then one level of the filters, then the clients subscribed exactly there:
 
         plant                       <- four spaces and more: a root, and the root once more, which
           temp (alice, 1) (bob, 0)     is empty for ordinary filters and `$SYS` for those
 
 Shared subscriptions are a second tree without names: neither group nor client is printed. A level
-that begins with two spaces, or is nothing but one, cannot be told from a deeper one.
+that begins with two spaces, or is a single space, looks like a deeper one.
 """
 
 import re
@@ -22,13 +22,13 @@ class SubscriptionTree:
     """All subscriptions of a broker at one moment."""
 
     filters: dict[str, tuple[str, ...]]
-    """Per client id, what it is subscribed to itself."""
+    """Filters by client id, without shared subscriptions."""
     shared: tuple[str, ...]
-    """Filters with shared subscriptions, of whatever group."""
+    """Filters with shared subscriptions, of any group."""
     possibly_shared: tuple[str, ...]
-    """Filters with or without: they lead to one of the others."""
+    """Filters with or without shared subscriptions: inner levels of longer ones."""
     is_complete: bool
-    """Whether the part of shared subscriptions has begun, which is the last; else it is empty."""
+    """Whether the last part, that of shared subscriptions, has begun."""
 
 
 def find_last_tree(text: str) -> SubscriptionTree | None:
@@ -45,7 +45,7 @@ def find_last_tree(text: str) -> SubscriptionTree | None:
 
 
 def _parse_last_tree(lines: list[str]) -> SubscriptionTree:
-    """Read the last of the trees in these lines; each part begins with an empty root."""
+    """Parse the last tree in these lines; each part begins with an empty root."""
     starts = [at for at, line in enumerate(lines) if line == _INDENT]
     if not starts or len(starts) % 2:
         return SubscriptionTree({}, (), (), is_complete=False)
@@ -64,7 +64,7 @@ def _parse_last_tree(lines: list[str]) -> SubscriptionTree:
 
 
 def _parse_nodes(lines: list[str]) -> Iterator[tuple[str, list[str], bool]]:
-    """Yield each place in a tree as a filter, who subscribed there, and whether it is a leaf."""
+    """Yield each place in a tree as a filter, its subscribers, and whether it is a leaf."""
     path: list[str] = []
     for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
         depth, level, holders = _split_line(line, len(path))
@@ -80,7 +80,7 @@ def _depth(line: str, depth_max: int) -> int:
 
 
 def _split_line(line: str, depth_max: int) -> tuple[int, str, list[str]]:
-    """Split a line in its depth, its level and the ids of those who subscribed exactly there."""
+    """Split a line into its depth, its level and the ids of subscribers."""
     depth = _depth(line, depth_max)
     content = line[len(_INDENT) + 2 * depth :]
     ids: list[str] = []
@@ -95,9 +95,10 @@ def _split_line(line: str, depth_max: int) -> tuple[int, str, list[str]]:
 
 
 def _find_opening(content: str, end: int) -> int:
-    """Return where the ` (` is that the `)` before `end` closes; levels and ids may have their own.
+    """Return the position of the ` (` that the `)` before `end` closes; levels and ids may contain
+    parentheses.
 
-    Where they are not in pairs, the last one is as good a guess as any.
+    If they are unbalanced, the last one is taken.
     """
     open_pairs = 0
     for at in range(end - 1, 0, -1):
