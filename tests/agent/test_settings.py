@@ -39,12 +39,13 @@ def test_the_example_loads_and_names_every_setting_of_an_agent():
         settings.link,
         settings.link.mqtt,
         settings.mqtt_fed,
+        settings.proxy,
         settings.admin,
         settings.topology,
         settings.delivery,
         settings.telemetry,
     )
-    sections = {"broker", "link", "mqtt", "mqtt_fed", "admin", "topology"}
+    sections = {"broker", "link", "mqtt", "mqtt_fed", "proxy", "admin", "topology"}
     sections |= {"delivery", "telemetry", "protocol"}
     for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
