@@ -144,32 +144,32 @@ def test_the_largest_payload_of_mqtt_is_left_out_and_counted(ring):
 
 
 def test_an_announced_payload_of_300_mb_harms_nobody(ring):
-    subscriber = ring.subscriber(1, "huge/#")
+    subscriber = ring.subscriber(1, "vast/#")
     port = ring.nodes[0].broker.port
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01h")
         raw.recv(4)
         # PUBLISH with a remaining length of 256 MB less one byte, the most that MQTT can say.
-        raw.sendall(b"\x30\xff\xff\xff\x7f\x00\x06huge/a" + b"x" * 100_000)
-    ring.client(0).publish("huge/a", b"end")
-    assert subscriber.wait_for(b"end") == [("huge/a", b"end")]
+        raw.sendall(b"\x30\xff\xff\xff\x7f\x00\x06vast/a" + b"x" * 100_000)
+    ring.client(0).publish("vast/a", b"end")
+    assert subscriber.wait_for(b"end") == [("vast/a", b"end")]
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    ("name", "garbage"),
     [
-        b"GET / HTTP/1.1\r\n\r\n",
-        (300 << 20).to_bytes(4, "big") + b"x" * 1000,
-        b"\x00\x00\x00\x02??",
+        ("http", b"GET / HTTP/1.1\r\n\r\n"),
+        ("300 MB frame", (300 << 20).to_bytes(4, "big") + b"x" * 1000),
+        ("unreadable", b"\x00\x00\x00\x02??"),
     ],
-    ids=["http", "300 MB frame", "unreadable"],
 )
-def test_garbage_on_the_link_port_harms_nobody(ring, garbage):
+def test_garbage_on_the_link_port_harms_nobody(ring, name, garbage):
+    topic = f"garbage/{name}"  # its own: interest of a client that just left may still be withdrawn
     with socket.create_connection(("127.0.0.1", ring.nodes[0].link_port)) as raw:
         raw.sendall(garbage * 3)
-        subscriber = ring.subscriber(1, "garbage/#")
-        ring.client(0).publish("garbage/a", b"end")
-        assert subscriber.wait_for(b"end") == [("garbage/a", b"end")]
+        subscriber = ring.subscriber(1, topic)
+        ring.client(0).publish(topic, b"end")
+        assert subscriber.wait_for(b"end") == [(topic, b"end")]
         eventually(lambda: "link closed remote=127.0.0.1" in ring.log(0), "a line in the log")
 
 
