@@ -25,7 +25,7 @@ from hansa.agent.shutdown import STOP_TIMEOUT_S, Shutdown
 from hansa.mqtt.options import ConnectOptions
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
-SLACK_S = 2.0
+SLACK_S = 5.0
 """Seconds that the last log line and busy cores may add."""
 
 SLOW_DISK = """

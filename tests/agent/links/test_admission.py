@@ -86,12 +86,12 @@ def test_connection_without_hello_is_closed_in_time(monkeypatch):
 
 
 def test_admitted_connection_stays(monkeypatch):
-    monkeypatch.setattr(admission, "HELLO_S", 0.05)
+    monkeypatch.setattr(admission, "HELLO_S", 1.0)  # busy cores may take half of it to accept
 
     async def scene(port: Port) -> None:
         await port.connect()
         port.ear.opened[0].admit()
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(1.1)
         assert not port.ear.closed
 
     assert not play(scene).admission.counters

@@ -112,9 +112,9 @@ def test_a_stream_does_not_end_because_its_reader_takes_time():
         seen = []
         async with server:
             with pytest.raises(ManagerUnavailable, match="the stream has ended"):
-                async for line in HttpClient(url).stream_lines("/events", 0.5):
+                async for line in HttpClient(url).stream_lines("/events", 1.0):
                     seen.append(line)
-                    await asyncio.sleep(0.6)  # longer than the server may be silent
+                    await asyncio.sleep(1.1)  # longer than the server may be silent
         assert seen == [": hello", "data: 1"]
 
     asyncio.run(scene())

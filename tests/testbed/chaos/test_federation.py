@@ -125,7 +125,7 @@ def test_agent_killed_during_its_start_is_no_unexpected_exit():
 
     async def start_agent(place: int) -> None:
         node.agent = await asyncio.create_subprocess_exec("sleep", "60")
-        await asyncio.sleep(0.1)
+        await node.agent.wait()
 
     async def run() -> list[str]:
         federation: Any = SimpleNamespace(nodes=[node], start_agent=start_agent)
