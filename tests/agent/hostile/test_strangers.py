@@ -32,7 +32,7 @@ from hansa.protocol.wire.frames import Summary
 
 IDLE = 2_000
 LINKED_WITHIN_S = 20.0
-"""A newcomer that is shut out would be closed after HELLO_S; /status takes a while on busy cores."""
+"""A newcomer that is shut out would be closed after HELLO_S; busy cores answer /status late."""
 
 
 @pytest.fixture
