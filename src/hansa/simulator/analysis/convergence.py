@@ -62,13 +62,13 @@ class ConvergenceTracker(Hooks):
         self._finish_measurement()
         return tuple(self._measurements)
 
-    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
         """Start a measurement. Interest that changes before convergence belongs to the current
         one."""
         self.disturbance_count += 1
-        if fault or self._converged_since is not None:
+        if is_fault or self._converged_since is not None:
             self._finish_measurement()
-            self._measuring = (what, self._world.now) if fault else None
+            self._measuring = (description, self._world.now) if is_fault else None
         self._converged_since = None
         self._mark_stale()
 

@@ -87,10 +87,10 @@ class SimulationTelemetry(Hooks):
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         self._event_mappers[site.place].on_delivered(publication)
 
-    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
-        if fault:
+    def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
+        if is_fault:
             nodes = [self._world.sites[place].state.id for place in places[:2]]
-            self._observer_recorder.put(schema.FaultInjected(self._now(), what, *nodes))
+            self._observer_recorder.put(schema.FaultInjected(self._now(), description, *nodes))
 
     # ------------------------------------------------------------ the end
 

@@ -80,8 +80,8 @@ class ParentsNearer(Checker):
             )
 
     def on_announcement_sent(self, end: LinkEnd, frame: CoreAnnouncement) -> None:
-        way = _ReportedRoute((frame.incarnation, frame.seq), frame.distance, frame.parents)
-        self._record_route(self.world.sites[end.host.place], frame.core, way)
+        route = _ReportedRoute((frame.incarnation, frame.seq), frame.distance, frame.parents)
+        self._record_route(self.world.sites[end.host.place], frame.core, route)
 
     def _record_route(self, site: Site, core: NodeId, route: _ReportedRoute) -> None:
         """Compare a node with its parents, and its children with it."""
@@ -97,8 +97,8 @@ class ParentsNearer(Checker):
         return [self.world.sites[end.peer.host.place] for end in site.link_ends.values()]
 
     def _is_parent(self, parent: Site, child: Site, core: NodeId) -> bool:
-        way = self._routes.get(child.place, {}).get(core)
-        if way is None or parent.state.id not in way.parents:
+        route = self._routes.get(child.place, {}).get(core)
+        if route is None or parent.state.id not in route.parents:
             return False
         known = self._neighbour_processes.get((child.place, parent.state.id))
         return known == (parent.place, parent.process_run)

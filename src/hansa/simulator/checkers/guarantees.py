@@ -99,10 +99,10 @@ class GuaranteedDelivery(Checker):
         self._mark_shared_id(site)
         self._update_separations()
 
-    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
         """Reachability may have changed."""
         self._disturbed_at = self.world.now
-        if fault:
+        if is_fault:
             self._update_separations()
 
     def _update_separations(self) -> None:
@@ -285,13 +285,13 @@ class GuaranteedDelivery(Checker):
 
     def summarize(self) -> GuaranteeSummary:
         """Count guaranteed publications and their outcomes."""
-        held = [promise for promise in self._obligations if self._is_required(promise)]
-        missing = [promise for promise in held if not promise.is_delivered]
+        held = [obligation for obligation in self._obligations if self._is_required(obligation)]
+        missing = [obligation for obligation in held if not obligation.is_delivered]
         return GuaranteeSummary(
             promised=len(held),
             delivered=len(held) - len(missing),
-            reported=sum(self._is_reported(promise) for promise in missing),
-            uncaptured=sum(not promise.entry.is_captured for promise in self._obligations),
+            reported=sum(self._is_reported(obligation) for obligation in missing),
+            uncaptured=sum(not obligation.entry.is_captured for obligation in self._obligations),
             gaps=self._gap_count,
             repaired=self._repaired_count,
         )

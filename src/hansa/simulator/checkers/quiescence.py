@@ -34,12 +34,12 @@ class Quiescence(Checker):
         self._problems: list[tuple[str, str]] = []
         self.checked_count = 0
 
-    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
         """Schedule the check."""
         self.on_run_finished()
         count = self._tracker.disturbance_count
         self.world.scheduler.after(
-            self._convergence_limit_s, self._check_converged, what, count, RECHECK_COUNT
+            self._convergence_limit_s, self._check_converged, description, count, RECHECK_COUNT
         )
 
     def on_run_finished(self) -> None:

@@ -27,7 +27,7 @@ class RetainedAgree(Checker):
             self._writers.setdefault(entry.topic, {})[entry.place] = None
             self._last_s = self.world.now
 
-    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
         """Restart the minute."""
         self._last_s = self.world.now
 

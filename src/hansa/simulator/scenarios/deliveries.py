@@ -320,15 +320,15 @@ SESSION = DeliveryScenario(
 
 def _evaluate_all_delivered(final: FinalSnapshot) -> list[ClaimRow]:
     """All guaranteed publications arrived, once, and no gap was reported."""
-    got = final.result.guaranteed
-    assert got is not None
-    ours = f"{got.delivered} of {got.promised}"
-    kept = got.delivered == got.promised > 0
+    summary = final.result.guaranteed
+    assert summary is not None
+    ours = f"{summary.delivered} of {summary.promised}"
+    holds = summary.delivered == summary.promised > 0
     return [
-        ClaimRow("guaranteed deliveries, made", "all", ours, kept),
+        ClaimRow("guaranteed deliveries, made", "all", ours, holds),
         equality_row("delivered twice", "0", str(final.result.duplicates_delivered)),
-        equality_row("gaps reported", "0", str(got.gaps)),
-        ClaimRow("repaired from the origins' journals", "", str(got.repaired)),
+        equality_row("gaps reported", "0", str(summary.gaps)),
+        ClaimRow("repaired from the origins' journals", "", str(summary.repaired)),
     ]
 
 
@@ -340,12 +340,12 @@ def _evaluate_all_repaired(final: FinalSnapshot) -> list[ClaimRow]:
 
 def _evaluate_abandoned(final: FinalSnapshot) -> list[ClaimRow]:
     """Guaranteed publications arrived, or were abandoned after the lease had ended."""
-    got = final.result.guaranteed
-    assert got is not None
-    ours = f"{got.delivered} and {got.reported} of {got.promised}"
-    kept = got.delivered > 0 < got.reported == got.promised - got.delivered
+    summary = final.result.guaranteed
+    assert summary is not None
+    ours = f"{summary.delivered} and {summary.reported} of {summary.promised}"
+    holds = summary.delivered > 0 < summary.reported == summary.promised - summary.delivered
     return [
-        ClaimRow("guaranteed deliveries, made or abandoned", "all", ours, kept),
+        ClaimRow("guaranteed deliveries, made or abandoned", "all", ours, holds),
         equality_row("delivered twice", "0", str(final.result.duplicates_delivered)),
     ]
 
@@ -353,20 +353,19 @@ def _evaluate_abandoned(final: FinalSnapshot) -> list[ClaimRow]:
 def _evaluate_counts(
     delivered: int, reported: int, uncaptured: int
 ) -> Callable[[FinalSnapshot], list[ClaimRow]]:
-    def judge(final: FinalSnapshot) -> list[ClaimRow]:
-        got = final.result.guaranteed
-        assert got is not None
+    def evaluate(final: FinalSnapshot) -> list[ClaimRow]:
+        summary = final.result.guaranteed
+        assert summary is not None
+        missing = summary.promised - summary.delivered - summary.reported
         return [
-            equality_row("delivered", str(delivered), str(got.delivered)),
-            equality_row("reported as a gap", str(reported), str(got.reported)),
-            equality_row("lost by the broker before capture", str(uncaptured), str(got.uncaptured)),
-            equality_row(
-                "guaranteed, and neither", "0", str(got.promised - got.delivered - got.reported)
-            ),
+            equality_row("delivered", str(delivered), str(summary.delivered)),
+            equality_row("reported as a gap", str(reported), str(summary.reported)),
+            equality_row("lost before capture", str(uncaptured), str(summary.uncaptured)),
+            equality_row("guaranteed, and neither", "0", str(missing)),
             equality_row("delivered twice", "0", str(final.result.duplicates_delivered)),
         ]
 
-    return judge
+    return evaluate
 
 
 def _make_scenario(
@@ -374,9 +373,9 @@ def _make_scenario(
     title: str,
     claim: str,
     scenario: DeliveryScenario,
-    judge: Callable[[FinalSnapshot], list[ClaimRow]],
+    evaluate: Callable[[FinalSnapshot], list[ClaimRow]],
 ) -> SimulationScenario:
-    return SimulationScenario(name, title, claim, scenario.make_options, judge)
+    return SimulationScenario(name, title, claim, scenario.make_options, evaluate)
 
 
 SCENARIOS = (

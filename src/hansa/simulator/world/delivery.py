@@ -8,8 +8,7 @@ its journal, and injects others' publications when their acceptance is synced (s
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hansa.protocol import effects as orders
-from hansa.protocol import events
+from hansa.protocol import effects, events
 from hansa.protocol.effects import Effect
 from hansa.protocol.model import PlainMessage, Publication
 from hansa.simulator.options import DiskOptions
@@ -42,24 +41,24 @@ class SimulatedDelivery:
         handle_event: HandleEvent,
         release: ReleaseToClients,
     ) -> None:
-        """`broker_s` is the one-way delay to a broker, `post` sends an event to a node, `release` a
-        publication to a broker's clients."""
+        """`broker_s` is the one-way delay to a broker, `handle_event` sends an event to a node,
+        `release` a publication to a broker's clients."""
         self._scheduler = scheduler
         self._ledger = ledger
         self._sync_s = disk.sync_ms / 1000 if disk else 0.0
         self._broker_s = broker_s
         self._handle_event = handle_event
         self._inbox_max = (disk or DiskOptions()).inbox_max
-        window = (disk or DiskOptions()).in_flight_max
+        in_flight_max = (disk or DiskOptions()).in_flight_max
         self._injection = SimulatedInjection(
-            scheduler, broker_s, window, self._write, release, self._write_arriving
+            scheduler, broker_s, in_flight_max, self._write, release, self._write_arriving
         )
         self._packet_id = 0
         self.handlers: dict[type, Callable[[Site, Effect], None]] = {
-            orders.AppendToJournal: self._append_to_journal,
-            orders.ReadJournal: self._read_journal,
-            orders.PersistPeer: self._persist_peer,
-            orders.PersistHeard: self._persist_heard,
+            effects.AppendToJournal: self._append_to_journal,
+            effects.ReadJournal: self._read_journal,
+            effects.PersistPeer: self._persist_peer,
+            effects.PersistHeard: self._persist_heard,
         }
 
     # ------------------------------------------------------------ the broker's session
@@ -147,9 +146,9 @@ class SimulatedDelivery:
         """Start a new journal epoch with all unacknowledged publications."""
         assert site.node is not None
         disk = site.state.disk
-        for kept in disk.start_epoch(epoch, site.node.delivery.acknowledged):
-            self._record_position(kept.publication)
-            self._acknowledge(site, kept.packet_id)
+        for write in disk.start_epoch(epoch, site.node.delivery.acknowledged):
+            self._record_position(write.publication)
+            self._acknowledge(site, write.packet_id)
         self._handle_event(
             site, events.EpochStarted(epoch, disk.next_seq, tuple(disk.last_assigned.items()))
         )
@@ -157,7 +156,7 @@ class SimulatedDelivery:
     # ------------------------------------------------------------ the disk
 
     def _append_to_journal(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.AppendToJournal
+        assert type(effect) is effects.AppendToJournal
         self._record_position(effect.publication)
         self._write(site, OutboxWrite(effect.publication, self._packet_id))
         self._packet_id = 0
@@ -169,13 +168,13 @@ class SimulatedDelivery:
         entry.receivers = frozenset(node for node, _ in publication.previous)
 
     def _persist_peer(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.PersistPeer
+        assert type(effect) is effects.PersistPeer
         assert site.node is not None
         records = tuple(site.node.records_of(effect.node))
         self._write(site, PeerWrite(effect.save_id, effect.node, records))
 
     def _persist_heard(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.PersistHeard
+        assert type(effect) is effects.PersistHeard
         self._write(site, HeardWrite(effect.node))
 
     def receive_copy(self, site: Site, publication: Publication) -> None:
@@ -185,7 +184,7 @@ class SimulatedDelivery:
         site.unwritten.append(publication)
         self._write_arriving(site)
 
-    def record_gap(self, site: Site, gap: orders.Gap) -> None:
+    def record_gap(self, site: Site, gap: effects.Gap) -> None:
         """Record a gap in the inbox, after the publications before it."""
         site.unwritten.append(gap)
         self._write_arriving(site)
@@ -194,7 +193,7 @@ class SimulatedDelivery:
         disk = site.state.disk
         while site.unwritten:
             match site.unwritten[0]:
-                case orders.Gap(origin, epoch, _, last):
+                case effects.Gap(origin, epoch, _, last):
                     self._write(site, GapWrite(origin, epoch, last))
                 case publication if disk.inbox_count < self._inbox_max:
                     self._write(site, disk.assign_index(publication))
@@ -203,15 +202,15 @@ class SimulatedDelivery:
             site.unwritten.popleft()
 
     def _read_journal(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.ReadJournal
+        assert type(effect) is effects.ReadJournal
         disk, now = site.state.disk, self._scheduler.now
         done = max(now + self._sync_s, disk.stalled_until)
         self._scheduler.at(
             done, self._handle_if_same_run, site, site.process_run, disk.read_journal(effect)
         )
 
-    def _write(self, site: Site, what: DiskWrite) -> None:
-        if site.state.disk.write(what):
+    def _write(self, site: Site, write: DiskWrite) -> None:
+        if site.state.disk.write(write):
             self._scheduler.after(self._sync_s, self._sync, site, site.process_run)
 
     def _sync(self, site: Site, process_run: int) -> None:
@@ -230,8 +229,8 @@ class SimulatedDelivery:
         writes = site.state.disk.sync()
         self._injection.on_synced(site, writes)
         self._write_arriving(site)
-        for what in writes:
-            match what:
+        for write in writes:
+            match write:
                 case OutboxWrite(item, packet):
                     events_by_key[0, 0] = events.JournalCommitted(item.epoch, item.sequence)
                     self._acknowledge(site, packet)

@@ -49,7 +49,7 @@ class Hooks:
     def on_state_changed(self, site: Site) -> None:
         """A node's control state may have changed."""
 
-    def on_disturbance(self, what: str, fault: bool, places: tuple[int, ...]) -> None:
+    def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
         """A fault or a change of interest, at these places if any; the federation has to adapt."""
 
     def on_run_finished(self) -> None:
@@ -60,19 +60,19 @@ class HookCallbacks:
     """The hooks of a world, by event."""
 
     def __init__(self, hooks: Iterable[Hooks]) -> None:
-        everybody = list(hooks)
-        self.on_agent_started = _callbacks_for(everybody, "on_agent_started")
-        self.on_agent_stopped = _callbacks_for(everybody, "on_agent_stopped")
-        self.on_notification = _callbacks_for(everybody, "on_notification")
-        self.on_event_handled = _callbacks_for(everybody, "on_event_handled")
-        self.on_frame_sent = _callbacks_for(everybody, "on_frame_sent")
-        self.on_announcement_sent = _callbacks_for(everybody, "on_announcement_sent")
-        self.on_copy_sent = _callbacks_for(everybody, "on_copy_sent")
-        self.on_published = _callbacks_for(everybody, "on_published")
-        self.on_delivered = _callbacks_for(everybody, "on_delivered")
-        self.on_state_changed = _callbacks_for(everybody, "on_state_changed")
-        self.on_disturbance = _callbacks_for(everybody, "on_disturbance")
-        self.on_run_finished = _callbacks_for(everybody, "on_run_finished")
+        all_hooks = list(hooks)
+        self.on_agent_started = _callbacks_for(all_hooks, "on_agent_started")
+        self.on_agent_stopped = _callbacks_for(all_hooks, "on_agent_stopped")
+        self.on_notification = _callbacks_for(all_hooks, "on_notification")
+        self.on_event_handled = _callbacks_for(all_hooks, "on_event_handled")
+        self.on_frame_sent = _callbacks_for(all_hooks, "on_frame_sent")
+        self.on_announcement_sent = _callbacks_for(all_hooks, "on_announcement_sent")
+        self.on_copy_sent = _callbacks_for(all_hooks, "on_copy_sent")
+        self.on_published = _callbacks_for(all_hooks, "on_published")
+        self.on_delivered = _callbacks_for(all_hooks, "on_delivered")
+        self.on_state_changed = _callbacks_for(all_hooks, "on_state_changed")
+        self.on_disturbance = _callbacks_for(all_hooks, "on_disturbance")
+        self.on_run_finished = _callbacks_for(all_hooks, "on_run_finished")
 
 
 def _callbacks_for(hooks: Iterable[Hooks], name: str) -> list[Callable[..., None]]:

@@ -52,13 +52,13 @@ class InjectionHandshakes:
         """Indexes published but not known to be completed."""
 
 
-class Order(RetainedOrder[int]):
+class SiteRetainedOrder(RetainedOrder[int]):
     """The order of retained publications into one broker, for one process of its agent."""
 
     def __init__(self, site: Site, publish: ReleaseToClients) -> None:
         """Start with the publications on the disk."""
         super().__init__(lambda publications: _publish_all(publish, site, publications))
-        self.life = site.process_run
+        self.process_run = site.process_run
         self._completed: set[int] = set()
         for publication in site.state.disk.inbox.values():
             if publication.retain:
@@ -93,9 +93,10 @@ class SimulatedInjection:
         release: ReleaseToClients,
         on_completed: Callable[[Site], None],
     ) -> None:
-        """`broker_s` is the one-way delay, `window` the publications in flight per broker; `save`
-        writes to an agent's disk, `release` passes a publication to a broker's clients (also one of
-        QoS 0 that had to wait); `finished` is called when a broker has completed one."""
+        """`broker_s` is the one-way delay, `in_flight_max` the publications in flight per broker;
+        `write` writes to an agent's disk, `release` passes a publication to a broker's clients
+        (also one of QoS 0 that had to wait); `on_completed` is called when a broker has completed
+        one."""
         self._scheduler = scheduler
         self._broker_s = broker_s
         self._in_flight_max = in_flight_max
@@ -103,7 +104,7 @@ class SimulatedInjection:
         self._release = release
         self._on_completed = on_completed
         self._handshakes: dict[int, InjectionHandshakes] = {}
-        self._orders: dict[int, Order] = {}
+        self._retained_orders: dict[int, SiteRetainedOrder] = {}
 
     # ------------------------------------------------------------ the agent
 
@@ -197,11 +198,11 @@ class SimulatedInjection:
         self._publish(site, agent)
         self._on_completed(site)
 
-    def order(self, site: Site) -> "Order":
+    def order(self, site: Site) -> SiteRetainedOrder:
         """Return the order of retained publications at a place, for the current process."""
-        order = self._orders.get(site.place)
-        if order is None or order.life != site.process_run:
-            order = self._orders[site.place] = Order(site, self._release)
+        order = self._retained_orders.get(site.place)
+        if order is None or order.process_run != site.process_run:
+            order = self._retained_orders[site.place] = SiteRetainedOrder(site, self._release)
         return order
 
     def _leave(self, site: Site, place: int) -> Sequence[int]:

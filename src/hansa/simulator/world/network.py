@@ -231,7 +231,7 @@ class Network:
         self.send(end, _CLOSE_MARKER)
 
     def close_all_ends(self, host: NetworkHost, notify_peers: bool) -> None:
-        """Close all ends of a stopped agent; with `tell`, its kernel closes its streams."""
+        """Close all ends of a stopped agent; with `notify_peers`, its kernel closes its streams."""
         for end in list(host.link_ends.values()):
             self._remove_end(end)
             if notify_peers and self._is_ordered:

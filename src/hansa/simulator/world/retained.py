@@ -6,8 +6,7 @@ takes a round trip. A run without retained publications reads nothing.
 
 from collections.abc import Callable
 
-from hansa.protocol import effects as orders
-from hansa.protocol import events
+from hansa.protocol import effects, events
 from hansa.protocol.effects import Effect
 from hansa.protocol.model import Publication
 from hansa.protocol.retained.digest import payload_digest
@@ -18,7 +17,7 @@ from hansa.simulator.world.site import Site
 POLL_S = 0.05
 """Seconds between two checks whether the broker has everything delivered before."""
 
-Hear = Callable[[Site, int, events.Event], None]
+HandleBrokerEvent = Callable[[Site, int, events.Event], None]
 Deliver = Callable[[Site, Publication], None]
 
 
@@ -29,53 +28,59 @@ class RetainedValues:
         self,
         scheduler: Scheduler,
         broker_s: float,
-        hear: Hear,
+        handle_broker_event: HandleBrokerEvent,
         deliver: Deliver,
-        tell: Callable[[Site, Effect], None],
+        report: Callable[[Site, Effect], None],
     ) -> None:
-        """`broker_s` is the one-way delay; `hear` passes a broker's response to an agent process,
-        `deliver` a publication to a broker; `tell` adds an effect to the transcript."""
+        """`broker_s` is the one-way delay; `handle_broker_event` passes a broker's response to an
+        agent, `deliver` a publication to a broker; `report` adds an effect to the transcript."""
         self._scheduler = scheduler
         self._broker_s = broker_s
-        self._hear = hear
+        self._handle_broker_event = handle_broker_event
         self._deliver = deliver
-        self._tell = tell
-        self.orders: dict[type, Callable[[Site, Effect], None]] = {
-            orders.ListRetained: self._survey,
-            orders.ReadRetained: self._read_for,
-            orders.PublishRetained: self._store,
-            orders.PersistRetained: self._memorise,
+        self._report = report
+        self.handlers: dict[type, Callable[[Site, Effect], None]] = {
+            effects.ListRetained: self._start_listing,
+            effects.ReadRetained: self._start_reading,
+            effects.PublishRetained: self._store,
+            effects.PersistRetained: self._persist,
         }
 
-    def _memorise(self, site: Site, effect: Effect) -> None:
-        self._tell(site, effect)
+    def _persist(self, site: Site, effect: Effect) -> None:
+        self._report(site, effect)
         assert site.node is not None
         site.state.retained = dict(site.node.delivery.retained)
 
     def _store(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.PublishRetained
-        self._tell(site, effect)
+        assert type(effect) is effects.PublishRetained
+        self._report(site, effect)
         self._deliver(site, effect.publication)
 
-    def _survey(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.ListRetained
-        self._tell(site, effect)
+    def _start_listing(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is effects.ListRetained
+        self._report(site, effect)
         assert site.node is not None
         if site.broker.stored or site.node.delivery.retained:
             mark = site.state.disk.next_index + len(site.unwritten)
-            asked = (effect.filters, self._scheduler.now, mark)
-            self._scheduler.after(POLL_S, self._try_survey, site, site.process_run, asked)
+            request = (effect.filters, self._scheduler.now, mark)
+            self._scheduler.after(POLL_S, self._list_when_ready, site, site.process_run, request)
 
-    def _try_survey(self, site: Site, life: int, asked: tuple[tuple[str, ...], float, int]) -> None:
-        filters, since, mark = asked
-        if site.process_run != life:
+    def _list_when_ready(
+        self, site: Site, process_run: int, request: tuple[tuple[str, ...], float, int]
+    ) -> None:
+        filters, since, mark = request
+        if site.process_run != process_run:
             return
         if site.is_frozen or not site.broker.is_connected or not site.state.disk.has_passed(mark):
-            self._scheduler.after(POLL_S, self._try_survey, site, life, asked)
+            self._scheduler.after(POLL_S, self._list_when_ready, site, process_run, request)
         else:
-            self._scheduler.after(self._broker_s, self._look, site, life, filters, since)
+            self._scheduler.after(
+                self._broker_s, self._list_retained, site, process_run, filters, since
+            )
 
-    def _look(self, site: Site, life: int, filters: tuple[str, ...], since: float) -> None:
+    def _list_retained(
+        self, site: Site, process_run: int, filters: tuple[str, ...], since: float
+    ) -> None:
         """The broker sends its retained messages for some filters."""
         found = tuple(
             (topic, payload_digest(payload))
@@ -83,17 +88,21 @@ class RetainedValues:
             if any(matches(name, topic) for name in filters)
         )
         age = self._scheduler.now + self._broker_s - since
-        answer = events.RetainedListed(filters, found, age)
-        self._scheduler.after(self._broker_s, self._hear, site, life, answer)
+        response = events.RetainedListed(filters, found, age)
+        self._scheduler.after(
+            self._broker_s, self._handle_broker_event, site, process_run, response
+        )
 
-    def _read_for(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.ReadRetained
-        self._tell(site, effect)
+    def _start_reading(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is effects.ReadRetained
+        self._report(site, effect)
         self._scheduler.after(self._broker_s, self._read, site, site.process_run, effect)
 
-    def _read(self, site: Site, life: int, order: orders.ReadRetained) -> None:
+    def _read(self, site: Site, process_run: int, effect: effects.ReadRetained) -> None:
         stored = site.broker.stored
-        found = [(topic, *stored[topic]) for topic in order.topics if topic in stored]
+        found = [(topic, *stored[topic]) for topic in effect.topics if topic in stored]
         values = tuple(events.ClientPublished(t, payload, qos, True) for t, payload, qos in found)
-        answer = events.RetainedRead(order.requester, values)
-        self._scheduler.after(self._broker_s, self._hear, site, life, answer)
+        response = events.RetainedRead(effect.requester, values)
+        self._scheduler.after(
+            self._broker_s, self._handle_broker_event, site, process_run, response
+        )

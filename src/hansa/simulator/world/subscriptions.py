@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from hansa.protocol import effects as orders
-from hansa.protocol import events
+from hansa.protocol import effects, events
 from hansa.protocol.effects import Effect
 from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import Site
@@ -20,36 +19,38 @@ class SimulatedSubscriptions:
     def __init__(
         self, scheduler: Scheduler, broker_s: float, handle_broker_event: HandleBrokerEvent
     ) -> None:
-        """`broker_s` is the one-way delay; `hear` passes a broker's response to an agent
-        process."""
+        """`broker_s` is the one-way delay; `handle_broker_event` passes a broker's response to an
+        agent."""
         self._scheduler = scheduler
         self._broker_s = broker_s
         self._handle_broker_event = handle_broker_event
         self.handlers: dict[type, Callable[[Site, Effect], None]] = {
-            orders.SubscribeAtBroker: self._subscribe,
-            orders.UnsubscribeAtBroker: self._unsubscribe,
+            effects.SubscribeAtBroker: self._subscribe,
+            effects.UnsubscribeAtBroker: self._unsubscribe,
         }
 
-    def restore_all(self, site: Site, then: Callable[[Site], None]) -> None:
+    def restore_all(self, site: Site, on_restored: Callable[[Site], None]) -> None:
         """Renew the agent's subscriptions after the broker lost them, and report it to the
         agent."""
         granted = list(site.broker.granted)
         site.broker.withdraw(granted)
         self._scheduler.after(
-            RESUBSCRIBE_DELAY_S, self._restore_granted, site, site.process_run, granted, then
+            RESUBSCRIBE_DELAY_S, self._restore_granted, site, site.process_run, granted, on_restored
         )
 
     def _restore_granted(
-        self, site: Site, process_run: int, filters: list[str], then: Callable[[Site], None]
+        self, site: Site, process_run: int, filters: list[str], on_restored: Callable[[Site], None]
     ) -> None:
         if site.process_run != process_run or site.node is None:
             return  # the agent subscribes when it starts
-        if not self._postpone_if_refused(site, self._restore_granted, process_run, filters, then):
+        if not self._postpone_if_refused(
+            site, self._restore_granted, process_run, filters, on_restored
+        ):
             site.broker.grant(filters)
-            then(site)
+            on_restored(site)
 
     def _subscribe(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.SubscribeAtBroker
+        assert type(effect) is effects.SubscribeAtBroker
         self._scheduler.after(self._broker_s, self._grant, site, site.process_run, effect.filters)
 
     def _grant(self, site: Site, process_run: int, filters: tuple[str, ...]) -> None:
@@ -63,7 +64,7 @@ class SimulatedSubscriptions:
             )
 
     def _unsubscribe(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.UnsubscribeAtBroker
+        assert type(effect) is effects.UnsubscribeAtBroker
         self._scheduler.after(
             self._broker_s, self._withdraw, site, site.process_run, effect.filters
         )

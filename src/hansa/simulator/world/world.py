@@ -8,8 +8,7 @@ import random
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hansa.protocol import effects as orders
-from hansa.protocol import events
+from hansa.protocol import effects, events
 from hansa.protocol.effects import Effect
 from hansa.protocol.model import Publication
 from hansa.protocol.topics import is_local_only
@@ -38,7 +37,7 @@ TIMERS_PER_INSTANT_MAX = 1_000
 _QUIET_FRAMES = (Heartbeat, FrameAck, Publication)
 """Frames without news about membership or cores."""
 
-_QUIET_NOTIFICATIONS = (orders.Duplicate, orders.Dropped, orders.Ignored)
+_QUIET_NOTIFICATIONS = (effects.Duplicate, effects.Dropped, effects.Ignored)
 
 
 class World:
@@ -90,15 +89,15 @@ class World:
         )
         self._handlers: dict[type, Callable[[Site, Effect], None]] = {
             **self.delivery.handlers,
-            **self.retained.orders,
-            orders.Send: self._send,
-            orders.CloseLink: self._close,
+            **self.retained.handlers,
+            effects.Send: self._send,
+            effects.CloseLink: self._close,
             **self.subscriptions.handlers,
-            orders.Deliver: self._deliver,
-            orders.Gap: self._record_gap,
-            orders.Duplicate: self._duplicate,
-            orders.IncarnationRaised: self._apply_state_change,
-            orders.EpochRolloverRequired: self._apply_state_change,
+            effects.Deliver: self._deliver,
+            effects.Gap: self._record_gap,
+            effects.Duplicate: self._duplicate,
+            effects.IncarnationRaised: self._apply_state_change,
+            effects.EpochRolloverRequired: self._apply_state_change,
         }
         for place in range(options.topology.nodes):
             self.add_site(
@@ -160,7 +159,7 @@ class World:
             self.delivery.reconnect(site)
 
     def stop_agent(self, site: Site, notify_peers: bool) -> None:
-        """Stop an agent. With `tell`, its kernel closes its connections."""
+        """Stop an agent. With `notify_peers`, its kernel closes its connections."""
         if site.node is None:
             return
         site.stop(self.now, self._partial_write_rng.random() if self._partial_write_rng else 0.0)
@@ -271,14 +270,14 @@ class World:
     # ------------------------------------------------------------ effects
 
     def _send(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Send
+        assert type(effect) is effects.Send
         end = site.link_ends.get(effect.link)
         if end is None:
             return  # the session has ended; the node will be notified
         frame = effect.frame
         if type(frame) is Publication and self.network.is_window_full(end):
             self._report_notification(
-                site, orders.Dropped(frame.origin, frame.sequence, "link window")
+                site, effects.Dropped(frame.origin, frame.sequence, "link window")
             )
             return
         size, checksum = self.traffic.count_frame(frame)
@@ -307,7 +306,7 @@ class World:
                 call(end, frame)
 
     def _close(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.CloseLink
+        assert type(effect) is effects.CloseLink
         end = site.link_ends.get(effect.link)
         if end is not None:
             self.network.close_end(end)
@@ -320,7 +319,7 @@ class World:
             self.handle_event(site, event)
 
     def _deliver(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Deliver
+        assert type(effect) is effects.Deliver
         self._pass_to_broker(site, effect.publication)
 
     def _pass_to_broker(self, site: Site, publication: Publication) -> None:
@@ -330,11 +329,11 @@ class World:
         elif publication.retain:
             for each in self.delivery.hold_back(site, publication):
                 assert isinstance(each, Publication)
-                self._give(site, each)
+                self._publish_qos0(site, each)
         else:
-            self._give(site, publication)
+            self._publish_qos0(site, publication)
 
-    def _give(self, site: Site, publication: Publication) -> None:
+    def _publish_qos0(self, site: Site, publication: Publication) -> None:
         """Publish at QoS 0 if the broker is connected."""
         if not site.broker.is_connected:
             return
@@ -349,7 +348,7 @@ class World:
             site.broker.store(publication.topic, publication.payload, publication.qos)
 
     def _record_gap(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is orders.Gap
+        assert type(effect) is effects.Gap
         self.delivery.record_gap(site, effect)
         self._report_notification(site, effect)
 
@@ -357,7 +356,7 @@ class World:
         """Store an agent's QoS 1 or 2 publication at the broker and deliver it to clients; a
         requested retained message is only stored. One of QoS 0 had to wait for earlier ones."""
         if not publication.qos:
-            self._give(site, publication)
+            self._publish_qos0(site, publication)
             return
         if publication.retain:
             site.broker.store(publication.topic, publication.payload, publication.qos)
@@ -378,9 +377,9 @@ class World:
         self._report_notification(site, effect)
 
     def _apply_state_change(self, site: Site, effect: Effect) -> None:
-        if type(effect) is orders.IncarnationRaised:
+        if type(effect) is effects.IncarnationRaised:
             site.state.incarnation = effect.incarnation
-        elif type(effect) is orders.EpochRolloverRequired:
+        elif type(effect) is effects.EpochRolloverRequired:
             self.delivery.start_epoch(site, effect.epoch)
         self._report_notification(site, effect)
 
