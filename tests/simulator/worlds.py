@@ -9,26 +9,26 @@ from hansa.simulator.run import Simulation
 from hansa.simulator.topologies import parse_topology
 
 
-class Played:
+class SimulatedRun:
     """A simulation that was run for a while."""
 
     def __init__(self, word: str, script: Sequence[tuple[float, SimulatedAction]] = (), **options):
-        self.heard: list[tuple[float, int | None, object]] = []
+        self.lines: list[tuple[float, int | None, object]] = []
         steps = tuple(ScheduledAction(at, action) for at, action in script)
         phases = options.pop("phases", Phases(warm_up_s=1000.0))
         made = SimulationOptions(parse_topology(word, 0), schedule=steps, phases=phases, **options)
-        self.simulation = Simulation(made, lambda *what: self.heard.append(what))
+        self.simulation = Simulation(made, lambda *what: self.lines.append(what))
         self.world = self.simulation.world
 
-    def run(self, until: float) -> "Played":
+    def run(self, until: float) -> "SimulatedRun":
         self.simulation.run_until(until)
         return self
 
-    def news(self, kind: type, place: int | None = None, since: float = 0.0) -> list[Any]:
+    def notifications(self, kind: type, place: int | None = None, since: float = 0.0) -> list[Any]:
         """Return what was told of one kind, at one place or anywhere."""
         return [
             what
-            for at, where, what in self.heard
+            for at, where, what in self.lines
             if isinstance(what, kind) and at >= since and place in (None, where)
         ]
 

@@ -91,7 +91,7 @@ class TopicMesh:
     def next_hops(self, sender: int | None, now: float) -> list[int]:
         """Return the parents and children that a publication goes to, without its sender."""
         neighbours = {*self.parents, *self.live_children(now)}
-        return [way for way in sorted(neighbours) if way != sender]
+        return [next_hop for next_hop in sorted(neighbours) if next_hop != sender]
 
     # ------------------------------------------------------------ events
 

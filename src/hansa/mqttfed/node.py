@@ -139,7 +139,10 @@ class FedNode:
         self._next_sequence = (number + 1) % SEQUENCE_MODULUS
         self._mark_seen(mesh.topic, node, number)
         message = RoutedMessage(node, number, node, payload)
-        return [PublishAtNeighbour(way, mesh.topic, message) for way in mesh.next_hops(None, now)]
+        return [
+            PublishAtNeighbour(next_hop, mesh.topic, message)
+            for next_hop in mesh.next_hops(None, now)
+        ]
 
     def _forward(self, mesh: TopicMesh, routed: RoutedMessage, now: float) -> list[Effect]:
         if not self._mark_seen(mesh.topic, routed.origin, routed.sequence):
@@ -151,8 +154,8 @@ class FedNode:
             routed.origin, routed.sequence, self._settings.node, routed.payload
         )
         return output + [
-            PublishAtNeighbour(way, mesh.topic, forwarded)
-            for way in mesh.next_hops(routed.sender, now)
+            PublishAtNeighbour(next_hop, mesh.topic, forwarded)
+            for next_hop in mesh.next_hops(routed.sender, now)
         ]
 
     def _mark_seen(self, topic: str, origin: int, sequence: int) -> bool:

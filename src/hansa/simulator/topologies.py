@@ -150,86 +150,88 @@ class _UnionFind:
 # ---------------------------------------------------------------- specifications
 
 
-def parse_topology(word: str, seed: int) -> Topology:
+def parse_topology(spec: str, seed: int) -> Topology:
     """Return the topology of a specification; the seed decides what it leaves open."""
-    kind, colon, rest = word.partition(":")
+    kind, colon, arguments = spec.partition(":")
     if kind not in _MAKERS:
         near = difflib.get_close_matches(kind, _MAKERS, n=1)
         hint = f"did you mean {TOPOLOGY_EXAMPLES[near[0]]!r}? " if near else ""
         raise UsageError(
-            f"topology {word!r}: {hint}write one of {' '.join(TOPOLOGY_EXAMPLES.values())}"
+            f"topology {spec!r}: {hint}write one of {' '.join(TOPOLOGY_EXAMPLES.values())}"
         )
-    what = "which file" if kind == "file" else "how many"
+    expected = "which file" if kind == "file" else "how many"
     _require(
-        bool(colon and rest), word, f"say {what} after {kind!r}, as in {TOPOLOGY_EXAMPLES[kind]}"
+        bool(colon and arguments),
+        spec,
+        f"say {expected} after {kind!r}, as in {TOPOLOGY_EXAMPLES[kind]}",
     )
-    return _MAKERS[kind](word, rest, random.Random(f"topology {seed}"))
+    return _MAKERS[kind](spec, arguments, random.Random(f"topology {seed}"))
 
 
-def _ring(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _parse_node_count(word, rest, 3)
-    return make_topology(word, nodes, ((node, (node + 1) % nodes) for node in range(nodes)))
+def _ring(spec: str, arguments: str, _: random.Random) -> Topology:
+    nodes = _parse_node_count(spec, arguments, 3)
+    return make_topology(spec, nodes, ((node, (node + 1) % nodes) for node in range(nodes)))
 
 
-def _line(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _parse_node_count(word, rest, 1)
-    return make_topology(word, nodes, ((node, node + 1) for node in range(nodes - 1)))
+def _line(spec: str, arguments: str, _: random.Random) -> Topology:
+    nodes = _parse_node_count(spec, arguments, 1)
+    return make_topology(spec, nodes, ((node, node + 1) for node in range(nodes - 1)))
 
 
-def _star(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _parse_node_count(word, rest, 2)
-    return make_topology(word, nodes, ((0, node) for node in range(1, nodes)))
+def _star(spec: str, arguments: str, _: random.Random) -> Topology:
+    nodes = _parse_node_count(spec, arguments, 2)
+    return make_topology(spec, nodes, ((0, node) for node in range(1, nodes)))
 
 
-def _tree(word: str, rest: str, _: random.Random) -> Topology:
+def _tree(spec: str, arguments: str, _: random.Random) -> Topology:
     """Balanced and binary: node 0 is the root, the parent of node n is (n - 1) // 2."""
-    nodes = _parse_node_count(word, rest, 2)
-    return make_topology(word, nodes, (((node - 1) // 2, node) for node in range(1, nodes)))
+    nodes = _parse_node_count(spec, arguments, 2)
+    return make_topology(spec, nodes, (((node - 1) // 2, node) for node in range(1, nodes)))
 
 
-def _full(word: str, rest: str, _: random.Random) -> Topology:
-    nodes = _parse_node_count(word, rest, 2)
+def _full(spec: str, arguments: str, _: random.Random) -> Topology:
+    nodes = _parse_node_count(spec, arguments, 2)
     total = _pairs(nodes)
     _require(
-        total <= LINKS_MAX, word, f"{total} links are too many; at most {LINKS_MAX} are possible"
+        total <= LINKS_MAX, spec, f"{total} links are too many; at most {LINKS_MAX} are possible"
     )
-    return make_topology(word, nodes, (_pair(number) for number in range(total)))
+    return make_topology(spec, nodes, (_pair(number) for number in range(total)))
 
 
-def _grid(word: str, rest: str, _: random.Random) -> Topology:
+def _grid(spec: str, arguments: str, _: random.Random) -> Topology:
     """Numbered row by row, as in Spohn 2021."""
-    sides = rest.split("x")
-    _require(len(sides) == 2, word, "write rows x columns, as in grid:3x3")
-    rows, columns = (_parse_node_count(word, side, 0) for side in sides)
-    _require(rows * columns >= 2, word, "a grid needs at least 2 nodes, as in grid:3x3")
+    sides = arguments.split("x")
+    _require(len(sides) == 2, spec, "write rows x columns, as in grid:3x3")
+    rows, columns = (_parse_node_count(spec, side, 0) for side in sides)
+    _require(rows * columns >= 2, spec, "a grid needs at least 2 nodes, as in grid:3x3")
     _require(
         rows * columns <= NODES_MAX,
-        word,
+        spec,
         f"{rows * columns} nodes; at most {NODES_MAX} are possible",
     )
     across = ((node, node + 1) for node in range(rows * columns) if (node + 1) % columns)
     down = ((node, node + columns) for node in range((rows - 1) * columns))
-    return make_topology(word, rows * columns, [*across, *down])
+    return make_topology(spec, rows * columns, [*across, *down])
 
 
-def _random(word: str, rest: str, rng: random.Random) -> Topology:
+def _random(spec: str, arguments: str, rng: random.Random) -> Topology:
     """Connected, with the requested mean degree: a random tree plus random links."""
-    nodes, degree = _parse_node_count_and_number(word, rest, "a mean degree")
+    nodes, degree = _parse_node_count_and_number(spec, arguments, "a mean degree")
     least, most = 2 * (nodes - 1) / nodes, nodes - 1
     _require(
         degree >= least,
-        word,
+        spec,
         f"{nodes} nodes hang together only from a mean degree of {math.ceil(least * 100) / 100:g}; "
         f"write random:{nodes},{min(3, most)}",
     )
     _require(
         degree <= most,
-        word,
+        spec,
         f"{nodes} nodes have at most {most} neighbours; write random:{nodes},{most}",
     )
     total = round(nodes * degree / 2)
     _require(
-        total <= LINKS_MAX, word, f"{total} links are too many; at most {LINKS_MAX} are possible"
+        total <= LINKS_MAX, spec, f"{total} links are too many; at most {LINKS_MAX} are possible"
     )
     order = rng.sample(range(nodes), nodes)
     tree = [(order[rng.randrange(place)], order[place]) for place in range(1, nodes)]
@@ -238,7 +240,7 @@ def _random(word: str, rest: str, rng: random.Random) -> Topology:
         if len(links) == total:
             break
         links.add(_pair(number))
-    return make_topology(word, nodes, links)
+    return make_topology(spec, nodes, links)
 
 
 def _pairs(nodes: int) -> int:
@@ -251,12 +253,12 @@ def _pair(number: int) -> TopologyLink:
     return number - _pairs(high), high
 
 
-def _geometric(word: str, rest: str, rng: random.Random) -> Topology:
+def _geometric(spec: str, arguments: str, rng: random.Random) -> Topology:
     """Random points in the unit square, linked if close; then the nearest components are joined."""
-    nodes, radius = _parse_node_count_and_number(word, rest, "a radius")
+    nodes, radius = _parse_node_count_and_number(spec, arguments, "a radius")
     _require(
         0 < radius <= 1.5,
-        word,
+        spec,
         f"the radius must be above 0 and at most 1.5, as in {TOPOLOGY_EXAMPLES['geometric']}",
     )
     points = [(rng.random(), rng.random()) for _ in range(nodes)]
@@ -264,7 +266,7 @@ def _geometric(word: str, rest: str, rng: random.Random) -> Topology:
     for _, link in _pairs_within(points, radius):
         links.append(link)
         _require(
-            len(links) <= LINKS_MAX, word, f"more than {LINKS_MAX} links; write a smaller radius"
+            len(links) <= LINKS_MAX, spec, f"more than {LINKS_MAX} links; write a smaller radius"
         )
     parts = _UnionFind(nodes)
     for a, b in links:
@@ -273,7 +275,7 @@ def _geometric(word: str, rest: str, rng: random.Random) -> Topology:
     while parts.count > 1:
         links.extend(link for _, link in sorted(_pairs_within(points, reach)) if parts.union(*link))
         reach *= 2
-    return make_topology(word, nodes, links)
+    return make_topology(spec, nodes, links)
 
 
 def _pairs_within(
@@ -292,54 +294,56 @@ def _pairs_within(
                 yield distance, (node, other)
 
 
-def _file(word: str, rest: str, _: random.Random) -> Topology:
+def _file(spec: str, arguments: str, _: random.Random) -> Topology:
     """The links of a file; they may form several components."""
-    ends = link_file.read_links(Path(rest))
-    labels, numbers = link_file.number_nodes(rest, ends)
-    made = make_topology(word, len(numbers), ((numbers[a], numbers[b]) for a, b in ends))
-    return Topology(word, made.nodes, made.links, labels)
+    ends = link_file.read_links(Path(arguments))
+    labels, numbers = link_file.number_nodes(arguments, ends)
+    made = make_topology(spec, len(numbers), ((numbers[a], numbers[b]) for a, b in ends))
+    return Topology(spec, made.nodes, made.links, labels)
 
 
 # ---------------------------------------------------------------- numbers in a specification
 
 
-def _parse_node_count(word: str, text: str, least: int) -> int:
-    kind = word.partition(":")[0]
+def _parse_node_count(spec: str, text: str, least: int) -> int:
+    kind = spec.partition(":")[0]
     good = text.isdecimal() and text.isascii() and len(text) < 10
     _require(
-        good, word, f"{text!r} is not a number of nodes; write it as in {TOPOLOGY_EXAMPLES[kind]}"
+        good, spec, f"{text!r} is not a number of nodes; write it as in {TOPOLOGY_EXAMPLES[kind]}"
     )
     some = f"{least} node{'s' * (least > 1)}"
     noun = f"{kind} graph" if kind in ("full", "random", "geometric") else kind
     _require(
-        int(text) >= least, word, f"a {noun} needs at least {some}, as in {TOPOLOGY_EXAMPLES[kind]}"
+        int(text) >= least, spec, f"a {noun} needs at least {some}, as in {TOPOLOGY_EXAMPLES[kind]}"
     )
-    _require(int(text) <= NODES_MAX, word, f"{text} nodes; at most {NODES_MAX} are possible")
+    _require(int(text) <= NODES_MAX, spec, f"{text} nodes; at most {NODES_MAX} are possible")
     return int(text)
 
 
-def _parse_node_count_and_number(word: str, rest: str, what: str) -> tuple[int, float]:
-    first, comma, second = rest.partition(",")
-    kind = word.partition(":")[0]
+def _parse_node_count_and_number(spec: str, arguments: str, expected: str) -> tuple[int, float]:
+    first, comma, second = arguments.partition(",")
+    kind = spec.partition(":")[0]
     _require(
-        bool(comma), word, f"write a number of nodes and {what}, as in {TOPOLOGY_EXAMPLES[kind]}"
+        bool(comma),
+        spec,
+        f"write a number of nodes and {expected}, as in {TOPOLOGY_EXAMPLES[kind]}",
     )
-    nodes = _parse_node_count(word, first, 2)
+    nodes = _parse_node_count(spec, first, 2)
     try:
         number = float(second)
     except ValueError:
         number = math.nan
     _require(
         math.isfinite(number),
-        word,
-        f"{second!r} is not {what}; write it as in {TOPOLOGY_EXAMPLES[kind]}",
+        spec,
+        f"{second!r} is not {expected}; write it as in {TOPOLOGY_EXAMPLES[kind]}",
     )
     return nodes, number
 
 
-def _require(holds: bool, word: str, problem: str) -> None:
+def _require(holds: bool, spec: str, problem: str) -> None:
     if not holds:
-        raise UsageError(f"topology {word!r}: {problem}")
+        raise UsageError(f"topology {spec!r}: {problem}")
 
 
 _MAKERS: dict[str, Callable[[str, str, random.Random], Topology]] = {

@@ -1,7 +1,7 @@
 """How long it takes until all is right, and how long it may."""
 
 import pytest
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.simulator.actions import ClientSubscribe, CrashAgent, CutSilently, RestartAgent
 from hansa.simulator.analysis.convergence import convergence_limit_s
@@ -10,7 +10,7 @@ from hansa.simulator.topologies import parse_topology
 
 
 def records(*script, until=20.0, word="ring:5"):
-    return Played(word, script).run(until).simulation.tracker.measurements()
+    return SimulatedRun(word, script).run(until).simulation.tracker.measurements()
 
 
 def test_every_fault_is_measured_from_its_own_time():
@@ -46,28 +46,30 @@ def test_interest_change_before_convergence_belongs_to_the_fault():
 
 def test_fewer_comparisons_without_checkers_give_the_same_times():
     script = [(5.0, CrashAgent(3)), (8.0, ClientSubscribe(0, "a")), (8.001, RestartAgent(3))]
-    checked = Played("ring:5", script, check_invariants=True).run(20.0).simulation.tracker
-    alone = Played("ring:5", script, check_invariants=False).run(20.0).simulation.tracker
+    checked = SimulatedRun("ring:5", script, check_invariants=True).run(20.0).simulation.tracker
+    alone = SimulatedRun("ring:5", script, check_invariants=False).run(20.0).simulation.tracker
     assert alone.measurements() == checked.measurements()
     assert (alone.is_converged, checked.is_converged) == (True, True)
 
 
 def test_no_comparison_without_checkers_and_measurement():
     script = [(8.0, ClientSubscribe(0, "a"))]
-    tracker = Played("ring:5", script, check_invariants=False).run(20.0).simulation.tracker
+    tracker = SimulatedRun("ring:5", script, check_invariants=False).run(20.0).simulation.tracker
     assert not tracker.is_converged
 
 
 def test_lost_neighbour_on_lossy_links_is_a_disturbance():
     script = [(5.5, CutSilently(0, 1))]
-    streams = Played("ring:5", script).run(20.0).simulation.tracker
-    datagrams = Played("ring:5", script, links=LinkOptions(loss=0.001)).run(20.0).simulation.tracker
+    streams = SimulatedRun("ring:5", script).run(20.0).simulation.tracker
+    datagrams = (
+        SimulatedRun("ring:5", script, links=LinkOptions(loss=0.001)).run(20.0).simulation.tracker
+    )
     assert datagrams.disturbance_count == streams.disturbance_count + 2
     assert datagrams.is_converged
 
 
 def test_is_converged_only_while_nothing_changed():
-    played = Played("ring:5", [(5.0, ClientSubscribe(0, "a"))])
+    played = SimulatedRun("ring:5", [(5.0, ClientSubscribe(0, "a"))])
     tracker = played.run(4.0).simulation.tracker
     assert (tracker.is_converged, tracker.problem) == (True, None)
     assert not played.run(5.0).simulation.tracker.is_converged

@@ -1,6 +1,6 @@
 """The world as it is."""
 
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.model import NodeId
 from hansa.simulator.actions import CrashAgent, CutOneWay, CutSilently, FreezeAgent, Partition
@@ -8,7 +8,7 @@ from hansa.simulator.analysis.ground_truth import GroundTruth
 
 
 def components(word, *script):
-    played = Played(word, script).run(2.0)
+    played = SimulatedRun(word, script).run(2.0)
     return [[site.place for site in part.sites] for part in GroundTruth(played.world).components()]
 
 
@@ -28,7 +28,7 @@ def test_stopped_and_suspended_nodes_are_excluded():
 
 
 def test_component_has_neighbours_and_distances():
-    played = Played("ring:5").run(1.0)
+    played = SimulatedRun("ring:5").run(1.0)
     truth = GroundTruth(played.world)
     (part,) = truth.components()
     assert part.neighbours[NodeId(0)] == (1, 4)
@@ -37,7 +37,7 @@ def test_component_has_neighbours_and_distances():
 
 
 def test_components_and_statuses_are_recomputed_after_a_change():
-    played = Played("line:2", [(2.0, CrashAgent(1))]).run(1.0)
+    played = SimulatedRun("line:2", [(2.0, CrashAgent(1))]).run(1.0)
     truth = GroundTruth(played.world)
     site = played.world.sites[0]
     first = truth.status(site)
@@ -52,5 +52,5 @@ def test_components_and_statuses_are_recomputed_after_a_change():
 
 
 def test_stopped_site_has_no_component():
-    played = Played("line:2", [(1.0, CrashAgent(1))]).run(2.0)
+    played = SimulatedRun("line:2", [(1.0, CrashAgent(1))]).run(2.0)
     assert GroundTruth(played.world).component_of(played.world.sites[1]) is None

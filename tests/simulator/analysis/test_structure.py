@@ -6,7 +6,7 @@ A ring of five is brought to rest; then what one node believes is changed under 
 from dataclasses import replace
 
 import pytest
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.routing import STRATEGIES, strategy_class
 from hansa.protocol.routing.base import StrategyInvariant
@@ -21,7 +21,7 @@ GROUP = "a/#"
 @pytest.fixture(scope="module")
 def resting():
     script = [(0.0, ClientSubscribe(0, GROUP)), (0.0, ClientSubscribe(2, GROUP))]
-    return Played("ring:5", script).run(6.0)
+    return SimulatedRun("ring:5", script).run(6.0)
 
 
 class Tampered(GroundTruth):
@@ -133,13 +133,13 @@ def test_missing_core_is_a_problem(resting):
 
 
 def test_single_node_has_no_problem():
-    lonely = structure(Played("line:1", [(0.0, ClientSubscribe(0, GROUP))]).run(2.0))
+    lonely = structure(SimulatedRun("line:1", [(0.0, ClientSubscribe(0, GROUP))]).run(2.0))
     assert lonely.find_problem() is None
     assert list(lonely.find_broken_invariants()) == []
 
 
 def test_duplicate_id_is_a_problem():
-    played = Played("line:3", [(1.0, CloneNode(0, near=2))]).run(1.0)
+    played = SimulatedRun("line:3", [(1.0, CloneNode(0, near=2))]).run(1.0)
     assert "two nodes share an id" in structure(played).find_problem()
 
 
@@ -150,7 +150,7 @@ def test_duplicate_id_is_a_problem():
 def following(request):
     """A ring at rest whose strategy follows the database."""
     settings = ProtocolSettings(strategy=request.param)
-    return Played("ring:5", [(0.0, ClientSubscribe(2, GROUP))], protocol=settings).run(
+    return SimulatedRun("ring:5", [(0.0, ClientSubscribe(2, GROUP))], protocol=settings).run(
         6.0
     ), settings
 

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.simulator.checkers.stubs import end, idle_world, publication, published
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.checkers import BoundedState
@@ -21,7 +21,7 @@ LOOKS = {
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_exceeded_bound_is_a_violation(look):
     violations: list[str] = []
-    world = Played("line:3", protocol=ProtocolSettings(nodes_max=3)).run(2.0).world
+    world = SimulatedRun("line:3", protocol=ProtocolSettings(nodes_max=3)).run(2.0).world
     look(BoundedState(world, violations), world)
     assert violations == []
     world.options = SimulationOptions(

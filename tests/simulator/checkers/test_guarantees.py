@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 from tests.simulator.checkers.stubs import publication
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.effects import DeliveryAbandoned, EpochRolloverRequired, Gap
 from hansa.protocol.interest.shared_subscriptions import TopicInterest
@@ -31,7 +31,7 @@ ONCE = [(0.0, ClientSubscribe(1, "a/b")), (5.0, ClientPublish(0, "a/b", qos=1))]
 def play(*more, until=4.9, **options):
     """Play a publication that was promised, up to the moment before it."""
     options.setdefault("disk", DiskOptions())
-    return Played("line:2", [*ONCE, *more], **options).run(until)
+    return SimulatedRun("line:2", [*ONCE, *more], **options).run(until)
 
 
 def finish(played, until=20.0):
@@ -139,7 +139,7 @@ def test_replaced_filter_keeps_the_guarantee():
 
 def test_nothing_is_guaranteed_before_acknowledgement():
     script = [(5.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=1))]
-    played = Played("line:2", script, disk=DiskOptions()).run(4.0)
+    played = SimulatedRun("line:2", script, disk=DiskOptions()).run(4.0)
     assert finish(played) == []
     assert guaranteed(played).summarize() == GuaranteeSummary(0, 0, 0, 0, 0, 0)
 
@@ -171,7 +171,7 @@ def test_unacknowledged_interest_counts_after_convergence_limit():
 
 def test_broker_internal_topics_are_not_guaranteed():
     script = [(0.0, ClientSubscribe(1, "$SYS/#")), (20.0, ClientPublish(0, "$SYS/uptime", qos=1))]
-    played = Played("line:2", script, disk=DiskOptions())
+    played = SimulatedRun("line:2", script, disk=DiskOptions())
     assert finish(played, until=30.0) == []
 
 
@@ -186,7 +186,7 @@ def test_rolled_back_node_has_no_obligation_to_newer_interest():
         (11.0, RestoreLink(0, 1)),
         (30.0, ClientPublish(0, "a/b", qos=1)),
     ]
-    played = Played("line:2", script, disk=DiskOptions())
+    played = SimulatedRun("line:2", script, disk=DiskOptions())
     assert finish(played, until=40.0) == []
     assert played.received(1) == [1]
     assert guaranteed(played).summarize().promised == 1
@@ -327,7 +327,7 @@ def test_new_epoch_guarantees_its_publications():
 
 @pytest.mark.parametrize("options", [{"disk": None}, {}])
 def test_nothing_is_guaranteed_without_disk_or_at_qos_0(options):
-    played = Played(
+    played = SimulatedRun(
         "line:2", [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a"))], **options
     )
     assert finish(played) == []

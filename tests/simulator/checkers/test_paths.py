@@ -1,7 +1,7 @@
 """Ways that are not the promised ones, made by hand: each kind must be noticed."""
 
 import pytest
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.simulator.actions import ClientPublish, ClientSubscribe
@@ -13,7 +13,7 @@ WANTED = [(0.0, ClientSubscribe(2, "a")), (5.0, ClientPublish(0, "a"))]
 def judged(*arcs, **settings):
     """Let a publication of node 0 in a ring of six, wanted by node 2, go over these arcs; return
     the complaints without time and seed."""
-    played = Played("ring:6", WANTED, protocol=ProtocolSettings(strategy="paths", **settings))
+    played = SimulatedRun("ring:6", WANTED, protocol=ProtocolSettings(strategy="paths", **settings))
     played.run(5.9)
     assert played.simulation.violations == []
     complaints: list[str] = []
@@ -57,6 +57,6 @@ def test_nodes_of_the_same_group_may_get_it():
 
 def test_checker_is_used_only_for_strategies_with_the_invariant():
     for strategy, judges in (("paths", True), ("tree-flood", False)):
-        played = Played("ring:6", protocol=ProtocolSettings(strategy=strategy))
+        played = SimulatedRun("ring:6", protocol=ProtocolSettings(strategy=strategy))
         calls = played.world.hooks.on_copy_sent
         assert any("ShortestPathsFromOrigin" in repr(call) for call in calls) == judges

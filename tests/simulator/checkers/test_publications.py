@@ -2,7 +2,7 @@
 
 import pytest
 from tests.simulator.checkers.stubs import end, idle_world, publication, published
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.model import HOPS_MAX
 from hansa.simulator.actions import ClientPublish, ClientSubscribe, CrashAgent
@@ -85,7 +85,7 @@ def test_exceeded_hop_limit_is_a_violation(world, violations):
 
 
 def test_missing_publication_is_a_violation(violations):
-    played = Played("line:2", [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a"))])
+    played = SimulatedRun("line:2", [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a"))])
     played.run(1.9)
     played.world.sites[0].broker.withdraw(["a"])  # the agent will not see it
     tracker = played.simulation.tracker
@@ -97,7 +97,7 @@ def test_missing_publication_is_a_violation(violations):
 
 
 def test_disturbed_publication_may_be_lost(violations):
-    played = Played(
+    played = SimulatedRun(
         "line:2",
         [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a")), (2.0, CrashAgent(1))],
     )

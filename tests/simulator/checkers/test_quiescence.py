@@ -1,7 +1,7 @@
 """Federations that are not right at rest, made by hand: each class must notice."""
 
 import pytest
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.simulator.analysis.ground_truth import GroundTruth
 from hansa.simulator.analysis.structure import StructureCheck
@@ -17,7 +17,7 @@ class Resting:
     """Two nodes, of which the checks believe what they are told."""
 
     def __init__(self, violations):
-        self.played = Played("line:2").run(1.0)
+        self.played = SimulatedRun("line:2").run(1.0)
         self.tracker = self.played.simulation.tracker
         self.structure = StructureCheck(
             GroundTruth(self.played.world), self.played.simulation.options.protocol

@@ -1,6 +1,6 @@
 """How long nodes were out of each other's reach."""
 
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.model import NodeId
 from hansa.simulator.actions import CrashAgent, CutLink, RestoreLink
@@ -12,9 +12,9 @@ NOTICED_S = 2.0
 A, B, C = NodeId(0), NodeId(1), NodeId(2)
 
 
-def partings(*script, lease_s=5.0) -> tuple[Played, Separations]:
+def partings(*script, lease_s=5.0) -> tuple[SimulatedRun, Separations]:
     """Three nodes in a line, and who looks at them."""
-    played = Played("line:3", script)
+    played = SimulatedRun("line:3", script)
     made = Separations(played.world, GroundTruth(played.world), lease_s, NOTICED_S)
 
     class Look(Hooks):

@@ -1,7 +1,7 @@
 """Shares that nobody serves, or too many, made by hand: each kind must be noticed."""
 
 import pytest
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.simulator.actions import ClientPublish, ClientSubscribe, CrashAgent
 from hansa.simulator.checkers import SharesServedOnce
@@ -14,7 +14,7 @@ def judged(*served, consumers=(2, 3), plain=(), origin=0):
     without time and seed."""
     wanted = [(0.0, ClientSubscribe(place, SHARE)) for place in consumers]
     wanted += [(0.0, ClientSubscribe(place, "a")) for place in plain]
-    played = Played("ring:5", [*wanted, (5.0, ClientPublish(origin, "a"))]).run(6.0)
+    played = SimulatedRun("ring:5", [*wanted, (5.0, ClientPublish(origin, "a"))]).run(6.0)
     assert played.simulation.violations == []
     complaints: list[str] = []
     checker = SharesServedOnce(played.world, complaints, played.simulation.tracker)
@@ -48,7 +48,7 @@ def test_broker_that_gets_it_anyway_serves_the_share():
 
 
 def test_nothing_is_checked_while_a_broker_refuses_its_agent():
-    played = Played(
+    played = SimulatedRun(
         "ring:5",
         [(0.0, ClientSubscribe(2, SHARE)), (4.0, CrashAgent(3)), (5.0, ClientPublish(0, "a"))],
     )

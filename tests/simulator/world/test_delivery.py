@@ -1,6 +1,6 @@
 """What an agent's shell does for QoS 1 and 2: when it acknowledges, when it injects."""
 
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.protocol.effects import Gap
 from hansa.simulator.actions import (
@@ -24,7 +24,7 @@ WANTED = (0.0, ClientSubscribe(1, "a"))
 
 def played(*script, sync_ms=100.0, **bounds):
     """Two nodes, of which the second wants `a`; a sync takes 0.1 s unless said otherwise."""
-    return Played("line:2", [WANTED, *script], disk=DiskOptions(sync_ms, **bounds))
+    return SimulatedRun("line:2", [WANTED, *script], disk=DiskOptions(sync_ms, **bounds))
 
 
 def session(world, place=0):
@@ -128,7 +128,7 @@ def test_small_journal_causes_a_gap():
     )
     world = played(*script, sync_ms=1.0, journal_max=2).run(12.0)
     assert world.received(1) == [3, 4]
-    (gap,) = world.news(Gap, 1)
+    (gap,) = world.notifications(Gap, 1)
     assert (gap.first, gap.last, gap.reason) == (1, 3, "retention")
 
 
@@ -150,7 +150,7 @@ def test_gap_survives_restart():
     world = played(*script, (12.0, RestartAgent(1)), (13.0, RestartAgent(0)), journal_max=2).run(
         20.0
     )
-    (gap,) = world.news(Gap, 1)
+    (gap,) = world.notifications(Gap, 1)
     assert (gap.first, gap.last) == (1, 3)
     assert world.received(1) == [3, 4]
 

@@ -1,7 +1,7 @@
 """How publications of QoS 1 and 2 get into a broker: each step, and what a crash after it does."""
 
 import pytest
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.simulator.actions import (
     ClientPublish,
@@ -27,7 +27,7 @@ def play(*script, qos=2, count=1, **disk):
     """Two nodes, of which the second wants `a`; a way to a broker takes 10 ms."""
     wanted = [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=qos, count=count))]
     links = LinkOptions(delay_ms=0.0, broker_delay_ms=10.0)
-    return Played("line:2", [*wanted, *script], links=links, disk=DiskOptions(100.0, **disk))
+    return SimulatedRun("line:2", [*wanted, *script], links=links, disk=DiskOptions(100.0, **disk))
 
 
 def start(played, until=SAFE_AT):

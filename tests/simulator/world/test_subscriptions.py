@@ -1,7 +1,7 @@
 """What an agent is subscribed to at its broker, while the broker does not let it in."""
 
 import pytest
-from tests.simulator.worlds import Played
+from tests.simulator.worlds import SimulatedRun
 
 from hansa.simulator.actions import (
     ClientSubscribe,
@@ -14,7 +14,7 @@ from hansa.simulator.actions import (
 
 def granted(*script, until):
     """What the broker of node 0 has granted its agent, in two nodes of which the other wants."""
-    return list(Played("line:2", script).run(until).world.sites[0].broker.granted)
+    return list(SimulatedRun("line:2", script).run(until).world.sites[0].broker.granted)
 
 
 def test_refusing_broker_grants_subscription_later():

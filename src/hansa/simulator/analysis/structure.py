@@ -134,12 +134,12 @@ class StructureCheck:
 
     def _groups_are_connected(self, seen: ComponentStatus) -> Problem:
         led: dict[NodeId, Problem] = {}
-        for group, wanters in self.interested_nodes(seen).items():
+        for group, interested in self.interested_nodes(seen).items():
             core, problem = _agreed_core(group, seen)
             if core is not None and core not in led:
                 led[core] = _check_paths_to_core(core, seen)
             if core is not None:
-                problem = led[core] or _check_members_joined(group, core, wanters, seen)
+                problem = led[core] or _check_members_joined(group, core, interested, seen)
             if problem:
                 return f"group {group!r}: {problem}"
         return None
@@ -193,8 +193,8 @@ class StructureCheck:
                 parents = view.cores[core].parents
                 wanted = min(self._settings.redundancy, len(nearer))
                 if len(parents) != wanted or not set(parents) <= set(nearer):
-                    has = f"{seen.node_name(node)} has parents {parents} towards core {core}"
-                    return f"{has}, expected {wanted} of {nearer}"
+                    text = f"{seen.node_name(node)} has parents {parents} towards core {core}"
+                    return f"{text}, expected {wanted} of {nearer}"
         return None
 
     def _tables_agree(self, seen: ComponentStatus) -> Problem:
@@ -203,38 +203,38 @@ class StructureCheck:
         if self._has_unstable_costs:
             return None
         for group in self.interested_nodes(seen):
-            told: dict[NodeId, list[NodeId]] = {node: [] for node in seen.statuses}
+            notified: dict[NodeId, list[NodeId]] = {node: [] for node in seen.statuses}
             for node, view in seen.statuses.items():
                 mine = view.groups[group]
-                ways = (
+                next_hops = (
                     view.cores[mine.core].parents
                     if mine.is_member and mine.core is not None
                     else ()
                 )
-                if mine.parents != tuple(sorted(ways)):
-                    has = f"{seen.node_name(node)} has notified {mine.parents}"
-                    return f"group {group!r}: {has}, its next hops to the core are {ways}"
+                if mine.parents != tuple(sorted(next_hops)):
+                    text = f"{seen.node_name(node)} has notified {mine.parents}"
+                    return f"group {group!r}: {text}, its next hops to the core are {next_hops}"
                 for parent in mine.parents:
-                    told[parent].append(node)
-            for node, children in told.items():
+                    notified[parent].append(node)
+            for node, children in notified.items():
                 known = seen.statuses[node].groups[group].children
                 if known != tuple(children):
-                    has = f"{seen.node_name(node)} has children {known}"
-                    return f"group {group!r}: {has}, {tuple(children)} have it as parent"
+                    text = f"{seen.node_name(node)} has children {known}"
+                    return f"group {group!r}: {text}, {tuple(children)} have it as parent"
         return None
 
     def _meshes_are_minimal(self, seen: ComponentStatus) -> Problem:
         """A node is a member only with a reason: clients, a child, or being the core."""
         if self._has_unstable_costs:
             return None
-        for group, wanters in self.interested_nodes(seen).items():
+        for group, interested in self.interested_nodes(seen).items():
             for node, view in seen.statuses.items():
                 mine = view.groups[group]
                 name, joined = seen.node_name(node), "a" if mine.is_member else "no"
-                reason = node in wanters or bool(mine.children) or mine.core == node
+                reason = node in interested or bool(mine.children) or mine.core == node
                 if mine.is_member != reason:
                     return f"{name} is {joined} member of {group!r}"
-                if mine.interested_nodes != tuple(sorted(wanters)):
+                if mine.interested_nodes != tuple(sorted(interested)):
                     return f"{name} sees interest in {group!r} at {mine.interested_nodes}"
         return None
 
@@ -327,11 +327,11 @@ def _check_paths_to_core(core: NodeId, seen: ComponentStatus) -> Problem:
     """Check that first parents lead from every node to the core, which must know its role."""
     if core not in seen.statuses[core].cores:
         return f"its core {seen.node_name(core)} does not announce itself"
-    good = {core}
+    verified = {core}
     for start in seen.statuses:
         path: list[NodeId] = []
         here = start
-        while here not in good:
+        while here not in verified:
             route = seen.statuses[here].cores.get(core)
             path.append(here)
             if route is None or not route.parents or route.parents[0] in path:
@@ -339,7 +339,7 @@ def _check_paths_to_core(core: NodeId, seen: ComponentStatus) -> Problem:
             here = route.parents[0]
             if here not in seen.statuses:
                 return f"{seen.node_name(start)} reaches core {core} over {here}, which is gone"
-        good.update(path)
+        verified.update(path)
     return None
 
 
@@ -357,9 +357,9 @@ def _check_members_joined(
             if theirs.is_member and here in theirs.parents:
                 joined[child] = None
                 queue.append(child)
-    for wanter in interested:
-        if wanter not in joined:
-            return f"{seen.node_name(wanter)} is interested and not joined to core {core}"
+    for node_id in interested:
+        if node_id not in joined:
+            return f"{seen.node_name(node_id)} is interested and not joined to core {core}"
     return None
 
 

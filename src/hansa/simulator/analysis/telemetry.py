@@ -49,8 +49,8 @@ class SimulationTelemetry(Hooks):
         self._event_mappers: dict[int, EventMapper] = {}
         self._observer_recorder = self._recorder(schema.FAULT_INJECTOR, 1)
         options = world.options
-        told = (options.seed, options.topology.name, options.protocol.strategy)
-        self._observer_recorder.put(schema.SimulationStarted(0, *told))
+        run = (options.seed, options.topology.name, options.protocol.strategy)
+        self._observer_recorder.put(schema.SimulationStarted(0, *run))
 
     def _now(self) -> int:
         return round(self._world.now * SECOND_NS)

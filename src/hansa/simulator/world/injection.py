@@ -64,12 +64,12 @@ class SiteRetainedOrder(RetainedOrder[int]):
             if publication.retain:
                 self.add(publication.topic, version=0)
 
-    def complete(self, topic: str, place: int) -> Sequence[int]:
+    def complete(self, topic: str, index: int) -> Sequence[int]:
         """Mark one as completed; the broker may report it again on another connection. Return the
         indexes of those that waited for it."""
-        followers = self.on_completed(topic, place)
-        if place not in self._completed:
-            self._completed.add(place)
+        followers = self.on_completed(topic, index)
+        if index not in self._completed:
+            self._completed.add(index)
             self.remove(topic)
         return followers
 
@@ -146,12 +146,12 @@ class SimulatedInjection:
         disk = site.state.disk
         agent.has_begun = True
         agent.in_flight = dict.fromkeys(
-            place for place in disk.inbox if place in disk.accepted_by_broker
+            index for index in disk.inbox if index in disk.accepted_by_broker
         )
-        agent.ready = deque(place for place in disk.inbox if place not in disk.accepted_by_broker)
-        for place in agent.in_flight:
-            if disk.inbox[place].retain:
-                self.order(site).on_sent(disk.inbox[place].topic, place)
+        agent.ready = deque(index for index in disk.inbox if index not in disk.accepted_by_broker)
+        for index in agent.in_flight:
+            if disk.inbox[index].retain:
+                self.order(site).on_sent(disk.inbox[index].topic, index)
         self._send_release(site, list(agent.in_flight))
         self._publish(site, agent)
 
@@ -159,42 +159,42 @@ class SimulatedInjection:
         """Publish assigned publications up to the window."""
         batch: Batch = []
         while agent.ready and len(agent.in_flight) < self._in_flight_max:
-            place = agent.ready.popleft()
-            publication = site.state.disk.inbox.get(place)
+            index = agent.ready.popleft()
+            publication = site.state.disk.inbox.get(index)
             if publication is None:  # completed on the previous connection
                 continue
             topic, qos = publication.topic, publication.qos
-            if publication.retain and self.order(site).wait_or_send(place, topic, place, qos):
+            if publication.retain and self.order(site).wait_or_send(index, topic, index, qos):
                 continue
-            agent.in_flight[place] = None
-            batch.append((place, publication))
+            agent.in_flight[index] = None
+            batch.append((index, publication))
         if batch:
             self._send_to_broker(site, self._receive_publish, batch)
 
-    def _send_release(self, site: Site, places: list[int]) -> None:
+    def _send_release(self, site: Site, indexes: list[int]) -> None:
         """Send PUBREL."""
-        if places:
-            self._send_to_broker(site, self._receive_pubrel, places)
+        if indexes:
+            self._send_to_broker(site, self._receive_pubrel, indexes)
 
-    def _receive_puback(self, site: Site, places: list[int]) -> None:
+    def _receive_puback(self, site: Site, indexes: list[int]) -> None:
         for (
-            place
-        ) in places:  # in flight until it is synced, so that a crash makes no further copies
-            self._leave(site, place)
-            self._write(site, CompletedWrite(place))
+            index
+        ) in indexes:  # in flight until it is synced, so that a crash makes no further copies
+            self._leave(site, index)
+            self._write(site, CompletedWrite(index))
 
-    def _receive_pubrec(self, site: Site, places: list[int]) -> None:
-        for place in places:
-            self._write(site, AcceptedWrite(place))
+    def _receive_pubrec(self, site: Site, indexes: list[int]) -> None:
+        for index in indexes:
+            self._write(site, AcceptedWrite(index))
 
-    def _receive_pubcomp(self, site: Site, places: list[int]) -> None:
+    def _receive_pubcomp(self, site: Site, indexes: list[int]) -> None:
         agent = self._handshakes[site.place]
-        for place in places:
-            agent.in_flight.pop(place, None)
-            followers = self._leave(site, place)
+        for index in indexes:
+            agent.in_flight.pop(index, None)
+            followers = self._leave(site, index)
             if followers:
                 agent.ready = deque(sorted((*agent.ready, *followers)))
-            site.state.disk.mark_completed(place)
+            site.state.disk.mark_completed(index)
         self._publish(site, agent)
         self._on_completed(site)
 
@@ -205,33 +205,33 @@ class SimulatedInjection:
             order = self._retained_orders[site.place] = SiteRetainedOrder(site, self._release)
         return order
 
-    def _leave(self, site: Site, place: int) -> Sequence[int]:
+    def _leave(self, site: Site, index: int) -> Sequence[int]:
         """Mark a publication as completed; return the indexes of those that waited for it."""
-        publication = site.state.disk.inbox.get(place)
+        publication = site.state.disk.inbox.get(index)
         if publication is None or not publication.retain:
             return ()
-        return self.order(site).complete(publication.topic, place)
+        return self.order(site).complete(publication.topic, index)
 
     # ------------------------------------------------------------ the broker
 
     def _receive_publish(self, site: Site, batch: Batch) -> None:
         """Receive PUBLISH: pass QoS 1 to the clients, hold QoS 2 until it is released."""
         held = site.broker.unreleased
-        for place, publication in batch:
+        for index, publication in batch:
             if publication.qos == 1:
                 self._release(site, publication)
             else:
-                held.setdefault(place, publication)
+                held.setdefault(index, publication)
         self._send_to_agent(site, self._receive_puback, [at for at, item in batch if item.qos == 1])
         self._send_to_agent(site, self._receive_pubrec, [at for at, item in batch if item.qos == 2])
 
-    def _receive_pubrel(self, site: Site, places: list[int]) -> None:
+    def _receive_pubrel(self, site: Site, indexes: list[int]) -> None:
         """Receive PUBREL: pass the held publication to the clients, unless it was passed before."""
-        for place in places:
-            publication = site.broker.unreleased.pop(place, None)
+        for index in indexes:
+            publication = site.broker.unreleased.pop(index, None)
             if publication is not None:
                 self._release(site, publication)
-        self._send_to_agent(site, self._receive_pubcomp, places)
+        self._send_to_agent(site, self._receive_pubcomp, indexes)
 
     # ------------------------------------------------------------ delays
 
@@ -245,21 +245,21 @@ class SimulatedInjection:
         if site.broker.connection_count == connection:
             step(site, what)
 
-    def _send_to_agent(self, site: Site, step: HandshakeStep, places: list[int]) -> None:
-        if places:
+    def _send_to_agent(self, site: Site, step: HandshakeStep, indexes: list[int]) -> None:
+        if indexes:
             connection = site.broker.connection_count
             self._scheduler.after(
-                self._broker_s, self._deliver_to_agent, site, connection, step, places
+                self._broker_s, self._deliver_to_agent, site, connection, step, indexes
             )
 
     def _deliver_to_agent(
-        self, site: Site, connection: int, step: HandshakeStep, places: list[int]
+        self, site: Site, connection: int, step: HandshakeStep, indexes: list[int]
     ) -> None:
         if self._current_handshakes(site) is None or site.broker.connection_count != connection:
             return
         if site.is_frozen:
             site.postponed_calls.append(
-                partial(self._deliver_to_agent, site, connection, step, places)
+                partial(self._deliver_to_agent, site, connection, step, indexes)
             )
         else:
-            step(site, places)
+            step(site, indexes)

@@ -157,10 +157,10 @@ class Site:
         self.process_run += 1
         self.is_powered = True
         self.is_durable = durable
-        past = state.disk.restored_state(state.incarnation) if durable else None
-        if past is not None:
-            past = replace(past, retained=dict(state.retained))
-        self.node = Node(identity, settings, past)
+        restored = state.disk.restored_state(state.incarnation) if durable else None
+        if restored is not None:
+            restored = replace(restored, retained=dict(state.retained))
+        self.node = Node(identity, settings, restored)
 
     def save_backup(self) -> bool:
         """Copy the persistent state as it is on disk now."""
