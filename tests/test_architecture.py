@@ -105,8 +105,6 @@ RETIRED_WORDS_IN_USE: dict[str, set[str]] = {
     "manager/store.py": {"told"},
     "mqttfed/mesh.py": {"way"},
     "mqttfed/node.py": {"way"},
-    "protocol/clock.py": {"tell"},
-    "protocol/forwarding/engine.py": {"_take_owed"},
     "simulator/analysis/structure.py": {"told", "wanted", "ways"},
     "simulator/analysis/telemetry.py": {"told"},
     "simulator/checkers/announcements.py": {"way"},
@@ -238,6 +236,32 @@ def test_shells_use_only_public_names_of_a_node():
         if isinstance(access.value, ast.Attribute | ast.Name)
         if (access.value.attr if isinstance(access.value, ast.Attribute) else access.value.id)
         == "node"
+    }
+    assert found == set()
+
+
+def test_shells_import_no_part_of_a_node():
+    """Outside of protocol/, modules import values and functions of it, and no stateful part."""
+    calls = (each for each in ast.walk(TREES["protocol/node.py"]) if isinstance(each, ast.Call))
+    called = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+    stateful = {
+        each.name
+        for module, tree in TREES.items()
+        if module.startswith("protocol/")
+        for each in tree.body
+        if isinstance(each, ast.ClassDef) and attributes(each)
+    }
+    parts = called & stateful - {"MembershipView"}
+    assert {"DeliveryState", "ForwardingEngine", "Overlay", "RemoteInterest"} <= parts
+    found = {
+        f"{module}: {alias.name}"
+        for module, tree in TREES.items()
+        if not module.startswith("protocol/")
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.ImportFrom)
+        if (statement.module or "").startswith("hansa.protocol")
+        for alias in statement.names
+        if alias.name in parts
     }
     assert found == set()
 

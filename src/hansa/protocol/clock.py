@@ -29,7 +29,7 @@ class WallClock:
         self.now = 0.0
         """The time of the input that is being handled, in the shell's steady seconds."""
 
-    def tell(self, now: float) -> None:
+    def set_now(self, now: float) -> None:
         """An input is handled at `now`."""
         self.now = now
         if self._offset_ms is None:

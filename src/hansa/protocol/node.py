@@ -197,7 +197,7 @@ class Node:
                     self._overlay.receive_frame(link, item, now), now
                 )
                 if self._early and len(known) > before:
-                    for sender, early in self._early.take(known):
+                    for sender, early in self._early.pop_known(known):
                         effects += self._receive_strategy_frame(sender, early, now)
         return effects
 
@@ -266,7 +266,7 @@ class Node:
                     self._strategy.neighbour_up(item.node, now), now
                 )
             elif isinstance(item, NeighbourDown):
-                self._early.lose_neighbour(item.node)
+                self._early.remove_neighbour(item.node)
                 effects += self._send_strategy_output(
                     self._strategy.neighbour_down(item.node, now), now
                 )
@@ -279,7 +279,7 @@ class Node:
             )
             effects += self._check_installed(now)
         for node in joined:
-            self._unicast_routes.forget(node)
+            self._unicast_routes.reset(node)
             self._interest_acks.send_ack(node, now)
             self._delivery.on_node_reachable(node, now)
         return effects
@@ -327,7 +327,7 @@ class Node:
                 return [Ignored(refusal)]
             if frame.core == self.id and frame.incarnation > self._overlay.incarnation:
                 effects += self._dispatch_overlay_output(
-                    self._overlay.contest(frame.incarnation, None, now), now
+                    self._overlay.on_id_conflict(frame.incarnation, None, now), now
                 )
         if isinstance(frame, CoreAnnouncement) and (claims := frame.claims) is not None:
             if claims.node in self._overlay.database.nodes:
@@ -434,7 +434,7 @@ class Node:
         effects = subscription_commands([], self._remote_interest.expire_node(node, filters))
         self._overlay.expire_node(node)
         self._interest_acks.discard_ack(node)
-        self._unicast_routes.forget(node)
+        self._unicast_routes.reset(node)
         effects += self._delivery.expire_node(node)
         self._forwarding.table.clear_plans()
         self._strategy.expire_node(node)

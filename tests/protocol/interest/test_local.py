@@ -194,7 +194,7 @@ FILTERS = [
 some_filters = st.lists(st.sampled_from(FILTERS), max_size=3)
 local_steps = st.one_of(
     st.tuples(st.just("change"), some_filters, some_filters),
-    st.tuples(st.sampled_from(["tell", "install"])),
+    st.tuples(st.sampled_from(["announce", "install"])),
     st.tuples(st.just("wait"), st.sampled_from([0.1, 0.5, 3.0])),
 )
 
@@ -219,7 +219,7 @@ class World:
         """The subscribed filters that are covered at all other nodes."""
         return {name for name in self.interest.filters if is_covered(name, self.in_force)}
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         added, removed = self.interest.pop_due_changes(self.in_force == self.announced, self.now)
         assert self.announced.isdisjoint(added)
         assert self.announced.issuperset(removed)
@@ -227,14 +227,14 @@ class World:
         self.in_force -= set(removed)  # at once, for the worst case
         assert all(is_covered(name, self.announced) for name in self.interest.filters)
 
-    def take(self, step: tuple) -> None:  # type: ignore[type-arg]
+    def perform(self, step: tuple) -> None:  # type: ignore[type-arg]
         match step:
             case "change", added, removed:
                 self.interest.apply_change(added, removed, self.now)
             case "wait", seconds:
                 self.now += seconds
-            case ("tell",):
-                self.tell()
+            case ("announce",):
+                self.announce()
             case ("install",):
                 self.in_force = set(self.announced)
 
@@ -246,13 +246,13 @@ def test_subscribed_filters_stay_covered_by_filters_in_force(steps):
     wanted: set[str] = set()
     for step in steps:
         safe = world.safe
-        world.take(step)
+        world.perform(step)
         if step[0] == "change":
             wanted = (wanted | {f for f in step[1] if not is_local_only(f)}) - set(step[2])
         assert set(world.interest.filters) == wanted
         assert safe & wanted <= world.safe
-    for step in (("tell",), ("install",), ("wait", 0.5), ("tell",)):
-        world.take(step)
+    for step in (("announce",), ("install",), ("wait", 0.5), ("tell",)):
+        world.perform(step)
     assert world.announced == world.in_force == set(remove_covered(wanted))
 
 

@@ -82,7 +82,7 @@ def test_relayed_frame_keeps_what_its_source_avoids():
 def test_destination_that_was_unreachable_is_tried_on_the_best_path():
     made, notice = routes(), PendingNotice(FOUR, ONE, 1, 1)
     assert avoided(made, notice, notice) == [NO_NODE, 2]
-    made.forget(FOUR)
+    made.reset(FOUR)
     assert avoided(made, notice) == [NO_NODE]
 
 

@@ -22,10 +22,10 @@ SETTLE_S = 1.0
 def test_sample_holds_settled_writes_the_oldest_first():
     checks = Checks(SETTLE_S)
     assert checks.due == math.inf
-    checks.note("a", 0.0, 1, 1, None)
-    checks.note("b", 1.0, 1, 1, None)
-    checks.note("a", 2.0, 1, 1, b"1")
-    checks.note("c", CHECK_S - 0.5, 1, 1, None)
+    checks.record_write("a", 0.0, 1, 1, None)
+    checks.record_write("b", 1.0, 1, 1, None)
+    checks.record_write("a", 2.0, 1, 1, b"1")
+    checks.record_write("c", CHECK_S - 0.5, 1, 1, None)
     assert checks.due == CHECK_S
     assert checks.sample(CHECK_S - 0.1) == []
     assert checks.sample(CHECK_S) == ["b", "a"]
@@ -37,9 +37,9 @@ def test_sample_holds_settled_writes_the_oldest_first():
 def test_sample_is_bounded_in_topics_and_bytes():
     checks = Checks(SETTLE_S)
     for topic, size in (("large", 2 * SAMPLE_BYTES_MAX), ("half", SAMPLE_BYTES_MAX), ("a", 1)):
-        checks.note(topic, 0.0, 0, size, None)
+        checks.record_write(topic, 0.0, 0, size, None)
     for number in range(SAMPLE_MAX):
-        checks.note(f"{number}", 0.0, 0, 0, None)
+        checks.record_write(f"{number}", 0.0, 0, 0, None)
     samples = [checks.sample((n + 1) * CHECK_S) for n in range(4)]
     assert samples[:2] == [["large"], ["half"]]
     assert [len(each) for each in samples[2:]] == [SAMPLE_MAX, 1]
@@ -48,25 +48,25 @@ def test_sample_is_bounded_in_topics_and_bytes():
 def test_replaced_values_are_remembered_for_a_while():
     checks = Checks(SETTLE_S)
     for number in range(FORMER_MAX + 1):
-        checks.note("a", 0.0, 1, 1, b"%d" % number)
+        checks.record_write("a", 0.0, 1, 1, b"%d" % number)
     assert not checks.is_former("a", b"0", 1.0)
     assert checks.is_former("a", b"1", 1.0)
     assert not checks.is_former("a", b"1", FORMER_S)
     assert not checks.is_former("b", b"1", 1.0)
-    checks.note("a", FORMER_S, 1, 1, b"last")
+    checks.record_write("a", FORMER_S, 1, 1, b"last")
     assert not checks.is_former("a", b"1", FORMER_S)
     assert checks.is_former("a", b"last", FORMER_S)
 
 
 def test_writes_are_forgotten_when_they_are_old_and_checked_or_unknown():
     checks = Checks(SETTLE_S)
-    checks.note("a", 0.0, 2, 1, None)
-    checks.note("gone", 0.0, 2, 1, None)
-    checks.tidy(CHECK_S, {"a"})
+    checks.record_write("a", 0.0, 2, 1, None)
+    checks.record_write("gone", 0.0, 2, 1, None)
+    checks.forget_settled(CHECK_S, {"a"})
     assert checks.sample(CHECK_S) == ["a"]
     assert checks.qos("a") == 2
     assert not checks.is_settled("a", 1.0, 2)
-    checks.tidy(CHECK_S + RECENT * SETTLE_S, {"a"})
+    checks.forget_settled(CHECK_S + RECENT * SETTLE_S, {"a"})
     assert checks.is_settled("a", 0.0)
 
 

@@ -104,7 +104,7 @@ def test_unsuccessful_repairs_are_counted_for_a_bounded_number_of_topics():
     topics = ("a", "b")
     made = retained({t: value(5, YOU) for t in topics}, wanted=topics, retained_max=1)
     for _ in range(2):
-        made.distrust(topics)
+        made.mark_uncertain(topics)
         asked = made.on_retained_listed(RetainedListed(topics, ()))
         assert asked == [RetainedRequest(YOU, ME, (), tuple((t, 0) for t in topics))]
         made.entries.update({t: value(5, YOU) for t in topics})

@@ -20,8 +20,8 @@ def test_newest_announcement_of_each_sender_waits_for_the_record():
     assert early.put(TWO, announce(9, 2))
     assert early.put(TWO, announce(9, 3))
     assert early.put(ONE, announce(8))
-    assert early.take([THREE]) == []
-    assert early.take([NodeId(9)]) == [(ONE, announce(9)), (TWO, announce(9, 3))]
+    assert early.pop_known([THREE]) == []
+    assert early.pop_known([NodeId(9)]) == [(ONE, announce(9)), (TWO, announce(9, 3))]
     assert len(early) == 1
 
 
@@ -31,7 +31,7 @@ def test_each_sender_and_all_together_have_a_bound():
     assert early.put(ONE, announce(7, 2))
     assert [early.put(TWO, announce(core)) for core in (7, 8)] == [True, True]
     assert not early.put(THREE, announce(7))
-    assert early.take([NodeId(7)]) == [(ONE, announce(7, 2)), (TWO, announce(7))]
+    assert early.pop_known([NodeId(7)]) == [(ONE, announce(7, 2)), (TWO, announce(7))]
     assert early.put(THREE, announce(7))
 
 
@@ -40,7 +40,7 @@ def test_announcements_of_a_lost_neighbour_are_dropped():
     early.put(ONE, announce(7))
     early.put(ONE, announce(8))
     early.put(TWO, announce(8))
-    early.lose_neighbour(THREE)
-    early.lose_neighbour(ONE)
-    assert early.take([NodeId(7), NodeId(8)]) == [(TWO, announce(8))]
+    early.remove_neighbour(THREE)
+    early.remove_neighbour(ONE)
+    assert early.pop_known([NodeId(7), NodeId(8)]) == [(TWO, announce(8))]
     assert not early

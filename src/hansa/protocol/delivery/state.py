@@ -115,7 +115,7 @@ class DeliveryState:
         if isinstance(event, RetainedRead):
             return [], [*self.retained.on_retained_read(event)]
         if isinstance(event, StoreUncertain):
-            self.retained.distrust(event.topics)
+            self.retained.mark_uncertain(event.topics)
             if event.reconnected:
                 self.retained.reconnected()
             return [], []

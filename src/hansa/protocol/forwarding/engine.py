@@ -169,16 +169,16 @@ class ForwardingEngine:
         if not new:
             effects.append(self._explain_dropped_copy(publication))
         if publication.qos:
-            effects += self._take_owed(publication, now)
+            effects += self._accept_guaranteed(publication, now)
         elif deliver and self._is_receiver(publication):
             effects.append(Deliver(self._delivery.retained.resolve_retain_flag(publication)))
         effects += send_effects(publication, copies, publication.hops + 1)
         return effects + drop_effects(publication, unroutable)
 
-    def _take_owed(self, publication: Publication, now: float) -> list[Effect]:
+    def _accept_guaranteed(self, publication: Publication, now: float) -> list[Effect]:
         """Accept a guaranteed publication for this node only while its origin is reachable: else it
         cannot be distinguished from a forgery. It is sent again when the origin is back."""
-        if self.origins.is_in_reach(publication.origin):
+        if self.origins.is_reachable(publication.origin):
             return self._delivery.inbox.receive_copy(publication, now)
         is_pending = any(node == self._node for node, _ in publication.previous)
         return [Ignored("publication of an unreachable node")] if is_pending else []
@@ -346,7 +346,7 @@ class ForwardingEngine:
             return -1
         ceiling = self.duplicate_filter.ceiling(epoch)
         # else a peer could fill this table with invented origins
-        if self.origins.is_in_reach(origin):
+        if self.origins.is_reachable(origin):
             self.origins.accepted(link)[origin] = (epoch, ceiling)
         return ceiling
 

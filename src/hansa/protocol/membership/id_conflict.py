@@ -35,7 +35,9 @@ class IdConflict:
         self.due: float | None = None
         """When to raise the incarnation; while this is set, another record outranks this node."""
 
-    def note(self, incarnation: int, started_earlier: bool | None, now: float) -> None:
+    def add_foreign_record(
+        self, incarnation: int, started_earlier: bool | None, now: float
+    ) -> None:
         """A foreign record was received: schedule a higher incarnation. Only a node record tells
         whether the other copy started earlier; other frames of the copy may arrive before it."""
         self._claimed = max(self._claimed, incarnation)
@@ -53,7 +55,7 @@ class IdConflict:
         passed = self._since - self._long_since
         return passed == 0 or passed >= LATER_AGAIN_S
 
-    def take(self, now: float) -> int | None:
+    def pop_due_incarnation(self, now: float) -> int | None:
         """Return the incarnation to take now, if one is due."""
         if self.due is None or now < self.due:
             return None

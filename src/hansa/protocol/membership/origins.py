@@ -56,5 +56,5 @@ class Origins:
         it."""
         return neighbour == node or self.graph.is_behind(neighbour, node)
 
-    def is_in_reach(self, node: NodeId) -> bool:
+    def is_reachable(self, node: NodeId) -> bool:
         return node in self.graph.reachable

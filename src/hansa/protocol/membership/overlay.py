@@ -181,7 +181,7 @@ class Overlay:
         """Drop all state of a node whose lease has ended."""
         self.leases.add_tombstone(node, self.database.stamp(RecordKind.NODE, node))
         self.database.expire_node(node)
-        self.quotas.forget(node)
+        self.quotas.remove_node(node)
         self.graph.remove_node(node)
 
     def next_deadline(self) -> float | None:
@@ -335,11 +335,11 @@ class Overlay:
             return [Ignored(refusal)]
         stamp = (record.incarnation, record.version)
         if before is None and not self.leases.admit_record(record.node, stamp):
-            ask = InterestAckRequest(
+            request = InterestAckRequest(
                 record.node, self.identity.node, 0, *stamp
             )  # lost nodes do not answer
-            fetches = self.neighbours.send(link, ask, now) if link else []
-            return [Ignored("record of a node whose lease has ended"), *fetches]
+            requests = self.neighbours.send(link, request, now) if link else []
+            return [Ignored("record of a node whose lease has ended"), *requests]
         change = self.database.merge(record, link.id if link else None, flood)
         self._account(record, source)
         if change is None:
@@ -355,7 +355,7 @@ class Overlay:
     def _account(self, record: Record, source: NodeId | None) -> None:
         """Update the quotas for a merged record."""
         if isinstance(record, NodeRecord):
-            self.quotas.learn(record.node, source)
+            self.quotas.add_node(record.node, source)
         else:
             kind = KIND_OF[type(record)]
             self.quotas.resize(kind, record.node, self.database.size(kind, record.node))
@@ -376,11 +376,13 @@ class Overlay:
         started_earlier = None
         if isinstance(record, NodeRecord):
             started_earlier = record.first_incarnation < self.identity.incarnation
-        return self.contest(record.incarnation, started_earlier, now)
+        return self.on_id_conflict(record.incarnation, started_earlier, now)
 
-    def contest(self, incarnation: int, started_earlier: bool | None, now: float) -> OverlayOutput:
+    def on_id_conflict(
+        self, incarnation: int, started_earlier: bool | None, now: float
+    ) -> OverlayOutput:
         """Another node uses this node's id with an incarnation that is not below ours."""
-        self.conflict.note(incarnation, started_earlier, now)
+        self.conflict.add_foreign_record(incarnation, started_earlier, now)
         return [Ignored(CONTESTED), *self._raise_incarnation(now)]
 
     def _replace_former_rows(self, now: float) -> None:
@@ -505,7 +507,7 @@ class Overlay:
 
     def _raise_incarnation(self, now: float) -> OverlayOutput:
         """If due, give all our rows an incarnation above that of a conflicting record."""
-        incarnation = self.conflict.take(now)
+        incarnation = self.conflict.pop_due_incarnation(now)
         if incarnation is None:
             return []
         me = self.identity.node

@@ -88,7 +88,7 @@ class Quotas:
         own = self._names.get((kind, node), 0)
         return "filters_per_neighbour_max" if own + more > most // self._nodes_of[source] else None
 
-    def learn(self, node: NodeId, source: NodeId | None) -> None:
+    def add_node(self, node: NodeId, source: NodeId | None) -> None:
         """Attribute a node to the neighbour that brought its first record."""
         if node not in self._source:
             self._source[node] = source
@@ -103,7 +103,7 @@ class Quotas:
         _add(self._names_of, (kind, self._source.get(node)), change)
         self._names[kind, node] = count
 
-    def forget(self, node: NodeId) -> None:
+    def remove_node(self, node: NodeId) -> None:
         """Forget a node whose state was dropped."""
         for kind in (RecordKind.INTEREST, RecordKind.CLAIMS):
             self.resize(kind, node, 0)

@@ -76,7 +76,7 @@ class UnicastRoutes:
             return frame, self._graph.next_hop_avoiding(frame.destination, frame.avoid)
         return frame, self._graph.next_hop(frame.destination)
 
-    def forget(self, node: NodeId) -> None:
+    def reset(self, node: NodeId) -> None:
         """Start again with the best path: the node came into reach, or its lease has ended."""
         self._destinations.pop(node, None)
 

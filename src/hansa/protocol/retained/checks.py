@@ -68,7 +68,9 @@ class Checks:
         self.due = math.inf
         """When the next sample is due."""
 
-    def note(self, topic: str, now: float, qos: int, size: int, replaced: bytes | None) -> None:
+    def record_write(
+        self, topic: str, now: float, qos: int, size: int, replaced: bytes | None
+    ) -> None:
         """A topic was written; `replaced` is the digest of its value before, None if unknown."""
         before = self._changes.pop(topic, None)
         former = before.former if before is not None and now < before.at + FORMER_S else ()
@@ -118,7 +120,7 @@ class Checks:
             change.checked_at = now
         return found
 
-    def tidy(self, now: float, known: Container[str]) -> None:
+    def forget_settled(self, now: float, known: Container[str]) -> None:
         """Forget writes that are neither recent nor unchecked."""
         self._changes = {
             topic: change

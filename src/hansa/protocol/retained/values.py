@@ -110,7 +110,7 @@ class RetainedState:
     def begin(self, now: float) -> None:
         """An input is handled; at the first one, schedule a check of values left by an earlier
         incarnation."""
-        self._clock.clock.tell(now)
+        self._clock.clock.set_now(now)
         if self._is_new:
             self._is_new = False
             if self.entries:
@@ -131,7 +131,7 @@ class RetainedState:
         if before is None and len(self.entries) >= self._settings.retained_max:
             return False
         self.entries[topic] = value
-        self._checks.note(topic, self._now, qos, size, before.digest if before else None)
+        self._checks.record_write(topic, self._now, qos, size, before.digest if before else None)
         self._schedule_persist()
         return True
 
@@ -245,7 +245,7 @@ class RetainedState:
 
     # ------------------------------------------------------------ values at the broker
 
-    def distrust(self, topics: Iterable[str]) -> None:
+    def mark_uncertain(self, topics: Iterable[str]) -> None:
         """The shell does not know whether the broker stores the newest values of these topics."""
         for topic in topics:
             if topic in self.entries:
@@ -256,7 +256,7 @@ class RetainedState:
         """The shell has connected to the broker: writes may be lost, and the broker may have
         restored an older state. Check the latest writes, and then, in steps, all values of other
         nodes. For values of local clients the broker is authoritative."""
-        self.distrust(self._checks.recent(self._now))
+        self.mark_uncertain(self._checks.recent(self._now))
         others = [topic for topic, value in self.entries.items() if value.owner != self._node]
         for topic in others:
             self._concurrent_writes.setdefault(topic, False)
@@ -277,9 +277,9 @@ class RetainedState:
             effects += self._reconcile(topic, stored.get(topic, b""))
             if topic in self.entries and self.entries[topic] != before:
                 self._unconfirmed.schedule(topic, self._now)
-        return self._together(effects)
+        return self._merge_requests(effects)
 
-    def _together(self, output: RetainedOutput) -> RetainedOutput:
+    def _merge_requests(self, output: RetainedOutput) -> RetainedOutput:
         """Combine requests for single topics to the same owner."""
         topics_by_owner: dict[NodeId, list[tuple[str, int]]] = {}
         others: RetainedOutput = []
@@ -290,7 +290,11 @@ class RetainedState:
                 others.append(each)
         return [
             *others,
-            *(ask for to, topics in topics_by_owner.items() for ask in self._asks(to, topics)),
+            *(
+                request
+                for to, topics in topics_by_owner.items()
+                for request in self._make_requests(to, topics)
+            ),
         ]
 
     def _reconcile(self, topic: str, found: bytes) -> RetainedOutput:
@@ -411,9 +415,9 @@ class RetainedState:
                 self._sync.schedule_correction(owner, known.owner, topic, known.version)
             if is_lacking and self._clock.is_plausible(version):
                 lacking.append((topic, known.version if known else 0))
-        return self._asks(owner, lacking)
+        return self._make_requests(owner, lacking)
 
-    def _asks(self, owner: NodeId, topics: list[tuple[str, int]]) -> list[Unicast]:
+    def _make_requests(self, owner: NodeId, topics: list[tuple[str, int]]) -> list[Unicast]:
         return [
             RetainedRequest(owner, self._node, (), tuple(topics[at : at + TOPICS_PER_REQUEST_MAX]))
             for at in range(0, len(topics), TOPICS_PER_REQUEST_MAX)
@@ -480,7 +484,7 @@ class RetainedState:
             if value.digest or (known is not None and known.digest):
                 output.append(PublishRetained(publication))
             elif known is None:  # the broker may hold what an earlier incarnation did not store
-                self.distrust((publication.topic,))
+                self.mark_uncertain((publication.topic,))
         return output
 
     # ------------------------------------------------------------ time
@@ -516,7 +520,7 @@ class RetainedState:
             if not value.digest and value.version < oldest:
                 del self.entries[topic]
                 self._concurrent_writes.pop(topic, None)
-        self._checks.tidy(self._now, self.entries)
+        self._checks.forget_settled(self._now, self.entries)
 
     def next_deadline(self) -> float | None:
         """When `handle_timer` is due."""

@@ -42,7 +42,7 @@ class EarlyAnnouncements:
         of_core[sender] = replace(frame, claims=None)
         return True
 
-    def take(self, known: Container[NodeId]) -> list[tuple[NodeId, CoreAnnouncement]]:
+    def pop_known(self, known: Container[NodeId]) -> list[tuple[NodeId, CoreAnnouncement]]:
         """Remove and return those whose core is known now, each with its sender."""
         cores = [core for core in self._waiting if core in known]
         taken = [item for core in cores for item in self._waiting.pop(core).items()]
@@ -50,7 +50,7 @@ class EarlyAnnouncements:
             self._count_of[sender] -= 1
         return taken
 
-    def lose_neighbour(self, node: NodeId) -> None:
+    def remove_neighbour(self, node: NodeId) -> None:
         """A neighbour was lost: drop its announcements."""
         if not self._count_of.pop(node, 0):
             return

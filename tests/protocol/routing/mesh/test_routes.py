@@ -244,9 +244,9 @@ class World:
     def lead(self) -> None:
         self.seq += 1
         self.nodes[0].set_own_route(CORE, (1, self.seq))
-        self.tell(0)
+        self.announce(0)
 
-    def tell(self, node: int, only: int | None = None) -> None:
+    def announce(self, node: int, only: int | None = None) -> None:
         route = self.nodes[node].routes[CORE]
         for other in sorted(o for link in self.links if node in link for o in link - {node}):
             if only in (None, other):
@@ -262,19 +262,19 @@ class World:
                 del self.flying[here, there]
             for here, there in ((a, b), (b, a)):
                 if self.nodes[here].remove_neighbour(NodeId(there)):
-                    self.tell(here)
+                    self.announce(here)
         else:
             self.links.add(link)
             self.flying |= {(a, b): [], (b, a): []}
             for here, there in ((a, b), (b, a)):
                 if self.nodes[here].has_route(CORE):
-                    self.tell(here, only=there)
+                    self.announce(here, only=there)
 
     def deliver(self, source: int, target: int, place: int = 0) -> None:
         queue = self.flying[source, target]
         frame = queue.pop(place % len(queue))
         if target != CORE and self.nodes[target].receive_announcement(NodeId(source), frame):
-            self.tell(target)
+            self.announce(target)
 
     def step(self, choice: int, in_order: bool = False) -> None:
         """Perform one step chosen by a drawn number: mostly deliveries, in any order or in

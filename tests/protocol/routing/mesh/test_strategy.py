@@ -130,7 +130,7 @@ def announce(core: int, distance: int, seq: int = 1, **more: object) -> CoreAnno
     return CoreAnnouncement(NodeId(core), 1, seq, distance, **more)  # type: ignore[arg-type]
 
 
-def tell(nodes: tuple[int, ...], frame: OrderedFrame) -> StrategyOutput:
+def sends(nodes: tuple[int, ...], frame: OrderedFrame) -> StrategyOutput:
     return [SendToNeighbour(NodeId(node), frame) for node in nodes]
 
 
@@ -160,7 +160,7 @@ def test_first_interested_node_claims_and_announces_the_group_at_once():
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
     assert Place().subscribe(ME, "g") == [
         CoreElected("g", ME),
-        *tell(NEIGHBOURS, CoreAnnouncement(ME, 7, 1, 0, (), record)),
+        *sends(NEIGHBOURS, CoreAnnouncement(ME, 7, 1, 0, (), record)),
         MeshJoined("g"),
     ]
 
@@ -175,7 +175,7 @@ def test_one_announcement_names_all_groups_that_changed():
     flags = (group_id("h"), group_id("i"))
     assert place.mesh.handle_timer(99.0) == [
         CoreLost("g", ME),
-        *tell(NEIGHBOURS, CoreAnnouncement(ME, 7, 3, 0, (), record, flags)),
+        *sends(NEIGHBOURS, CoreAnnouncement(ME, 7, 3, 0, (), record, flags)),
         MeshLeft("g"),
     ]
 
@@ -203,7 +203,7 @@ def test_core_withdraws_its_claim_for_a_smaller_one():
     record = ClaimsRecord(ME, 7, 2, 1, (), ("g",))
     assert place.claim(3, "g") == [
         CoreElected("g", NodeId(3)),
-        *tell(NEIGHBOURS, CoreAnnouncement(ME, 7, 2, 0, (), record)),
+        *sends(NEIGHBOURS, CoreAnnouncement(ME, 7, 2, 0, (), record)),
     ]
 
 
@@ -230,7 +230,7 @@ def test_best_reachable_node_announces_itself_after_the_delay():
     assert place.mesh.next_deadline() == 111.0
     assert place.mesh.handle_timer(110.0) == []
     flags = (group_id(MANAGEMENT_GROUP),)
-    assert place.mesh.handle_timer(111.0) == tell(
+    assert place.mesh.handle_timer(111.0) == sends(
         (6,), CoreAnnouncement(ME, 7, 1, 0, (), None, flags)
     )
 
@@ -239,7 +239,7 @@ def test_every_node_joins_the_management_mesh():
     place = Place()
     assert place.hear(4, announce(1, 1)) == [
         ParentsChanged(NodeId(1), 1, 1, 2, (NodeId(2), NodeId(4))),
-        *tell((4,), MeshMembership(NodeId(1), 1, (MANAGEMENT_GROUP,))),
+        *sends((4,), MeshMembership(NodeId(1), 1, (MANAGEMENT_GROUP,))),
     ]
 
 
@@ -250,7 +250,7 @@ def test_announcement_is_forwarded_with_its_claims_to_all_but_its_sender():
     record = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
     assert Place().hear(6, announce(9, 1, claims=record)) == [
         ParentsChanged(NodeId(9), 1, 1, 2, (NodeId(6),)),
-        *tell((2, 4), announce(9, 2, parents=(6,), claims=record)),
+        *sends((2, 4), announce(9, 2, parents=(6,), claims=record)),
     ]
 
 
@@ -269,7 +269,7 @@ def test_announcement_without_a_change_is_not_forwarded():
 def test_older_announcement_does_not_forward_its_claims():
     place = following("g", core=9, parents=(6,))
     record = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
-    assert place.hear(6, announce(9, 1, seq=0, claims=record))[1:] == tell(
+    assert place.hear(6, announce(9, 1, seq=0, claims=record))[1:] == sends(
         NEIGHBOURS, announce(9, UNREACHABLE)
     )
 
@@ -315,10 +315,10 @@ def test_loss_of_the_last_parent_is_announced_and_the_core_is_asked_at_once():
     place = following("g", parents=(4,))
     assert place.lose(4) == [
         ParentsChanged(NodeId(3), 1, 1, UNREACHABLE, ()),
-        *tell((2, 6), announce(3, UNREACHABLE)),
+        *sends((2, 6), announce(3, UNREACHABLE)),
     ]
     assert place.mesh.next_deadline() == 100.0
-    assert place.mesh.handle_timer(100.0) == tell((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
+    assert place.mesh.handle_timer(100.0) == sends((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
 
 
 def test_route_to_a_node_without_groups_is_not_requested():
@@ -332,9 +332,9 @@ def test_lost_route_of_the_parent_causes_a_request():
     place = following("g")
     assert place.hear(2, announce(3, UNREACHABLE)) == [
         ParentsChanged(NodeId(3), 1, 1, UNREACHABLE, ()),
-        *tell(NEIGHBOURS, announce(3, UNREACHABLE)),
+        *sends(NEIGHBOURS, announce(3, UNREACHABLE)),
     ]
-    assert place.mesh.handle_timer(100.0) == tell((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
+    assert place.mesh.handle_timer(100.0) == sends((2,), AnnouncementRequest(NodeId(3), 1, 1, 0))
 
 
 def test_longer_link_changes_the_parent():
@@ -342,7 +342,7 @@ def test_longer_link_changes_the_parent():
     place.costs = {6: 9, 4: 5}
     assert place.mesh.costs_changed(100.0) == [
         ParentsChanged(NodeId(9), 1, 1, 6, (NodeId(4), NodeId(6))),
-        *tell(NEIGHBOURS, announce(9, 6, parents=(4, 6))),
+        *sends(NEIGHBOURS, announce(9, 6, parents=(4, 6))),
     ]
 
 
@@ -355,7 +355,7 @@ def test_nearest_interested_node_takes_over_a_lost_core():
     record = ClaimsRecord(ME, 7, 1, 0, ("g",))
     assert place.lose(6)[3:] == [
         CoreElected("g", ME),
-        *tell((2, 4), CoreAnnouncement(ME, 7, 1, 0, (), record, (group_id("g"),))),
+        *sends((2, 4), CoreAnnouncement(ME, 7, 1, 0, (), record, (group_id("g"),))),
     ]
 
 
@@ -392,14 +392,14 @@ def test_missing_announcement_is_requested():
     place = Place()
     place.claim(9, "g", now=100.0)
     assert place.mesh.next_deadline() == 108.0
-    assert place.mesh.handle_timer(108.0) == tell((6,), AnnouncementRequest(NodeId(9), 0, 0, 0))
+    assert place.mesh.handle_timer(108.0) == sends((6,), AnnouncementRequest(NodeId(9), 0, 0, 0))
 
 
 def test_silent_management_core_is_asked():
     place = Place()
     place.lose(2)
     assert place.mesh.next_deadline() == 108.0
-    assert place.mesh.handle_timer(108.0) == tell((4,), AnnouncementRequest(NodeId(4), 0, 0, 0))
+    assert place.mesh.handle_timer(108.0) == sends((4,), AnnouncementRequest(NodeId(4), 0, 0, 0))
 
 
 def test_infeasible_announcement_without_a_route_causes_a_request_at_once():
@@ -419,7 +419,7 @@ def test_nothing_is_requested_once_the_announcement_arrived():
 
 
 def test_request_is_forwarded_towards_its_core():
-    assert Place().hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0)) == tell(
+    assert Place().hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0)) == sends(
         (6,), AnnouncementRequest(NodeId(9), 1, 4, 1)
     )
 
@@ -445,7 +445,7 @@ def test_request_is_not_forwarded(sender, frame):
 
 def test_requested_core_announces_itself_again():
     place = leading("g")
-    assert place.hear(2, AnnouncementRequest(ME, 7, 1, 3)) == tell(
+    assert place.hear(2, AnnouncementRequest(ME, 7, 1, 3)) == sends(
         NEIGHBOURS, CoreAnnouncement(ME, 7, 2, 0, (), None, (group_id("g"),))
     )
 
@@ -460,7 +460,7 @@ def test_core_does_not_announce_again_while_a_newer_announcement_is_in_flight():
 def test_core_announces_again_if_the_newest_announcement_did_not_help():
     place = leading("g")
     place.hear(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
-    assert place.hear(4, AnnouncementRequest(ME, 7, 2, 3), now=102.0) == tell(
+    assert place.hear(4, AnnouncementRequest(ME, 7, 2, 3), now=102.0) == sends(
         NEIGHBOURS, CoreAnnouncement(ME, 7, 3, 0, (), None, (group_id("g"),))
     )
 
@@ -473,7 +473,7 @@ def test_future_management_core_answers_requests_early():
     place = Place()
     place.lose(2)
     place.lose(4)
-    assert place.hear(6, AnnouncementRequest(ME, 7, 1, 3)) == tell(
+    assert place.hear(6, AnnouncementRequest(ME, 7, 1, 3)) == sends(
         (6,), CoreAnnouncement(ME, 7, 1, 0, (), None, (group_id(MANAGEMENT_GROUP),))
     )
 
@@ -485,13 +485,15 @@ def test_interested_node_notifies_its_parents():
     place = following("g", parents=(2, 4))
     assert place.subscribe(ME, "g") == [
         MeshJoined("g"),
-        *tell((2, 4), MeshMembership(NodeId(3), 1, ("g",))),
+        *sends((2, 4), MeshMembership(NodeId(3), 1, ("g",))),
     ]
 
 
 def test_memberships_of_one_core_share_a_frame():
     place = following("g", "h")
-    assert place.subscribe(ME, "g", "h")[2:] == tell((2,), MeshMembership(NodeId(3), 1, ("g", "h")))
+    assert place.subscribe(ME, "g", "h")[2:] == sends(
+        (2,), MeshMembership(NodeId(3), 1, ("g", "h"))
+    )
 
 
 def test_frame_names_a_bounded_number_of_groups():
@@ -509,7 +511,7 @@ def test_child_makes_its_parent_a_member_that_notifies_its_own_parents():
     place = following("g")
     assert place.hear(6, MeshMembership(NodeId(3), 1, ("g",))) == [
         MeshJoined("g"),
-        *tell((2,), MeshMembership(NodeId(3), 1, ("g",))),
+        *sends((2,), MeshMembership(NodeId(3), 1, ("g",))),
     ]
 
 
@@ -524,7 +526,7 @@ def test_leaving_member_notifies_its_parents_after_the_linger():
     place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.hear(6, MeshMembership(NodeId(3), 1, (), ("g",))) == [MeshLeft("g")]
     assert place.mesh.next_deadline() == 102.0
-    assert place.mesh.handle_timer(102.0) == tell((2,), MeshMembership(NodeId(3), 1, (), ("g",)))
+    assert place.mesh.handle_timer(102.0) == sends((2,), MeshMembership(NodeId(3), 1, (), ("g",)))
 
 
 def test_lost_child_ends_the_membership():
@@ -539,9 +541,9 @@ def test_member_moves_to_the_parents_of_a_new_core():
     place.hear(2, announce(3, 1))
     assert place.claim(3, "g") == [
         CoreElected("g", NodeId(3)),
-        *tell((2,), MeshMembership(NodeId(3), 1, ("g",))),
+        *sends((2,), MeshMembership(NodeId(3), 1, ("g",))),
     ]
-    assert place.mesh.handle_timer(102.0) == tell((6,), MeshMembership(NodeId(3), 1, (), ("g",)))
+    assert place.mesh.handle_timer(102.0) == sends((6,), MeshMembership(NodeId(3), 1, (), ("g",)))
 
 
 def test_leaving_a_group_without_a_core_names_this_node_as_core():
@@ -550,7 +552,7 @@ def test_leaving_a_group_without_a_core_names_this_node_as_core():
     place.unsubscribe(3, "g")
     place.unsubscribe(ME, "g")
     place.mesh.claims_changed(NodeId(3), (), ("g",), 100.0)
-    assert place.mesh.handle_timer(102.0) == tell((2,), MeshMembership(ME, 0, (), ("g",)))
+    assert place.mesh.handle_timer(102.0) == sends((2,), MeshMembership(ME, 0, (), ("g",)))
 
 
 # ---------------------------------------------------------------- entries

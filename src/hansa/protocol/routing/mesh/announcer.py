@@ -36,7 +36,7 @@ class Announcer:
         self.seq += 1
         return self.seq
 
-    def outrun(self, seq: int, now: float) -> None:
+    def raise_sequence(self, seq: int, now: float) -> None:
         """Another announcement in this node's name has a higher number: use a higher one still, and
         announce soon."""
         self.seq = max(self.seq, seq)

@@ -89,7 +89,7 @@ class MeshStrategy:
 
     def incarnation_raised(self, now: float) -> StrategyOutput:
         """Announce this node under its new incarnation, if it is a core."""
-        if self._speaks:
+        if self._announces_itself:
             self._announcer.schedule_announcement(now)
         return self._finish_input(now)
 
@@ -227,8 +227,8 @@ class MeshStrategy:
         self, sender: NodeId, frame: CoreAnnouncement, now: float
     ) -> StrategyOutput:
         if frame.core == self._self:  # our own announcement, back around a loop, or a forgery
-            if self._speaks and (frame.incarnation, frame.seq) > self._own_stamp:
-                self._announcer.outrun(frame.seq, now)
+            if self._announces_itself and (frame.incarnation, frame.seq) > self._own_stamp:
+                self._announcer.raise_sequence(frame.seq, now)
             return []
         routes = self._routes.routes
         self._schedule_core_check([frame.core])
@@ -325,7 +325,7 @@ class MeshStrategy:
         )
 
     @property
-    def _speaks(self) -> bool:
+    def _announces_itself(self) -> bool:
         """Whether this node is a core that announces itself."""
         return (
             bool(self._election.own_claims) or self._election.cores[MANAGEMENT_GROUP] == self._self
@@ -337,7 +337,7 @@ class MeshStrategy:
 
     def _answer_request(self, stamp: Stamp, now: float) -> None:
         """Announce again, unless a newer announcement than the requested one is still in flight."""
-        if not self._speaks:
+        if not self._announces_itself:
             return
         known = stamp >= self._own_stamp
         if known or self._announcer.is_silent_since(
