@@ -182,7 +182,7 @@ def test_an_access_list_that_hides_the_log_is_noticed(broker, tmp_path, capsys, 
     rules = tmp_path / "acl"
     rules.write_text("topic readwrite hansa/#\n")
     assert main(["doctor", broker("allow_anonymous true", f"acl_file {rules}", *LOGS)]) == 1
-    assert "an access list hides it" in " ".join(capsys.readouterr().out.split())
+    assert "an access list hides them" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_access_list_that_keeps_publications_away_is_noticed(broker, tmp_path, capsys):
@@ -292,7 +292,7 @@ def test_a_log_file_that_sighup_switched_on_is_faulted(broker, subscriber, tmp_p
     assert main(["doctor", address, "--log-file", str(log_file)]) == 0
     out = words(capsys)
     assert "! an agent would not know every subscription: the log of subscriptions may have" in out
-    assert "Let the clients that are connected reconnect, or restart the broker" in out
+    assert "Make the connected clients reconnect, or restart the broker" in out
     early.close()
     subscriber(address, "early").subscribe("early/1")
     assert main(["doctor", address, "--log-file", str(log_file)]) == 0

@@ -108,25 +108,25 @@ def test_a_whole_life(served):
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [
-        ("POST", "/join", {}, 422, "ip or link is needed"),
-        ("POST", "/join", {"ip": "here"}, 422, "ip: it should be tcp://host:port"),
-        ("POST", "/join", {"ip": "tcp://a:65536"}, 422, "ip: it should be tcp://host:port"),
-        ("POST", "/join", {"link": "http://a:1"}, 422, "link: it should be host:port"),
-        ("POST", "/join", {"link": "a:1", "announcements": True}, 422, "announcements need ip"),
+        ("POST", "/join", {}, 422, "ip or link is required"),
+        ("POST", "/join", {"ip": "here"}, 422, "ip: it must be tcp://host:port"),
+        ("POST", "/join", {"ip": "tcp://a:65536"}, 422, "ip: it must be tcp://host:port"),
+        ("POST", "/join", {"link": "http://a:1"}, 422, "link: it must be host:port"),
+        ("POST", "/join", {"link": "a:1", "announcements": True}, 422, "announcements require ip"),
         ("POST", "/join", {"ip": "tcp://a:1", "colour": 1}, 422, "colour: Extra inputs"),
-        ("POST", "/join", {"link": "a:1", "node": "xyz"}, 422, "node: it should be 16 of"),
-        ("POST", "/join", {"ip": "tcp://a:1", "node": "0" * 16}, 422, "needs link"),
-        ("POST", "/join", {"ip": "a:1", "name": "a\0b"}, 422, "name: it should be text without"),
-        ("POST", "/join", [], 422, "the body should be a JSON object"),
-        ("POST", "/join", None, 422, "the body should be a JSON object"),
+        ("POST", "/join", {"link": "a:1", "node": "xyz"}, 422, "node: it must be 16 of"),
+        ("POST", "/join", {"ip": "tcp://a:1", "node": "0" * 16}, 422, "requires link"),
+        ("POST", "/join", {"ip": "a:1", "name": "a\0b"}, 422, "name: it must be text without"),
+        ("POST", "/join", [], 422, "the body must be a JSON object"),
+        ("POST", "/join", None, 422, "the body must be a JSON object"),
         ("POST", "/nodes/7/health", {}, 404, "there is no node 7"),
         ("GET", "/nodes/7", None, 404, "there is no node 7"),
         ("GET", "/nodes/x", None, 404, "there is no node 'x'"),
         ("DELETE", "/links/0/1", None, 404, "there is no node 0"),
         ("PATCH", "/settings", {"degree_max": 1}, 422, "degree_max: Input should be greater"),
         ("GET", "/history?after=-1", None, 422, "after: Input should be greater"),
-        ("GET", "/nowhere", None, 404, "there is nothing at this path"),
-        ("PUT", "/join", {}, 405, "this path knows other methods"),
+        ("GET", "/nowhere", None, 404, "there is no such path"),
+        ("PUT", "/join", {}, 405, "this path has other methods"),
         ("DELETE", "/tokens/nobody", None, 404, "there is no token 'nobody'"),
     ],
 )
@@ -239,7 +239,7 @@ def test_stopping_ends_streams_at_once(served):
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
     connection.request("GET", "/api/v1/events")
     answer = connection.getresponse()
-    assert answer.readline() == b": what changes\n"
+    assert answer.readline() == b": changes\n"
     served.stop()
     assert answer.read() == b"\n"
     connection.close()
@@ -287,7 +287,7 @@ def test_a_token_that_another_process_has_made_counts_at_once(store):
     running = AccessControl(store, "root")
     made = AccessControl(store).add_token("agents", ("join",), 0.0)
     assert running.identify(made).name == "agents"
-    with pytest.raises(RequestRefused, match="not known"):
+    with pytest.raises(RequestRefused, match="is unknown"):
         running.identify("other")
 
 

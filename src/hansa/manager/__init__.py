@@ -1,4 +1,4 @@
-"""The topology manager: a service that lets nodes join, watches them and plans their links.
+"""The topology manager: a service that registers nodes, monitors them and plans their links.
 
-Nothing depends on it: when it is away, agents run on and heal among those they know.
+Agents do not depend on it: without it they keep their links and heal among the nodes they know.
 """

@@ -1,6 +1,7 @@
-"""The routes of the manager. Each takes a body apart, asks the federation, and answers.
+"""The HTTP routes of the manager: each parses a request, calls the registry, and responds.
 
-Handlers that touch the database are plain functions, which the server runs in threads.
+Handlers that use the database are plain functions, which the server runs in threads. Every refusal
+is a 4xx or 503 with one sentence in `error`.
 """
 
 import time
@@ -27,17 +28,17 @@ from hansa.manager.streams import EventStreams
 
 NUMBER_MAX = (1 << 53) - 1
 
-After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="only what has a higher number")]
+After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="only rows with a higher number")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Reference = Annotated[
     str, Path(max_length=255, description="a node: its number, its name, or its agent's id")
 ]
 TAGS = {
-    "Nodes": "What agents and federators ask. Scope: join.",
-    "Reading": "What is, and what was. Scope: read; /settings also with join, /events with join.",
-    "Operating": "What changes the federation. Scope: admin.",
+    "Nodes": "Requests of agents and federators. Scope: join.",
+    "Reading": "State and history. Scope: read; /settings also with join, /events with join.",
+    "Operating": "Changes of the federation. Scope: admin.",
 }
-"""Groups of requests on the page /docs, with the scope that a token needs for them."""
+"""Groups of requests on the page /docs, with the scope that their token needs."""
 _BEARER = HTTPBearer(auto_error=False, description="see docs/manager.md for tokens and scopes")
 _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": bodies.ErrorResponse}
@@ -46,12 +47,12 @@ _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def clock() -> float:
-    """Return the time of day in seconds: what is shown to people and compared across restarts."""
+    """Return the Unix time in seconds; it is shown to users and compared across restarts."""
     return time.time_ns() / 1e9
 
 
 def require_scope(*scopes: str) -> Any:
-    """Return what lets a route be used only by who has one of these scopes; `admin` has all."""
+    """Return a dependency that requires one of these scopes, or `admin`."""
 
     def check(
         request: Request,
@@ -74,11 +75,10 @@ def make_app(
     streams: EventStreams,
     federators: FederatorClients,
 ) -> FastAPI:
-    """Put the routes together."""
     app = FastAPI(
         title="Hansa topology manager",
         version=__version__,
-        description="Lets nodes join a federation, watches them and plans their links.",
+        description="Registers the nodes of a federation, monitors them and plans their links.",
         responses=_ERROR_RESPONSES,
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         docs_url=None,
@@ -110,7 +110,7 @@ Secret = Annotated[
     Header(
         alias="Hansa-Node-Secret",
         max_length=255,
-        description="what the node joined with; only it, or an admin, may speak for it",
+        description="secret of the join; only its owner, or an admin, may act as this node",
     ),
 ]
 
@@ -124,17 +124,17 @@ def _add_for_nodes(
 
     @routes.post("/join")
     def join(body: bodies.JoinRequest, caller: Joiner, secret: Secret = "") -> bodies.JoinResponse:
-        """Join, or join again: the answer is the node's id, its neighbours and all settings."""
-        who = body.to_joining_node(token_digest(secret) if secret else "")
-        given = federation.join(who, clock(), trusted=caller.is_admin)
-        federators.on_node_joined(given)
-        return bodies.make_join_response(given)
+        """Join, or join again; returns the node's id, its neighbours and all settings."""
+        joining = body.to_joining_node(token_digest(secret) if secret else "")
+        assignment = federation.join(joining, clock(), trusted=caller.is_admin)
+        federators.on_node_joined(assignment)
+        return bodies.make_join_response(assignment)
 
     @routes.post("/nodes/{number}/health")
     def report(
         number: int, body: bodies.HealthReport, caller: Joiner, secret: Secret = ""
     ) -> bodies.AssignmentResponse:
-        """Report health; the answer is whom to be linked to."""
+        """Report health; returns the assigned neighbours."""
         check(number, caller, secret)
         return bodies.make_assignment_response(
             federation.report(number, body.to_node_report(), clock())
@@ -142,13 +142,13 @@ def _add_for_nodes(
 
     @routes.get("/nodes/{number}/topology")
     def topology(number: int, caller: Joiner, secret: Secret = "") -> bodies.AssignmentResponse:
-        """Ask whom to be linked to."""
+        """Return the assigned neighbours."""
         check(number, caller, secret)
         return bodies.make_assignment_response(federation.topology(number))
 
     @routes.post("/nodes/{node}/leave", status_code=204)
     def leave(node: Reference, caller: Joiner, secret: Secret = "") -> None:
-        """Leave for good."""
+        """Leave the federation permanently."""
         number = federation.find(node, names_shown=caller.is_admin)
         check(number, caller, secret)
         federation.leave(number, clock())
@@ -161,7 +161,7 @@ def _add_for_readers(
 
     @routes.get("/health", dependencies=may_read)
     def health() -> bodies.OverviewResponse:
-        """Show how the federation is."""
+        """Show a summary of the federation."""
         states = [node.state for node in federation.nodes()]
         links = federation.links()
         return bodies.OverviewResponse(
@@ -170,7 +170,7 @@ def _add_for_readers(
             left=states.count(NodeState.LEFT),
             suspected=len(federation.suspected(clock())),
             links=len(links),
-            established=sum(stands for _, stands, _ in links),
+            established=sum(is_established for _, is_established, _ in links),
             bridges=[bodies.LinkRequest(a=a, b=b) for a, b in federation.bridge_links()],
             version=store.version,
         )
@@ -188,12 +188,12 @@ def _add_for_readers(
 
     @routes.get("/links", dependencies=may_read)
     def links() -> list[bodies.LinkResponse]:
-        """Show the links that should be, and whether they stand."""
+        """Show the planned links, and whether they are established."""
         return [bodies.make_link_response(*each) for each in federation.links()]
 
     @routes.get("/plan", dependencies=may_read)
     def plan() -> list[bodies.ChangeResponse]:
-        """Show what the planner would change now, and why."""
+        """Show the changes that the planner would make now, with reasons."""
         return [
             bodies.ChangeResponse(
                 kind=change.kind, a=int(change.link[0]), b=int(change.link[1]),
@@ -209,7 +209,7 @@ def _add_for_readers(
 
     @routes.get("/history", dependencies=may_read)
     def history(after: After = 0, limit: Limit = 100) -> list[bodies.HistoryResponse]:
-        """Show what changed, and why, the oldest first."""
+        """Show all changes with reasons, the oldest first."""
         return [
             bodies.HistoryResponse(
                 number=row.number, at=bodies.format_time(row.at) or "", kind=row.kind,
@@ -223,7 +223,7 @@ def _add_for_readers(
         after: Annotated[int | None, Query(ge=0, le=NUMBER_MAX)] = None,
         last_event_id: Annotated[int | None, Header(ge=0, le=NUMBER_MAX)] = None,
     ) -> StreamingResponse:
-        """Follow what changes, as server-sent events; they have the numbers of the history."""
+        """Stream changes as server-sent events, numbered like the history."""
         stream = await streams.open(last_event_id if after is None else after)
         return StreamingResponse(stream, media_type="text/event-stream")
 
@@ -247,19 +247,19 @@ def _add_for_operators(
 
     @routes.delete("/links/{a}/{b}", dependencies=may_change, status_code=204)
     def remove_link(a: Reference, b: Reference) -> None:
-        """Remove a link; the planner adds it again only if nothing else connects."""
+        """Remove a link; the planner adds it again only if no other path connects its ends."""
         federation.remove_link(federation.find(a), federation.find(b), clock())
 
     @routes.post("/nodes/{node}/drain", dependencies=may_change)
     def drain(node: Reference, body: bodies.DrainRequest) -> bodies.NodeResponse:
-        """Plan around a node that is about to leave, or take that back."""
+        """Start or end draining: the planner plans around a draining node."""
         number = federation.find(node)
         federation.drain(number, body.draining, clock())
         return next(each for each in _node_responses(federation) if each.id == number)
 
     @routes.get("/tokens", dependencies=may_change)
     def tokens() -> list[bodies.TokenResponse]:
-        """Show who has a token."""
+        """List the tokens, without their values."""
         return [
             bodies.TokenResponse(
                 name=row.name,
@@ -271,19 +271,19 @@ def _add_for_operators(
 
     @routes.post("/tokens", dependencies=may_change, status_code=201)
     def add_token(body: bodies.TokenRequest) -> bodies.TokenCreatedResponse:
-        """Make a token. From the first one on, everybody needs one."""
+        """Create a token. Once there is one, every request needs a token."""
         return bodies.TokenCreatedResponse(
             name=body.name, token=access.add_token(body.name, tuple(body.scopes), clock())
         )
 
     @routes.delete("/tokens/{name}", dependencies=may_change, status_code=204)
     def remove_token(name: str) -> None:
-        """Take a token back."""
+        """Remove a token."""
         access.remove_token(name)
 
     @routes.get("/audit", dependencies=may_change)
     def audit(after: After = 0, limit: Limit = 100) -> list[bodies.AuditResponse]:
-        """Show who changed something, or tried to."""
+        """Show the audit log: requests that changed something, or tried to."""
         return [
             bodies.AuditResponse(**asdict(row) | {"at": bodies.format_time(row.at)})
             for row in store.audit(after, limit)
@@ -296,23 +296,21 @@ def _node_responses(federation: FederationRegistry) -> list[bodies.NodeResponse]
     for link, _, _ in federation.links():
         near[link.a].append(nodes[link.b])
         near[link.b].append(nodes[link.a])
-    doubted = federation.suspected(clock())
+    suspected = federation.suspected(clock())
     return [
-        bodies.make_node_response(node, near[node.id], node.id in doubted)
+        bodies.make_node_response(node, near[node.id], node.id in suspected)
         for node in nodes.values()
     ]
 
 
-# ---------------------------------------------------------------- refusals
+# ---------------------------------------------------------------- errors
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Every refusal is one sentence, in the same shape."""
-
     def add(kind: type[Exception], answer: Callable[[Any], tuple[int, str]]) -> None:
         async def handle(_: Request, error: Exception) -> JSONResponse:
             status, reason = answer(error)
-            headers = dict(getattr(error, "headers", None) or {})  # which methods are allowed
+            headers = dict(getattr(error, "headers", None) or {})  # such as Allow
             if status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
             return JSONResponse({"error": reason}, status, headers)
@@ -330,18 +328,18 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 _ERROR_TEXTS = {
-    "Not Found": "there is nothing at this path; /docs lists what there is",
-    "Method Not Allowed": "this path knows other methods; /docs lists them",
+    "Not Found": "there is no such path; /docs lists all paths",
+    "Method Not Allowed": "this path has other methods; /docs lists them",
 }
 
 
 def _describe_validation_error(error: RequestValidationError) -> str:
-    """Return what is wrong with a body: the first fault, with its place."""
+    """Return the first error of a request, with the name of the field."""
     first = error.errors()[0]
     if first["loc"] == ("body",) and first["type"] != "value_error":
-        return "the body should be a JSON object, sent with Content-Type: application/json"
-    place = ".".join(str(step) for step in first["loc"][1:])
-    said = str(first["msg"]).removeprefix("Value error, ")
+        return "the body must be a JSON object, sent with Content-Type: application/json"
+    field = ".".join(str(step) for step in first["loc"][1:])
+    text = str(first["msg"]).removeprefix("Value error, ")
     if meaning := bodies.PATTERN_MEANINGS.get(first.get("ctx", {}).get("pattern", "")):
-        said = f"it should be {meaning}"
-    return f"{place}: {said}" if place else said
+        text = f"it must be {meaning}"
+    return f"{field}: {text}" if field else text

@@ -1,4 +1,4 @@
-"""What requests and answers look like: the types from which the OpenAPI document is made."""
+"""Types of requests and responses, from which the OpenAPI document is generated."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ PATTERN_MEANINGS = {
     BROKER: "tcp://host:port, or ssl:// before a port with TLS",
     TOKEN_NAME: "1 to 64 of A-Z a-z 0-9 . _ -",
 }
-"""What the patterns mean, for who is refused."""
+"""Texts for error messages, by pattern."""
 
 Label = Annotated[str, StringConstraints(max_length=255, pattern=PRINTABLE)]
 Hex = Annotated[str, StringConstraints(pattern=HEX)]
@@ -34,23 +34,23 @@ Milliseconds = Annotated[float, Field(ge=0, le=3_600_000, allow_inf_nan=False)]
 
 
 class RequestBody(BaseModel):
-    """What is sent to the manager: unknown names are errors, not silence."""
+    """Base of all requests; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ErrorResponse(BaseModel):
-    """What is wrong with a request."""
+    """Why a request was refused."""
 
     error: str
 
 
 class JoinRequest(RequestBody):
-    """Who wants to join. A federator of Bevilaqua 2023 sends `ip` alone."""
+    """A node that joins. A federator of Bevilaqua 2023 sends only `ip`."""
 
-    ip: BrokerUrl | None = Field(None, description="where the broker is, as tcp://host:port")
+    ip: BrokerUrl | None = Field(None, description="URL of the broker, as tcp://host:port")
     link: LinkAddress | None = Field(
-        None, description="where other agents reach this one, host:port"
+        None, description="address for links of other agents, as host:port"
     )
     node: Hex | None = Field(None, description="the agent's own id")
     name: Label = ""
@@ -58,22 +58,22 @@ class JoinRequest(RequestBody):
     tags: Annotated[list[Label], Field(max_length=16)] = []
     announcements: bool = Field(
         False,
-        description="publish changes at this node's broker (ip); a federator without node gets them"
-        " in any case",
+        description="publish changes at this node's broker (ip); always done for a federator"
+        " without node",
     )
 
     @model_validator(mode="after")
     def _is_reachable(self) -> "JoinRequest":
         if not (self.ip or self.link):
-            raise ValueError("ip or link is needed: where is this node?")
+            raise ValueError("ip or link is required")
         if self.node and not self.link:
-            raise ValueError("an agent (node) needs link: where do others reach it?")
+            raise ValueError("an agent (node) requires link")
         if self.announcements and not self.ip:
-            raise ValueError("announcements need ip: where is the broker?")
+            raise ValueError("announcements require ip")
         return self
 
     def to_joining_node(self, secret: str) -> JoiningNode:
-        """Return it as the federation knows it, with the digest of its secret."""
+        """Convert the request; `secret` is a digest."""
         return JoiningNode(
             self.ip or "", self.link or "", self.node or "", self.name, self.capacity,
             tuple(self.tags), self.announcements, secret,
@@ -88,18 +88,17 @@ class NeighbourReport(RequestBody):
 
 
 class HealthReport(RequestBody):
-    """What a node says of itself."""
+    """Health of a node."""
 
     latency_ms: Milliseconds | None = Field(
-        None, description="from a publication at its broker until that came back"
+        None, description="time for a publication to its broker and back"
     )
     neighbours: Annotated[list[NeighbourReport], Field(max_length=1024)] = []
     members: Annotated[list[Hex], Field(max_length=4096)] = Field(
-        [], description="all agents it can reach"
+        [], description="all reachable agents"
     )
 
     def to_node_report(self) -> NodeReport:
-        """Return it as the federation knows it."""
         near = {each.node: each.rtt_ms for each in self.neighbours}
         return NodeReport(self.latency_ms, near, frozenset(self.members))
 
@@ -125,7 +124,7 @@ class DrainRequest(RequestBody):
 
 
 class SettingsRequest(RequestBody):
-    """Settings of the federation to change; those that are not named stay."""
+    """Settings of the federation to change; the others stay."""
 
     announcement_interval: Annotated[float, Field(ge=0.1, le=3600)] | None = None
     beacon_interval: Annotated[float, Field(ge=0.1, le=3600)] | None = None
@@ -135,13 +134,13 @@ class SettingsRequest(RequestBody):
 
 
 class TokenRequest(RequestBody):
-    """A token to make."""
+    """A token to create."""
 
     name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
     scopes: Annotated[list[Literal["join", "read", "admin"]], Field(min_length=1, max_length=3)]
 
 
-# ---------------------------------------------------------------- answers
+# ---------------------------------------------------------------- responses
 
 
 class SettingsResponse(BaseModel):
@@ -155,7 +154,7 @@ class SettingsResponse(BaseModel):
 
 
 class NeighbourResponse(BaseModel):
-    """Whom a node should be linked to; `id` and `ip` as in the paper."""
+    """A neighbour of a node; `id` and `ip` as in the paper."""
 
     id: int
     ip: str
@@ -186,7 +185,7 @@ class NodeResponse(BaseModel):
 
 
 class AssignmentResponse(BaseModel):
-    """What a node is told: its id, whom to be linked to, and the federation's settings."""
+    """Id, neighbours and settings of a node."""
 
     id: int
     ip: str
@@ -217,7 +216,7 @@ class PaperConfiguration(BaseModel):
 
 
 class JoinResponse(AssignmentResponse):
-    """What a newcomer is told; `status`, `code`, `data` and `description` are for the paper's
+    """Assignment of a new node; `status`, `code`, `data` and `description` are for the paper's
     federator."""
 
     status: str
@@ -227,7 +226,7 @@ class JoinResponse(AssignmentResponse):
 
 
 class LinkResponse(BaseModel):
-    """A link that should be."""
+    """A planned link."""
 
     a: int
     b: int
@@ -247,7 +246,7 @@ class ChangeResponse(BaseModel):
 
 
 class HistoryResponse(BaseModel):
-    """Something that changed."""
+    """A change of the federation."""
 
     number: int
     at: str
@@ -257,7 +256,7 @@ class HistoryResponse(BaseModel):
 
 
 class OverviewResponse(BaseModel):
-    """The federation in a few numbers."""
+    """Summary of the federation."""
 
     up: int
     gone: int
@@ -265,12 +264,12 @@ class OverviewResponse(BaseModel):
     suspected: int
     links: int
     established: int
-    bridges: list[LinkRequest] = Field(description="links whose loss would split it")
+    bridges: list[LinkRequest] = Field(description="links whose loss would split the federation")
     version: int
 
 
 class TokenResponse(BaseModel):
-    """Who has a token."""
+    """A token, without its value."""
 
     name: str
     scopes: list[str]
@@ -278,7 +277,7 @@ class TokenResponse(BaseModel):
 
 
 class TokenCreatedResponse(BaseModel):
-    """A new token; it is never shown again."""
+    """A new token; it cannot be shown again."""
 
     name: str
     token: str
@@ -296,18 +295,17 @@ class AuditResponse(BaseModel):
     status: int
 
 
-# ---------------------------------------------------------------- from rows
+# ---------------------------------------------------------------- conversion
 
 
 def format_time(at: float | None) -> str | None:
-    """Return a time as the paper writes it."""
+    """Return a time in the format of the paper."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def make_node_response(node: NodeRow, near: list[NodeRow], suspected: bool) -> NodeResponse:
-    """Return a node as it is shown."""
     return NodeResponse(
         id=node.id,
         ip=node.ip,
@@ -328,7 +326,6 @@ def make_node_response(node: NodeRow, near: list[NodeRow], suspected: bool) -> N
 
 
 def make_link_response(link: LinkRow, established: bool, rtt_ms: float | None) -> LinkResponse:
-    """Return a link as it is shown."""
     return LinkResponse(
         a=link.a, b=link.b, origin=link.origin.value, since=format_time(link.since) or "",
         established=established, rtt_ms=rtt_ms,
@@ -336,7 +333,6 @@ def make_link_response(link: LinkRow, established: bool, rtt_ms: float | None) -
 
 
 def make_join_response(assignment: Assignment) -> JoinResponse:
-    """Return what a newcomer is told."""
     settings = assignment.settings
     near = [PaperNeighbour(id=each.node.id, ip=each.node.ip) for each in assignment.neighbours]
     data = PaperConfiguration(
@@ -347,12 +343,11 @@ def make_join_response(assignment: Assignment) -> JoinResponse:
         coreAnnInterval=round(settings.announcement_interval * 1e9),
         beaconInterval=round(settings.beacon_interval * 1e9),
     )
-    told = make_assignment_response(assignment).model_dump()
-    return JoinResponse(**told, status="success", code=200, description="", data=data)
+    fields = make_assignment_response(assignment).model_dump()
+    return JoinResponse(**fields, status="success", code=200, description="", data=data)
 
 
 def make_assignment_response(assignment: Assignment) -> AssignmentResponse:
-    """Return what a node is told."""
     near = [
         NeighbourResponse(
             id=each.node.id, ip=each.node.ip, name=each.node.name, node=each.node.node,

@@ -1,7 +1,7 @@
 """The page /docs: the OpenAPI document as one HTML file without scripts.
 
-FastAPI's own page loads Swagger UI from another host, which a closed network does not reach. This
-page needs nothing but the manager: style and text are in the file, and a header forbids the rest.
+FastAPI's own page loads Swagger UI from another host, which is unreachable from a closed network.
+This page loads nothing; its Content-Security-Policy forbids it.
 """
 
 import json
@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Content-Security-Policy of the page: it may load nothing, from nowhere."""
+"""Content-Security-Policy of the page."""
 
 METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -25,7 +25,7 @@ BOUNDS = {
     "minItems": "at least {} items",
     "maxItems": "at most {} items",
 }
-"""Limits of a value in the OpenAPI document, and how the page puts them."""
+"""Texts for the limits of a value, by keyword of OpenAPI."""
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -43,7 +43,7 @@ th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
 
 
 def render(document: Mapping[str, Any], meanings: Mapping[str, str]) -> str:
-    """Return the page about an OpenAPI document; `meanings` puts its patterns into words."""
+    """Return the page for an OpenAPI document; `meanings` explains its patterns."""
     page = _Page(document, meanings)
     info = document["info"]
     title = f"{info['title']} {info['version']}"
@@ -71,7 +71,7 @@ class _Page:
         self._meanings = meanings
 
     def groups(self) -> Iterator[str]:
-        """All requests, by their tags."""
+        """Yield all requests by tag."""
         for tag, description in self._tags.items():
             yield f"<h2>{escape(tag)}</h2><p>{escape(description)}</p>"
             for path, methods in self._paths.items():
@@ -99,11 +99,11 @@ class _Page:
             if status.startswith("2"):
                 schema = _json_schema(answer)
                 text = self._type(schema) if schema else escape(answer.get("description", ""))
-                yield f"<p>Answer {escape(status)}: {text}</p>"
+                yield f"<p>Response {escape(status)}: {text}</p>"
         yield f"<pre>{escape(self._curl(path, method, body))}</pre></details>"
 
     def types(self) -> Iterator[str]:
-        """The types of bodies and answers."""
+        """Yield the types of requests and responses."""
         for name, schema in self._types.items():
             required = schema.get("required", ())
             rows = [
@@ -123,7 +123,7 @@ class _Page:
         return f"<table>{''.join(lines)}</table>"
 
     def _type(self, schema: Mapping[str, Any]) -> str:
-        """What a value may be, as HTML."""
+        """Return the type of a value as HTML."""
         if "$ref" in schema:
             name = escape(schema["$ref"].rsplit("/", 1)[1])
             return f'<a href="#type-{name}">{name}</a>'
@@ -141,7 +141,7 @@ class _Page:
         return f"{kind} ({escape(', '.join(bounds))})" if bounds else kind
 
     def _curl(self, path: str, method: str, body: Mapping[str, Any] | None) -> str:
-        """The request as a command to paste and change."""
+        """Return the request as a curl command."""
         words = ["curl"]
         if method != "get":
             words += ["-X", method.upper()]

@@ -1,4 +1,4 @@
-"""What nodes and their manager tell each other, and how a wish is refused."""
+"""Data exchanged between nodes and the registry, and the refusal of a request."""
 
 from dataclasses import dataclass, field
 
@@ -7,18 +7,15 @@ from hansa.manager.settings import FederationSettings
 
 
 class RequestRefused(Exception):
-    """What was asked for cannot be done; the text says why, the status is HTTP's."""
+    """A request that cannot be fulfilled: an HTTP status with a reason."""
 
     def __init__(self, status: int, reason: str) -> None:
-        """Say why."""
         super().__init__(reason)
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
 class JoiningNode:
-    """Who wants to join."""
-
     ip: str = ""
     link: str = ""
     node: str = ""
@@ -27,35 +24,33 @@ class JoiningNode:
     tags: tuple[str, ...] = ()
     announced: bool = False
     secret: str = ""
-    """The digest of what it will prove itself with."""
+    """Digest of the secret with which the node will authenticate."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What a node says of itself."""
+    """A health report."""
 
     latency_ms: float | None = None
     neighbours: dict[str, float | None] = field(default_factory=dict)
-    """The agents it is linked to, by their own ids, with round trips in milliseconds."""
+    """Round trips in milliseconds to linked agents, by agent's id."""
     members: frozenset[str] = frozenset()
-    """All agents it can reach."""
+    """Ids of all reachable agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedNeighbour:
-    """Whom a node should be linked to."""
-
     node: NodeRow
     dial: bool
-    """Whether it is this node that opens the link."""
+    """Whether the assigned node opens the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a node is told."""
+    """The neighbours of a node, and the settings of the federation."""
 
     node: NodeRow
     neighbours: list[AssignedNeighbour]
     version: int
-    """The number of the newest change of the federation that this takes into account."""
+    """Number of the newest change that this includes."""
     settings: FederationSettings

@@ -1,7 +1,8 @@
-"""What the manager knows of a federation and does about it: joins, leaves, reports, repairs.
+"""The registry of a federation: joins, leaves, health reports, planned links.
 
-It keeps the present in memory and writes every change to the store before it counts. Time is an
-argument. One call at a time: the lock is here, so callers may be threads.
+The current state is in memory; every change is written to the store first. Time is an argument. A
+lock serialises all calls, so callers may be threads. A request that cannot be fulfilled raises
+RequestRefused.
 """
 
 import logging
@@ -26,22 +27,22 @@ from hansa.topology.planner import LinkChange
 log = logging.getLogger("hansa.manager")
 
 MISSED_REPORTS_MAX = 2
-"""Health reports in a row that do not come until a node is doubted, as in the paper."""
+"""Missed health reports in a row after which a node is suspected, as in the paper."""
 
 NODES_MAX = 4_096
-"""Nodes that the manager knows, those that left included."""
+"""Limit of known nodes, including those that left."""
 
 LINK_UP_INTERVALS_MAX = 3.0
-"""Health intervals that a link has to come up until another is planned for it."""
+"""Health intervals until a planned link must be established; then another one is planned."""
 
 LINK_CLOSING_S = 5.0
-"""Seconds more until a link that the manager took away, and that is still there, counts again."""
+"""Further seconds after which a removed link that is still reported counts as self-made."""
 
 TITLES_MAX = 20
-"""Nodes that one refusal lists."""
+"""Nodes that one error lists."""
 
 FAILED_LINK_PAUSE_S = 600.0
-"""Seconds that a link which did not come up is not planned again, unless nothing else connects."""
+"""Seconds for which a link that was not established is planned only as the last resort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,10 @@ class _ReceivedReport:
 
 
 class FederationRegistry:
-    """The federation as its manager sees it."""
-
     def __init__(
         self, store: ManagerStore, on_history: Callable[[list[HistoryRow]], None] = lambda _: None
     ):
-        """Take up what the store knows; `told` hears every change once it is written."""
+        """Load the store; `on_history` gets every change after it is written."""
         self._store = store
         self._on_history = on_history
         self._lock = threading.RLock()
@@ -73,26 +72,25 @@ class FederationRegistry:
         self._barred = set(self._store.barred())
         self._version = self._store.version
 
-    # ------------------------------------------------------------ what nodes ask
+    # ------------------------------------------------------------ requests of nodes
 
-    def join(self, who: JoiningNode, now: float, trusted: bool = True) -> Assignment:
-        """Take a node in, or back in: the same agent or the same broker keeps its id, but who is
-        not trusted must know the secret that it joined with before."""
+    def join(self, joining: JoiningNode, now: float, trusted: bool = True) -> Assignment:
+        """Register a node. The same agent or broker keeps its id; unless the caller is trusted, it
+        must show the secret of its first join."""
         with self._lock:
-            known = self._find_known(who)
+            known = self._find_known(joining)
             if known and not trusted:
-                self.require_owner(known.id, who.secret)
+                self.require_owner(known.id, joining.secret)
             if known is None and len(self._nodes) >= NODES_MAX:
-                raise RequestRefused(
-                    409, f"this manager knows {NODES_MAX} nodes, and takes no more"
-                )
+                raise RequestRefused(409, f"the limit of {NODES_MAX} nodes is reached")
             number = known.id if known else len(self._nodes)
             node = NodeRow(
-                number, who.node, who.name, who.ip, who.link, who.capacity, who.tags,
+                number, joining.node, joining.name, joining.ip, joining.link, joining.capacity,
+                joining.tags,
                 NodeState.UP, draining=bool(known and known.draining), joined_at=now,
                 checked_at=now, latency_ms=known.latency_ms if known else None,
-                secret=who.secret or (known.secret if known else ""),
-                announced=who.announced or not who.node,
+                secret=joining.secret or (known.secret if known else ""),
+                announced=joining.announced or not joining.node,
             )  # fmt: skip
             self._reports.pop(number, None)
             if known is None or known.state is not NodeState.UP:
@@ -104,20 +102,19 @@ class FederationRegistry:
             self._apply_plan(now)
             return self._assignment(number)
 
-    def _find_known(self, who: JoiningNode) -> NodeRow | None:
+    def _find_known(self, joining: JoiningNode) -> NodeRow | None:
         for node in self._nodes.values():
-            if who.node or node.node:
-                same = who.node == node.node
+            if joining.node or node.node:
+                same = joining.node == node.node
             else:
-                same = node.ip == who.ip if who.ip else node.link == who.link
+                same = node.ip == joining.ip if joining.ip else node.link == joining.link
             if same:
                 return node
         return None
 
     def find(self, reference: str, names_shown: bool = True) -> int:
-        """Return the number of a node. Digits are its number, any other text its name or its
-        agent's id; of nodes with the same name, those that have left do not count. `names_shown`:
-        whether a refusal may list other nodes."""
+        """Return the number of a node given by number, name or agent's id. Nodes that left are
+        ignored if another node has the name. `names_shown`: whether an error may list nodes."""
         with self._lock:
             if reference.isascii() and reference.isdigit():
                 return self._require(int(reference[:20])).id
@@ -132,52 +129,54 @@ class FederationRegistry:
             raise RequestRefused(404, f"there is no node {reference!r}{listed}")
 
     def require_owner(self, number: int, secret: str) -> None:
-        """Refuse who does not know the secret that a node joined with."""
+        """Raise RequestRefused unless `secret` is the digest with which the node joined."""
         node = self._require(number)
         if node.secret and node.secret != secret:
-            raise RequestRefused(403, f"node {number} joined with a secret, and this is not it")
+            raise RequestRefused(403, f"node {number} joined with another secret")
 
     def leave(self, number: int, now: float) -> None:
-        """A node leaves for good: it is planned around at once."""
+        """Mark a node as left permanently, and plan around it."""
         with self._lock:
             node = self._require(number)
             if node.state is not NodeState.LEFT:
-                gone = node.with_changes(state=NodeState.LEFT, draining=False)
+                left = node.with_changes(state=NodeState.LEFT, draining=False)
                 self._save(
-                    [gone], history=[("left", (number,), f"{node.display_name} left")], now=now
+                    [left], history=[("left", (number,), f"{node.display_name} left")], now=now
                 )
                 self._apply_plan(now)
 
     def report(self, number: int, report: NodeReport, now: float) -> Assignment:
-        """Take a node's health report; answer with whom it should be linked to."""
+        """Process a health report; return the neighbours of the node."""
         with self._lock:
             node = self._require(number)
             if node.state is NodeState.LEFT:
                 raise RequestRefused(409, f"node {number} has left; it may join again")
             self._reports[number] = _ReceivedReport(now, report)
-            seen = [
+            returned = [
                 each.with_changes(state=NodeState.UP, checked_at=now)
                 for each in self._nodes.values()
                 if each.state is NodeState.GONE and (each is node or each.node in report.members)
             ]
-            told = [("returned", (each.id,), f"{each.display_name} is back") for each in seen]
-            self._save(seen, history=told, now=now)
+            history = [
+                ("returned", (each.id,), f"{each.display_name} is back") for each in returned
+            ]
+            self._save(returned, history=history, now=now)
             node = node.with_changes(
                 state=NodeState.UP, latency_ms=report.latency_ms, checked_at=now
             )
             self._save([node], self._self_made_links(node, now), now=now)
-            if told:
+            if returned:
                 self._apply_plan(now)
             return self._assignment(number)
 
     def _self_made_links(self, node: NodeRow, now: float) -> list[LinkRow]:
-        """Return links that agents have made by themselves: they count from now on. One that was
-        just taken away only has not been closed yet."""
+        """Return reported links that were not planned: agents made them to heal a split. A link
+        that was removed recently may just not be closed yet, and is left out."""
         recent = now - LINK_UP_INTERVALS_MAX * self.settings.health_interval - LINK_CLOSING_S
         by_agent = {each.node: each.id for each in self._nodes_up() if each.node}
-        heard = self._reports[node.id].report.neighbours
+        reported = self._reports[node.id].report.neighbours
         pairs = [
-            _link_key(node.id, by_agent[n]) for n in heard if by_agent.get(n, node.id) != node.id
+            _link_key(node.id, by_agent[n]) for n in reported if by_agent.get(n, node.id) != node.id
         ]
         return [
             LinkRow(*key, LinkOrigin.HEALED, now)
@@ -188,7 +187,7 @@ class FederationRegistry:
         ]
 
     def topology(self, number: int) -> Assignment:
-        """Return whom a node should be linked to."""
+        """Return the neighbours of a node."""
         with self._lock:
             self._require(number)
             return self._assignment(number)
@@ -202,21 +201,20 @@ class FederationRegistry:
         ]
         return Assignment(me, near, self._version, self.settings)
 
-    # ------------------------------------------------------------ what operators ask
+    # ------------------------------------------------------------ requests of operators
 
     def nodes(self) -> list[NodeRow]:
-        """Return all nodes."""
         with self._lock:
             return list(self._nodes.values())
 
     def links(self) -> list[tuple[LinkRow, bool, float | None]]:
-        """Return the links that should be; whether each stands, and its round trip."""
+        """Return all links, whether each is established, and its round trip."""
         with self._lock:
             rtts = self._established_links()
             return [(link, key in rtts, rtts.get(key)) for key, link in sorted(self._links.items())]
 
     def suspected(self, now: float) -> set[int]:
-        """Return the nodes that are up and have missed their reports."""
+        """Return the nodes that are up and missed their reports."""
         with self._lock:
             return {node.id for node in self._nodes_up() if self._has_missed_reports(node, now)}
 
@@ -232,14 +230,14 @@ class FederationRegistry:
             return merged
 
     def drain(self, number: int, draining: bool, now: float) -> NodeRow:
-        """Plan around a node that is about to leave, or take that back."""
+        """Start or end draining of a node: the planner plans around a draining node."""
         with self._lock:
             node = self._require(number)
             if node.state is not NodeState.UP:
                 raise RequestRefused(409, f"node {node.display_name} is not up")
             kind = "draining" if draining else "kept"
-            told = [(kind, (number,), f"an operator wants {node.display_name} {kind}")]
-            self._save([node.with_changes(draining=draining)], history=told, now=now)
+            history = [(kind, (number,), f"an operator set {node.display_name} to {kind}")]
+            self._save([node.with_changes(draining=draining)], history=history, now=now)
             self._apply_plan(now)
             return self._nodes[number]
 
@@ -260,47 +258,47 @@ class FederationRegistry:
             if known is not None and known.origin is LinkOrigin.OPERATOR:
                 return known
             link = LinkRow(*_link_key(a, b), LinkOrigin.OPERATOR, now)
-            told = [("link added", (link.a, link.b), "an operator wants it")]
-            self._save(links=[link], history=told, now=now)
+            history = [("link added", (link.a, link.b), "by an operator")]
+            self._save(links=[link], history=history, now=now)
             self._apply_plan(now)
             return link
 
     def remove_link(self, a: int, b: int, now: float) -> None:
-        """Remove a link; the planner will not add it again unless nothing else connects."""
+        """Remove a link; the planner adds it again only if no other path connects its ends."""
         with self._lock:
             key = _link_key(a, b)
             if key not in self._links:
                 ends = " and ".join(self._require(number).display_name for number in key)
                 raise RequestRefused(404, f"there is no link between {ends}")
-            told = [("link removed", key, "an operator wants it")]
-            self._save(barred=[key], history=told, now=now)
+            history = [("link removed", key, "by an operator")]
+            self._save(barred=[key], history=history, now=now)
             self._apply_plan(now)
 
     def plan(self) -> list[LinkChange]:
-        """Return what would be changed now, and why."""
+        """Return the changes that the planner would make now."""
         with self._lock:
             return self._changes()
 
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> None:
-        """Look after everybody: who is gone, which links do not come up, what to repair."""
+        """Detect nodes that are gone and links that failed, and apply the plan."""
         with self._lock:
             if self._started_at is None:
                 self._started_at = now
             for node in self._nodes_up():
                 if self._is_gone(node, now):
                     gone = node.with_changes(state=NodeState.GONE)
-                    reason = f"{node.display_name} sent no report, and nobody else sees it"
+                    reason = f"{node.display_name} sent no report, and no other node reaches it"
                     self._save([gone], history=[("gone", (node.id,), reason)], now=now)
             self._retire_replaced(now)
             self._remove_failed_links(now)
             self._apply_plan(now)
 
     def _retire_replaced(self, now: float) -> None:
-        """A node that is gone has left for good if another agent has its address now: an agent that
-        was installed again has a new id. The new node gets what the operator wanted of the old
-        one: links added and links removed, unless the operator has decided about the new one."""
+        """Mark a node that is gone as left if another agent has its address: a reinstalled agent
+        has a new id. The new node inherits links that the operator added to or removed from the
+        old one, unless the operator has decided otherwise for the new one."""
         owners = {node.link: node for node in self._nodes_up() if node.node and node.link}
         for old in list(self._nodes.values()):
             new = owners.get(old.link)
@@ -308,16 +306,16 @@ class FederationRegistry:
                 continue
             left = old.with_changes(state=NodeState.LEFT, draining=False)
             reason = f"{new.display_name} replaced {old.display_name} at {old.link}"
-            wanted = {key for key, k in self._links.items() if k.origin is LinkOrigin.OPERATOR}
-            added = _moved(wanted, old.id, new.id) - self._barred
-            removed = _moved(self._barred, old.id, new.id) - wanted - added
+            pinned = {key for key, k in self._links.items() if k.origin is LinkOrigin.OPERATOR}
+            added = _moved(pinned, old.id, new.id) - self._barred
+            removed = _moved(self._barred, old.id, new.id) - pinned - added
             self._save(
                 [left],
                 [LinkRow(*key, LinkOrigin.OPERATOR, now) for key in sorted(added)],
                 barred=sorted(removed),
                 history=[
                     ("left", (old.id,), reason),
-                    *(("link added", key, reason) for key in sorted(added - wanted)),
+                    *(("link added", key, reason) for key in sorted(added - pinned)),
                     *(("link removed", key, reason) for key in sorted(removed - self._barred)),
                 ],
                 now=now,
@@ -329,13 +327,14 @@ class FederationRegistry:
 
     def _has_missed_reports(self, node: NodeRow, now: float) -> bool:
         assert node.checked_at is not None
-        since = max(node.checked_at, self._started_at or now)  # what was missed while we were away
+        # Reports missed while the manager was down do not count.
+        since = max(node.checked_at, self._started_at or now)
         return now - since > MISSED_REPORTS_MAX * self.settings.health_interval
 
     def _is_gone(self, node: NodeRow, now: float) -> bool:
-        """Whether a node has missed its reports and others, who did not, do not see it either.
+        """Whether a node missed its reports and no reporting node can reach it.
 
-        If nobody reports, it is the manager that is cut off, and it must not tear anything apart.
+        If no node reports, the manager itself is disconnected, and no node counts as gone.
         """
         if not self._has_missed_reports(node, now):
             return False
@@ -345,34 +344,34 @@ class FederationRegistry:
     def _recent_reports(self, now: float) -> list[NodeReport]:
         limit = now - MISSED_REPORTS_MAX * self.settings.health_interval
         return [
-            heard.report
-            for number, heard in self._reports.items()
-            if heard.at >= limit and self._nodes[number].state is NodeState.UP
+            received.report
+            for number, received in self._reports.items()
+            if received.at >= limit and self._nodes[number].state is NodeState.UP
         ]
 
     def _remove_failed_links(self, now: float) -> None:
-        """Drop what was planned and does not come up although both ends are well."""
+        """Remove planned links that are not established although both ends report."""
         self._failed_until = {
             key: until for key, until in self._failed_until.items() if until > now
         }
         self._removed_at = {
             key: at for key, at in self._removed_at.items() if at > now - FAILED_LINK_PAUSE_S
         }
-        patience = LINK_UP_INTERVALS_MAX * self.settings.health_interval
-        standing = self._established_links()
-        fresh = {n for n, heard in self._reports.items() if now - heard.at < patience}
+        timeout_s = LINK_UP_INTERVALS_MAX * self.settings.health_interval
+        established = self._established_links()
+        reporting = {n for n, received in self._reports.items() if now - received.at < timeout_s}
         for link in self._active_links():
             key = (link.a, link.b)
-            late = now - self._awaited_since(link) > patience and key not in standing
-            if late and fresh.issuperset(key) and link.origin is not LinkOrigin.OPERATOR:
-                told = [("link removed", key, "it does not come up")]
-                self._save(dropped=[key], history=told, now=now)
+            late = now - self._awaited_since(link) > timeout_s and key not in established
+            if late and reporting.issuperset(key) and link.origin is not LinkOrigin.OPERATOR:
+                history = [("link removed", key, "it was not established")]
+                self._save(dropped=[key], history=history, now=now)
                 self._failed_until[key] = now + FAILED_LINK_PAUSE_S
 
     def _apply_plan(self, now: float) -> None:
-        """Plan and do it. While something new has yet to stand, nothing that stands is removed."""
+        """Apply the plan. While new links are pending, no established link is removed."""
         pending = self._has_pending_links(now)
-        added, dropped, told = [], [], []
+        added, dropped, history = [], [], []
         for change in self._changes():
             key = _link_key(*map(int, change.link))
             if change.kind == "add":
@@ -381,24 +380,24 @@ class FederationRegistry:
                 continue
             else:
                 dropped.append(key)
-            told.append((f"link {change.kind.rstrip('e')}ed", key, change.reason))
-        if told:
-            self._save(links=added, dropped=dropped, history=told, now=now)
+            history.append((f"link {change.kind.rstrip('e')}ed", key, change.reason))
+        if history:
+            self._save(links=added, dropped=dropped, history=history, now=now)
 
     def _has_pending_links(self, now: float) -> bool:
-        standing = self._established_links()
-        patience = LINK_UP_INTERVALS_MAX * self.settings.health_interval
+        established = self._established_links()
+        timeout_s = LINK_UP_INTERVALS_MAX * self.settings.health_interval
         return any(
-            key not in standing and now - self._awaited_since(link) <= patience
+            key not in established and now - self._awaited_since(link) <= timeout_s
             for key, link in self._links.items()
         )
 
     def _awaited_since(self, link: LinkRow) -> float:
-        """Since when a link could have come up: both ends have joined, and we have been here."""
+        """Time since which a link could be established: both ends joined, the manager running."""
         joined = (self._nodes[number].joined_at for number in (link.a, link.b))
         return max(link.since, self._started_at or link.since, *joined)
 
-    # ------------------------------------------------------------ what the planner is told
+    # ------------------------------------------------------------ input of the planner
 
     def _changes(self) -> list[LinkChange]:
         return plan_manager_changes(
@@ -410,20 +409,20 @@ class FederationRegistry:
         )
 
     def _active_links(self) -> list[LinkRow]:
-        """Return the links without those that wait for somebody who is gone."""
+        """Return the links except those that wait for a node that is gone."""
         states = {number: node.state for number, node in self._nodes.items()}
         return [link for link in self._links.values() if not link.is_waiting_for_node(states)]
 
     def _established_links(self) -> dict[tuple[int, int], float | None]:
-        """Return the links that stand, as far as one of their ends has said; those of federators
-        of the paper's kind, of which nobody says it, are taken to stand."""
+        """Return the links that one end reports, with round trips. Federators of the paper do not
+        report links; theirs count as established."""
         by_agent = {node.node: node.id for node in self._nodes_up() if node.node}
-        silent = {node.id for node in self._nodes_up() if node.is_paper_federator}
+        not_reporting = {node.id for node in self._nodes_up() if node.is_paper_federator}
         found: dict[tuple[int, int], float | None] = {
-            key: None for key in self._links if not silent.isdisjoint(key)
+            key: None for key in self._links if not not_reporting.isdisjoint(key)
         }
-        for number, heard in self._reports.items():
-            for agent, rtt in heard.report.neighbours.items():
+        for number, received in self._reports.items():
+            for agent, rtt in received.report.neighbours.items():
                 if agent in by_agent and by_agent[agent] != number:
                     key = _link_key(number, by_agent[agent])
                     found[key] = rtt if found.get(key) is None else found[key]
@@ -440,7 +439,7 @@ class FederationRegistry:
             )
             return sorted(_link_key(int(a), int(b)) for a, b in found)
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ state
 
     def _nodes_up(self) -> list[NodeRow]:
         return [node for node in self._nodes.values() if node.state is NodeState.UP]
@@ -478,7 +477,7 @@ class FederationRegistry:
 
 
 def _titles(nodes: list[NodeRow]) -> str:
-    """Return what to call some nodes in a sentence; of many, the first."""
+    """Return the names of nodes for a sentence, at most TITLES_MAX."""
     shown = ", ".join(node.display_name for node in nodes[:TITLES_MAX])
     more = len(nodes) - TITLES_MAX
     return f"{shown} and {more} more" if more > 0 else shown
@@ -489,5 +488,5 @@ def _link_key(a: int, b: int) -> tuple[int, int]:
 
 
 def _moved(links: Iterable[tuple[int, int]], old: int, new: int) -> set[tuple[int, int]]:
-    """Return the links of one node as links of another one."""
+    """Return the links of the node `old` as links of the node `new`."""
     return {_link_key(new, a + b - old) for a, b in links if old in (a, b) and new not in (a, b)}

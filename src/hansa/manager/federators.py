@@ -1,8 +1,7 @@
-"""Brokers that the manager itself is a client of, as in Bevilaqua 2023.
+"""The manager as a client of brokers, as in Bevilaqua 2023.
 
-Federators of the paper's kind say nothing of themselves: how long a publication takes to their
-broker and back is measured from here, and what changes is announced there. Agents may ask for
-announcements too.
+Federators of the paper do not report: the manager measures the latency of their brokers, and
+publishes changes of their neighbours there. Agents may request such announcements too.
 """
 
 import asyncio
@@ -26,35 +25,35 @@ from hansa.mqtt.options import ConnectOptions
 log = logging.getLogger("hansa.manager")
 
 TOPICS = ("federated_topology_ann", "federator/topology_ann")
-"""Where changes are announced: as the thesis names it, and as its published federator reads it."""
+"""Topics of announcements: that of the thesis, and that of its published federator."""
 
 TLS_SCHEMES = ("ssl", "tls", "mqtts")
 
 PACKET_ID_MAX = 65_535
 
 Neighbours = Mapping[int, str]
-"""The neighbours of a node: their ids, and where their brokers are."""
+"""URLs of the brokers of a node's neighbours, by their ids."""
 
 
 class FederatorClient(BrokerProbe):
-    """One broker: measured, and told what changes."""
+    """A client of one broker, which measures its latency and publishes announcements."""
 
     def __init__(self, number: int, address: BrokerAddress, rng: random.Random) -> None:
-        """Prepare; a client with this id is nobody else's."""
         options = ConnectOptions(client_id=f"hansa-manager-{number}", clean_start=True)
         super().__init__(
-            lambda told: Connection(address, options, told, rng, is_low_latency=True),
+            lambda on_effect: Connection(address, options, on_effect, rng, is_low_latency=True),
             f"$hansa/probe/manager/{number}",
         )
         self.address = address
         self.check_due = 0.0
         self.announced: Neighbours = {}
-        """What its federator has been told."""
+        """Neighbours that the federator knows."""
         self._packet_ids = itertools.cycle(range(1, PACKET_ID_MAX + 1))
         self._unconfirmed: tuple[int, Neighbours] | None = None
 
     def announce(self, neighbours: Neighbours) -> None:
-        """Publish what is different by now; it counts once the broker has confirmed the last."""
+        """Publish the difference to `announced`, which is updated when the broker has acknowledged
+        the last message."""
         if self.connection.problem or self._unconfirmed or neighbours == self.announced:
             return
         before = self.announced
@@ -72,10 +71,10 @@ class FederatorClient(BrokerProbe):
 
     def _on_effect(self, effect: effects.Effect) -> None:
         match effect, self._unconfirmed:
-            case effects.HandshakePacketsReceived(batch), (last, told) if any(
+            case effects.HandshakePacketsReceived(batch), (last, neighbours) if any(
                 a.packet_id == last for a in batch
             ):
-                self.announced, self._unconfirmed = told, None
+                self.announced, self._unconfirmed = neighbours, None
             case (effects.Disconnected() | effects.PublishNotSent(), _):
                 self._unconfirmed = None
             case _:
@@ -88,7 +87,7 @@ def _announcement(action: str, number: int, ip: str) -> bytes:
 
 
 class FederatorClients:
-    """All these brokers."""
+    """The clients of all brokers that get announcements."""
 
     def __init__(
         self,
@@ -98,8 +97,8 @@ class FederatorClients:
         password: str | None = None,
         trusted: Collection[str] = (),
     ) -> None:
-        """Start with no connection. The name and the password are for the brokers in `trusted`, as
-        host:port, only: a node that joins chooses the address of its broker."""
+        """Name and password are sent only to the brokers in `trusted`, as host:port: the address of
+        a node that joins is not trusted."""
         self._federation = federation
         self._clock = clock
         self._username = username
@@ -111,18 +110,18 @@ class FederatorClients:
         self._wakeup = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def on_node_joined(self, given: Assignment) -> None:
-        """A node has just been told all; any thread may say so."""
-        self._told_on_join[given.node.id] = _neighbour_addresses(given)
+    def on_node_joined(self, assignment: Assignment) -> None:
+        """Note the neighbours in a join response; may be called from any thread."""
+        self._told_on_join[assignment.node.id] = _neighbour_addresses(assignment)
         self.on_links_changed()
 
     def on_links_changed(self) -> None:
-        """Something may have to be announced; any thread may say so."""
+        """Check for announcements; may be called from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wakeup.set)
 
     async def run(self) -> None:
-        """Measure and announce for ever."""
+        """Measure and announce until cancelled."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
@@ -145,22 +144,22 @@ class FederatorClients:
         ]
 
     async def _update_clients(self, assignments: list[Assignment]) -> None:
-        numbers = {given.node.id for given in assignments}
+        numbers = {each.node.id for each in assignments}
         for number in [each for each in self._clients if each not in numbers]:
             await self._clients.pop(number).connection.stop()
         checks = []
-        for given in assignments:
-            federator = await self._client_for(given)
-            federator.announce(_neighbour_addresses(given))
+        for assignment in assignments:
+            federator = await self._client_for(assignment)
+            federator.announce(_neighbour_addresses(assignment))
             if (
-                given.node.is_paper_federator
+                assignment.node.is_paper_federator
                 and federator.check_due <= asyncio.get_running_loop().time()
             ):
-                checks.append(self._measure_latency(given.node.id, federator))
+                checks.append(self._measure_latency(assignment.node.id, federator))
         await asyncio.gather(*checks)
 
     async def _client_for(self, assignment: Assignment) -> FederatorClient:
-        """Return who speaks to a node's broker; a node that has joined again may have another."""
+        """Return the client of a node's broker; the broker may change when the node joins again."""
         number, address = assignment.node.id, self._address(assignment.node.ip)
         federator = self._clients.get(number)
         if federator is None or str(federator.address) != str(address):
@@ -178,13 +177,13 @@ class FederatorClients:
         federator.check_due = loop.time() + self._federation.settings.health_interval
         latency = await federator.measure()
         if latency is not None:
-            with suppress(RequestRefused):  # it has left meanwhile
+            with suppress(RequestRefused):  # the node left meanwhile
                 await asyncio.to_thread(
                     self._federation.report, number, NodeReport(latency), self._clock()
                 )
 
     def _address(self, ip: str) -> BrokerAddress:
-        """Read what `bodies.BrokerUrl` lets through; whether there is such a host, others find."""
+        """Parse a URL that `bodies.BrokerUrl` accepted."""
         scheme, _, place = ip.rpartition("://")
         host, _, port = place.rpartition(":")
         tls = ssl.create_default_context() if scheme in TLS_SCHEMES else None
@@ -193,5 +192,5 @@ class FederatorClients:
         return BrokerAddress(host.strip("[]"), int(port), username, password, tls)
 
 
-def _neighbour_addresses(given: Assignment) -> Neighbours:
-    return {each.node.id: each.node.ip for each in given.neighbours}
+def _neighbour_addresses(assignment: Assignment) -> Neighbours:
+    return {each.node.id: each.node.ip for each in assignment.neighbours}

@@ -1,6 +1,6 @@
-"""What stands before every route: how large a request may be, how often one may ask, the audit log.
+"""ASGI middleware of all routes: rate limit, body size, Host and Origin checks, audit log.
 
-Plain ASGI, so that streams pass through it untouched.
+Plain ASGI, because Starlette's middleware classes would buffer event streams.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from hansa.manager.store import ManagerStore, StoreUnavailable
 log = logging.getLogger("hansa.manager")
 
 BODY_BYTES_MAX = 1 << 18
-"""4,096 members at 19 bytes each, with room."""
+"""Largest body: a health report with 4,096 members of 19 bytes fits."""
 
 ANONYMOUS_PER_S = 1.0
-"""Requests in the audit log of those who show no token: they must not push out the others."""
+"""Audited requests per second without a token, so that they cannot displace other entries."""
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -29,8 +29,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class RequestGuard:
-    """Wraps the routes."""
-
     def __init__(
         self,
         app: App,
@@ -39,7 +37,6 @@ class RequestGuard:
         access: AccessControl,
         rule: HostRule,
     ) -> None:
-        """Stand before an application."""
         self._app = app
         self._access = access
         self._rule = rule
@@ -48,7 +45,7 @@ class RequestGuard:
         self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it here."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -58,7 +55,7 @@ class RequestGuard:
             return
         if self._access.is_open and not self._is_from_here(scope):
             await _refuse(
-                send, 403, "without a token only this machine may ask: foreign Host or Origin"
+                send, 403, "foreign Host or Origin: without tokens only this machine has access"
             )
             return
         scope.setdefault("state", {})
@@ -75,7 +72,7 @@ class RequestGuard:
             await self._app(scope, _replay(body, receive), watch)
 
     def _is_from_here(self, scope: Scope) -> bool:
-        """Whether neither Host nor Origin shows that a web page of another site asks."""
+        """Whether Host and Origin exclude a request by a web page of another site."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         origin = headers.get(b"origin")
         return self._rule.accepts(headers.get(b"host")) and (
@@ -92,18 +89,18 @@ class RequestGuard:
                 self._store.add_audit, time.time_ns() / 1e9, who, remote, request
             )
         except StoreUnavailable as error:
-            log.error("the audit log could not be written reason=%r", str(error))
+            log.error("audit log not written reason=%r", str(error))
 
 
 def _is_audited(scope: Scope, status: int) -> bool:
-    """Whether a request belongs into the audit log: it changes something, or tried to. The health
-    reports that every node sends every few seconds would leave no room for anything else."""
+    """Whether a request changes something, or tried to. Accepted health reports are not audited:
+    they would displace everything else."""
     is_report = scope["path"].endswith("/health") and status == 200
     return scope["method"] not in ("GET", "HEAD", "OPTIONS") and not is_report
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """Return the body of a request, None if it is too large."""
+    """Return the body of a request; None if it is too large."""
     body = bytearray()
     while True:
         message = await receive()
@@ -115,7 +112,7 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return what hands the body over, and then what else happens to the connection."""
+    """Return a `receive` that yields the body that was read, then later messages."""
     given = False
 
     async def read() -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""How the database came to look as it does: numbered steps, each applied once, in order.
+"""Migrations of the database: numbered steps, each applied once, in order.
 
-A step is never changed once it has been released; what has to be different is another step. The SQL
-is what SQLite and PostgreSQL both understand.
+A released step is never changed; changes are new steps. The SQL is valid for SQLite and PostgreSQL.
 """
 
 from sqlalchemy import Connection, Engine, text
@@ -41,7 +40,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
 
 
 def migrate(engine: Engine, steps: tuple[tuple[str, ...], ...] = STEPS) -> int:
-    """Bring the database to the newest form; return how many steps that took."""
+    """Apply missing steps; return their number. Raise UsageError if the database is newer."""
     with engine.begin() as connection:
         connection.execute(
             text("create table if not exists schema_step (number bigint primary key)")
@@ -58,7 +57,7 @@ def migrate(engine: Engine, steps: tuple[tuple[str, ...], ...] = STEPS) -> int:
                 taken += 1
     with engine.connect() as connection:
         if _newest(connection) > len(steps):
-            raise UsageError("the database is of a newer version of Hansa than this one")
+            raise UsageError("the database was made by a newer version of Hansa")
     return taken
 
 

@@ -1,4 +1,4 @@
-"""What the manager knows, as its planner takes it; and what comes back, for each kind of node."""
+"""Runs the planner on the rows of the manager, separately for agents and paper federators."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -13,7 +13,7 @@ from hansa.topology.planner import (
 )
 
 UNKNOWN_LATENCY_MS = 50.0
-"""What a broker is taken to need that did not answer lately, or was never asked."""
+"""Assumed latency of a broker that was not measured recently."""
 
 LinkKey = tuple[int, int]
 
@@ -25,8 +25,8 @@ def plan_manager_changes(
     barred: Iterable[LinkKey],
     degree_max: int,
 ) -> list[LinkChange]:
-    """Plan agents and federators of the paper's kind, each by themselves: they do not speak with
-    each other. `nodes` are all that are known."""
+    """Plan agents and federators of the paper separately: they cannot be linked. `nodes` are all
+    known nodes."""
     known = {_name(key): rtt for key, rtt in rtts.items() if rtt is not None}
     limits = PlannerLimits(degree_max=degree_max)
     avoided = frozenset(map(_name, barred))
@@ -34,21 +34,21 @@ def plan_manager_changes(
     up = [node for node in nodes if node.state is NodeState.UP]
     found: list[LinkChange] = []
     for is_paper_federator in (False, True):
-        ours = [
+        of_kind = [
             link
             for link in links
             if paper_federators.issuperset((link.a, link.b)) is is_paper_federator
         ]
-        situation = PlannerInput(
+        planner_input = PlannerInput(
             tuple(_member(node) for node in up if node.is_paper_federator is is_paper_federator),
-            frozenset(_name((link.a, link.b)) for link in ours),
+            frozenset(_name((link.a, link.b)) for link in of_kind),
             known,
             pinned=frozenset(
-                _name((link.a, link.b)) for link in ours if link.origin is LinkOrigin.OPERATOR
+                _name((link.a, link.b)) for link in of_kind if link.origin is LinkOrigin.OPERATOR
             ),
             barred=avoided,
         )
-        found += plan_changes(situation, limits)
+        found += plan_changes(planner_input, limits)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the manager keeps: plain records, as they are in the database."""
+"""Rows of the manager's database."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,65 +6,62 @@ from enum import StrEnum
 
 
 class NodeState(StrEnum):
-    """What the manager thinks of a node."""
-
     UP = "up"
     GONE = "gone"
+    """It missed its reports and no other node reaches it; it may return."""
     LEFT = "left"
+    """It left permanently."""
 
 
 class LinkOrigin(StrEnum):
-    """Why there is a link."""
-
     PLANNED = "planned"
     OPERATOR = "operator"
     HEALED = "healed"
+    """Made by agents to heal a split."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node; what Bevilaqua 2023 stores, and more."""
+    """A node; a superset of the fields of Bevilaqua 2023."""
 
     id: int
     node: str
-    """The agent's own id, 16 hexadecimal digits; empty for a federator of the paper's kind."""
+    """The agent's id, 16 hexadecimal digits; empty for a federator of the paper."""
     name: str
     ip: str
-    """Where its broker is, as the paper calls it."""
+    """URL of its broker, under the name of the paper."""
     link: str
-    """Where other agents reach it."""
+    """Address for links of other agents."""
     capacity: float
     tags: tuple[str, ...]
     state: NodeState
     draining: bool
     joined_at: float
     latency_ms: float | None = None
-    """From a publication at its broker until that comes back, as last measured."""
+    """Last measured time for a publication to its broker and back."""
     checked_at: float | None = None
-    """When it was last heard of."""
+    """Time of the last report or join."""
     secret: str = ""
-    """The digest of what it proves itself with; empty if it joined without."""
+    """Digest of its secret; empty if it joined without one."""
     announced: bool = False
     """Whether changes are published at its broker."""
 
     @property
     def is_paper_federator(self) -> bool:
-        """Whether it is a federator of the paper's kind, which reports nothing."""
+        """Whether it is a federator of the paper, which sends no reports."""
         return not self.node
 
     def with_changes(self, **values: object) -> "NodeRow":
-        """Return it with other values."""
         return replace(self, **values)  # type: ignore[arg-type]
 
     @property
     def display_name(self) -> str:
-        """Return what to call it in a sentence."""
         return f"{self.id} ({self.name})" if self.name else str(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """A link that should be."""
+    """A planned link; `a` is less than `b`."""
 
     a: int
     b: int
@@ -72,8 +69,8 @@ class LinkRow:
     since: float
 
     def is_waiting_for_node(self, states: Mapping[int, NodeState]) -> bool:
-        """Whether it waits for an end that is gone: an operator wants it, or both are gone, perhaps
-        only to the other side of a split."""
+        """Whether it is kept for an end that is gone: an operator added it, or both ends are gone,
+        perhaps only behind a split."""
         ends = (states[self.a], states[self.b])
         if NodeState.GONE not in ends or NodeState.LEFT in ends:
             return False
@@ -82,7 +79,7 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """Something that changed, and why."""
+    """A change, with its reason."""
 
     number: int
     at: float
@@ -93,7 +90,7 @@ class HistoryRow:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """Who may do what. The token itself is not kept."""
+    """A token, of which only the digest is stored."""
 
     name: str
     scopes: tuple[str, ...]

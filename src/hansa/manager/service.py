@@ -1,4 +1,4 @@
-"""The manager put together and run: store, federation, routes, and a look at everybody."""
+"""Assembles and runs the manager: store, registry, HTTP server, periodic ticks."""
 
 import asyncio
 import logging
@@ -27,37 +27,31 @@ log = logging.getLogger("hansa.manager")
 
 TICK_S = 0.5
 SHUTDOWN_GRACE_S = 2
-"""Seconds that requests have to end when the manager stops."""
+"""Seconds for running requests when the manager stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerOptions:
-    """How one manager runs."""
-
     host: str = "127.0.0.1"
     port: int = 8080
-    """0 takes a free one."""
+    """0: a free port."""
     database: str = "sqlite:///hansa-manager.db"
     rate: float = 100.0
-    """Requests per second of one client; twice as many at once."""
+    """Requests per second of one client, with a burst of twice as many."""
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
-
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals: ManagerService handles them."""
         yield
 
 
 class ManagerService:
-    """Everything that one manager consists of."""
-
     def __init__(
         self, options: ManagerOptions, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """Open the database and put the parts together."""
+        """Open the database; raise UsageError if the options are invalid."""
         self._options = options
         self.store: ManagerStore = open_store(options.database)
         self.access = AccessControl(
@@ -106,19 +100,19 @@ class ManagerService:
         await self.serve(listening)
 
     def bind(self) -> socket.socket:
-        """Take the port, and the database for this manager alone."""
+        """Listen, and lock the database; raise UsageError if either is in use."""
         family = socket.AF_INET6 if ":" in self._options.host else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((self._options.host.strip("[]"), self._options.port))
-            made.listen()  # from now on who calls is answered, if a little later
+            made.listen()  # from now on connections wait until `serve` runs
         except OSError as error:
             made.close()
             place = f"{self._options.host}:{self._options.port}"
             raise UsageError(
-                f"cannot listen on {place}: {error.strerror or error}; another port is chosen with"
-                " --port (an agent's pages have 8080, too, if its [admin] port is not set)"
+                f"cannot listen on {place}: {error.strerror or error}; choose another port with"
+                " --port (8080 is also the default of an agent's [admin] port)"
             ) from error
         try:
             self.store.acquire_lock()
@@ -128,7 +122,7 @@ class ManagerService:
         return made
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve on a socket until told to stop."""
+        """Serve on a socket until `stop` is called."""
         host, port = listening.getsockname()[:2]
         place = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         log.info("manager up api=%s/api/v1 docs=%s/docs", place, place)
@@ -136,7 +130,7 @@ class ManagerService:
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._federators.run()),
         ]
-        for task in background_tasks:  # without them a manager is of no use: let it fail
+        for task in background_tasks:  # if one fails, the manager must end
             task.add_done_callback(lambda _: self.stop())
         try:
             await self._server.serve(sockets=[listening])
@@ -151,7 +145,6 @@ class ManagerService:
                 task.result()
 
     def stop(self) -> None:
-        """Stop soon."""
         self._streams.close_all()
         self._server.should_exit = True
 
@@ -165,12 +158,12 @@ class ManagerService:
 
 
 def _trusted_brokers(environment: Mapping[str, str]) -> list[str]:
-    """Return the brokers that get the manager's user name and password."""
+    """Return the brokers to which the manager sends its user name and password."""
     given = environment.get("HANSA_MANAGER_BROKERS", "")
     found = [text for each in given.split(",") if (text := each.strip())]
     if environment.get("HANSA_MANAGER_BROKER_USERNAME") and not found:
         raise UsageError(
-            "HANSA_MANAGER_BROKER_USERNAME needs HANSA_MANAGER_BROKERS, the brokers that get it as"
-            " host:port,host:port: nodes that join choose their addresses"
+            "HANSA_MANAGER_BROKER_USERNAME requires HANSA_MANAGER_BROKERS, the brokers that get it,"
+            " as host:port,host:port: the address of a node that joins is not trusted"
         )
     return found

@@ -1,4 +1,4 @@
-"""What the whole federation is told by its manager, and where the paper's variables go."""
+"""Settings of the federation that the manager keeps, and the environment variables of the paper."""
 
 import re
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class FederationSettings:
-    """Settings of the federation, kept in the database; an operator may change them."""
+    """Settings of the federation, stored in the database; an operator may change them."""
 
     announcement_interval: float = 2.0
-    """Seconds between core announcements (`CORE_ANN_INTERVAL`): for federators of the paper's kind.
-    Hansa's agents announce when something changes."""
+    """Seconds between core announcements (`CORE_ANN_INTERVAL`) of the paper's federators. Hansa's
+    agents announce only changes."""
     beacon_interval: float = 2.0
     """Seconds between two beacons of one topic (`BEACON_INTERVAL`)."""
     redundancy: int = 2
     """Parents per mesh member (`FED_REDUNDANCY`); the same on all nodes."""
     degree_max: int = 5
-    """Neighbours of a node at most (`TOP_MAX_REDUNDANCY`)."""
+    """Largest number of neighbours of a node (`TOP_MAX_REDUNDANCY`)."""
     health_interval: float = 5.0
-    """Seconds between two health reports of a node; it is doubted after two that did not come."""
+    """Seconds between health reports of a node; it is suspected after two missed ones."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work, naming the setting."""
+        """Raise UsageError for a value out of range."""
         for name in ("announcement_interval", "beacon_interval", "health_interval"):
             if not 0.1 <= getattr(self, name) <= 3600:
                 raise UsageError(f"{name} must be from 0.1 to 3600 seconds")
@@ -47,7 +47,7 @@ PAPER_VARIABLES = {
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that the environment gives, under the paper's names."""
+    """Return the settings in environment variables, which have the names of the paper."""
     given: dict[str, Any] = {}
     for variable, name in PAPER_VARIABLES.items():
         if (text := environment.get(variable)) is not None:
@@ -58,13 +58,13 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def make_settings(values: Mapping[str, Any]) -> FederationSettings:
-    """Return the defaults with these values; names that are unknown by now do not count."""
+    """Return the defaults with these values; unknown names, from other versions, are ignored."""
     known = {field.name for field in fields(FederationSettings)}
     return replace(FederationSettings(), **{n: v for n, v in values.items() if n in known})
 
 
 def _number(variable: str, text: str) -> float:
-    """Read `2s` or `500ms`, as the paper writes, or plain seconds."""
+    """Parse `2s` or `500ms`, as in the paper, or plain seconds."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", text)
     if not found:
         raise UsageError(f"{variable} must be a time such as 2s or 500ms, not {text!r}")

@@ -1,6 +1,7 @@
-"""The database: all SQL of the manager is here. SQLite by default, PostgreSQL by URL.
+"""The database of the manager, with all its SQL: SQLite by default, PostgreSQL by URL.
 
-Every call is one transaction. There is one manager per database, so numbers are counted here.
+Every call is one transaction. A lock ensures one manager per database, so numbers of history and
+audit are assigned here. A database error raises StoreUnavailable.
 """
 
 import fcntl
@@ -31,13 +32,13 @@ from hansa.manager.rows import (
 
 HISTORY_MAX = 100_000
 CLAIM_KEY = 0x48414E5341
-"""What a manager locks in PostgreSQL: one number per database, and no table has it."""
+"""Key of the advisory lock in PostgreSQL."""
 
 MODE = 0o600
-"""Of the database file and those beside it, whatever the umask."""
+"""Mode of the SQLite files, independent of the umask."""
 
 AUDIT_MAX = 100_000
-"""Rows that are kept; the oldest go first."""
+"""Limit of rows, as HISTORY_MAX; the oldest are deleted."""
 
 _NODE_COLUMNS = (
     "id node name ip link capacity tags state draining joined_at latency_ms checked_at secret"
@@ -75,11 +76,11 @@ _ADD_AUDIT = text(
 
 
 class StoreUnavailable(Exception):
-    """The database did not do what it was asked."""
+    """The database failed or does not answer."""
 
 
 def open_store(url: str) -> "ManagerStore":
-    """Open a database by its URL and bring it to the newest form."""
+    """Open a database and migrate it; raise UsageError if that is not possible."""
     try:
         address = make_url(url)
         if address.get_backend_name() not in ("sqlite", "postgresql"):
@@ -97,7 +98,7 @@ def open_store(url: str) -> "ManagerStore":
         except (SQLAlchemyError, UsageError):
             engine.dispose()
             raise
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: of the port
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: invalid port
         shown = _without_password(url)
         raise UsageError(f"database {shown!r}: {_without_password(_first_line(error))}") from None
     except SQLAlchemyError as error:
@@ -106,15 +107,15 @@ def open_store(url: str) -> "ManagerStore":
 
 
 def _without_password(url: str) -> str:
-    """Return a URL, which may be wrong, without user name and password."""
-    if not url.startswith("sqlite:///"):  # what follows is a path, and may have an @
+    """Return a URL, which may be invalid, without user name and password."""
+    if not url.startswith("sqlite:///"):  # the rest is a path, which may contain @
         url = re.sub(r":(//)?.*@", r":\1***@", url)
     return re.sub(r"(password=)[^&]*", r"\1***", url)
 
 
 def _protect(path: str) -> None:
-    """Let only the owner read the database: it holds who may do what. SQLite gives the files beside
-    it (-wal, -shm) the mode of the file itself; those of an earlier manager are changed, too."""
+    """Make the database readable only by its owner, as it holds digests of tokens. SQLite gives the
+    -wal and -shm files the mode of the database; existing files are changed too."""
     if not path or path == ":memory:" or path.startswith("file:"):
         return
     try:
@@ -124,8 +125,8 @@ def _protect(path: str) -> None:
                 os.chmod(each, MODE)
     except PermissionError as error:
         raise UsageError(
-            f"database {path}: {error.strerror}; the file and its folder must belong to the user"
-            " that runs the manager, or choose another place with --database sqlite:////PATH"
+            f"database {path}: {error.strerror}; the file and its directory must belong to the user"
+            " of the manager; or choose another file with --database sqlite:////PATH"
         ) from error
     except OSError as error:
         raise UsageError(f"database {path}: {error.strerror}") from error
@@ -146,10 +147,8 @@ def _first_line(error: Exception) -> str:
 
 
 class ManagerStore:
-    """An open database."""
-
     def __init__(self, engine: Engine) -> None:
-        """Use an engine whose database has been migrated."""
+        """`engine`: its database must be migrated."""
         self._engine = engine
         self._audit_lock = threading.Lock()
         self._lock_resources = ExitStack()
@@ -158,15 +157,16 @@ class ManagerStore:
             self._last_audit_number = _last_number(connection, "audit")
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections and release the lock."""
         self._lock_resources.close()
         self._engine.dispose()
 
     def acquire_lock(self) -> None:
-        """Be the only manager of this database until it is closed, however this process ends."""
+        """Lock the database until it is closed or the process ends; raise UsageError if another
+        manager uses it."""
         if not self._try_lock():
             self._lock_resources.close()
-            raise UsageError("another manager uses this database: stop it, or give another")
+            raise UsageError("another manager uses this database: stop it, or use another one")
 
     def _try_lock(self) -> bool:
         if self._engine.url.get_backend_name() == "sqlite":
@@ -179,14 +179,15 @@ class ManagerStore:
                 return False
             return True
         connection = self._lock_resources.enter_context(self._engine.connect())
-        asked = text("select pg_try_advisory_lock(:key)")  # the server frees it with the connection
-        taken = bool(connection.execute(asked, {"key": CLAIM_KEY}).scalar())
+        # The server releases the lock with the connection.
+        query = text("select pg_try_advisory_lock(:key)")
+        is_locked = bool(connection.execute(query, {"key": CLAIM_KEY}).scalar())
         connection.commit()
-        return taken
+        return is_locked
 
     @property
     def version(self) -> int:
-        """The number of the newest change."""
+        """Number of the newest change."""
         return self._last_history_number
 
     # ------------------------------------------------------------ nodes and links
@@ -208,7 +209,6 @@ class ManagerStore:
         ]
 
     def links(self) -> list[LinkRow]:
-        """Return the links that should be."""
         rows = self._read("select a, b, origin, since from link order by a, b")
         return [LinkRow(**row | {"origin": LinkOrigin(row["origin"])}) for row in rows]
 
@@ -224,11 +224,11 @@ class ManagerStore:
         barred: Iterable[tuple[int, int]] = (),
         history: Iterable[tuple[float, str, tuple[int, ...], str]] = (),
     ) -> list[HistoryRow]:
-        """Write what has changed, all of it or nothing; return how the history tells it.
+        """Write changes in one transaction; return their rows of the history.
 
-        A barred link is also dropped, and one that is saved is barred no more.
+        A barred link is also dropped; a saved link is no longer barred.
         """
-        told = [
+        new_rows = [
             HistoryRow(self._last_history_number + n, *each) for n, each in enumerate(history, 1)
         ]
         with self._transaction() as connection:
@@ -243,15 +243,15 @@ class ManagerStore:
             _execute_many(
                 connection,
                 _ADD_HISTORY,
-                [asdict(row) | {"nodes": json.dumps(row.nodes)} for row in told],
+                [asdict(row) | {"nodes": json.dumps(row.nodes)} for row in new_rows],
             )
-            if told:
-                _trim(connection, "history", told[-1].number - HISTORY_MAX)
-        self._last_history_number += len(told)
-        return told
+            if new_rows:
+                _trim(connection, "history", new_rows[-1].number - HISTORY_MAX)
+        self._last_history_number += len(new_rows)
+        return new_rows
 
     def history(self, after: int = 0, limit: int = 100) -> list[HistoryRow]:
-        """Return what changed after a number, the oldest first."""
+        """Return the changes after a number, the oldest first."""
         rows = self._read(
             "select number, at, kind, nodes, reason from history where number > :after"
             " order by number limit :limit",
@@ -263,36 +263,33 @@ class ManagerStore:
     # ------------------------------------------------------------ settings, tokens, audit
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the federation that were saved."""
+        """Return the saved settings of the federation."""
         rows = self._read("select name, value from setting order by name")
         return {row["name"]: json.loads(row["value"]) for row in rows}
 
     def save_settings(self, values: dict[str, Any]) -> None:
-        """Keep some settings."""
         with self._transaction() as connection:
             given = [{"name": name, "value": json.dumps(value)} for name, value in values.items()]
             _execute_many(connection, _SAVE_SETTING, given)
 
     def tokens(self) -> list[TokenRow]:
-        """Return who may do what."""
         rows = self._read("select name, scopes, digest, created_at from token order by name")
         return [TokenRow(**row | {"scopes": tuple(row["scopes"].split(","))}) for row in rows]
 
     def save_token(self, token: TokenRow) -> None:
-        """Add a token, or replace the one of that name."""
+        """Add a token, or replace the one with its name."""
         with self._transaction() as connection:
             values = asdict(token) | {"scopes": ",".join(token.scopes)}
             connection.execute(_SAVE_TOKEN, values)
 
     def drop_token(self, name: str) -> bool:
-        """Remove a token; whether there was one."""
+        """Remove a token; return whether there was one."""
         with self._transaction() as connection:
             done = connection.execute(text("delete from token where name = :name"), {"name": name})
             return done.rowcount > 0
 
     def add_audit(self, at: float, who: str, remote: str, request: tuple[str, str, int]) -> None:
-        """Note a request in the audit log."""
-        with self._audit_lock:  # requests end in threads, and no two may have the same number
+        with self._audit_lock:  # requests end in several threads, and numbers must be unique
             row = AuditRow(self._last_audit_number + 1, at, who, remote, *request)
             with self._transaction() as connection:
                 connection.execute(_ADD_AUDIT, asdict(row))
@@ -300,7 +297,7 @@ class ManagerStore:
             self._last_audit_number += 1
 
     def audit(self, after: int = 0, limit: int = 100) -> list[AuditRow]:
-        """Return what was noted after a number, the oldest first."""
+        """Return the audit log after a number, the oldest first."""
         rows = self._read(
             "select number, at, who, remote, method, path, status from audit"
             " where number > :after order by number limit :limit",
@@ -309,7 +306,7 @@ class ManagerStore:
         )
         return [AuditRow(**row) for row in rows]
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ statements
 
     def _read(self, statement: str, **values: object) -> list[dict[str, Any]]:
         try:

@@ -1,4 +1,7 @@
-"""The live event stream: what changes, told to whoever listens, as server-sent events."""
+"""Server-sent events: changes of the federation, streamed to clients from the history.
+
+Events are read from the database, so a slow client needs no buffer and can resume by number.
+"""
 
 import asyncio
 import json
@@ -11,28 +14,24 @@ from hansa.manager.store import ManagerStore
 
 STREAMS_MAX = 1_024
 KEEP_ALIVE_S = 10.0
-"""Seconds of silence after which a comment shows that the stream still stands."""
+"""Seconds without an event after which a comment keeps the connection alive."""
 
 ROWS_PER_READ = 100
 
 
 class EventStreams:
-    """Everybody who listens. What they are told is read from the history, so nothing piles up."""
-
     def __init__(self, store: ManagerStore) -> None:
-        """Start with nobody listening."""
         self._store = store
         self._wakeups: set[asyncio.Event] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
     def on_history(self, _: list[HistoryRow]) -> None:
-        """Something has changed; any thread may say so."""
+        """Wake all streams; may be called from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake_all)
 
     def close_all(self) -> None:
-        """End all streams."""
         self._is_closed = True
         self._wake_all()
 
@@ -41,7 +40,7 @@ class EventStreams:
             waiting.set()
 
     async def open(self, after: int | None) -> AsyncIterator[str]:
-        """Return what changes after a number, or from now on, for as long as it is listened to."""
+        """Return a stream of the changes after a number, or from now on."""
         if len(self._wakeups) >= STREAMS_MAX:
             raise RequestRefused(429, f"{STREAMS_MAX} streams are open; try again later")
         self._loop = asyncio.get_running_loop()
@@ -52,7 +51,7 @@ class EventStreams:
 
     async def _follow(self, wakeup: asyncio.Event, after: int) -> AsyncIterator[str]:
         try:
-            yield ": what changes\n\n"
+            yield ": changes\n\n"
             while not self._is_closed:
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_S):
@@ -70,7 +69,7 @@ class EventStreams:
 
 
 def format_event(row: HistoryRow) -> str:
-    """Return a change as an event of a stream."""
+    """Return a change as a server-sent event."""
     data = json.dumps(
         {"at": format_time(row.at), "nodes": row.nodes, "reason": row.reason, "kind": row.kind}
     )

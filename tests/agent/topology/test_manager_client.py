@@ -133,7 +133,7 @@ def test_only_the_agent_that_joined_may_speak_for_its_node(tmp_path):
         other = Agent(served.url, token=token, secret="yours")
         trying = asyncio.create_task(other.client.run())
         await until(lambda: "not asked" not in other.client.problem)
-        assert "node 0 joined with a secret, and this is not it (403)" in other.client.problem
+        assert "node 0 joined with another secret (403)" in other.client.problem
         assert other.told == []
         await end(task, trying)
 

@@ -218,7 +218,7 @@ def observations_printed(text: str) -> set[tuple[str, ...]]:
     found = re.findall(
         r"^ ((?:kill|start) \w+ \d), (\d) to (\d) +interruption (.+); (\d+) of (\d+) lost,"
         r" (\d+) twice *$",
-        text.partition("measured here, now")[2],
+        text.partition("measured result")[2],
         re.MULTILINE,
     )
     assert len(found) == 6, text

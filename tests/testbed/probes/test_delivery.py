@@ -17,7 +17,7 @@ from hansa.mqtt.types import Version
 from hansa.testbed.probes.delivery import ProbeConnection, probe_delivery
 
 EXACT = replace(MOSQUITTO, queued_count=1_200)
-BREAKING_OFF = "a client that breaks off"
+BREAKING_OFF = "an aborted connection"
 
 
 def address_of(text: str) -> BrokerAddress:
