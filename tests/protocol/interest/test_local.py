@@ -251,7 +251,7 @@ def test_subscribed_filters_stay_covered_by_filters_in_force(steps):
             wanted = (wanted | {f for f in step[1] if not is_local_only(f)}) - set(step[2])
         assert set(world.interest.filters) == wanted
         assert safe & wanted <= world.safe
-    for step in (("announce",), ("install",), ("wait", 0.5), ("tell",)):
+    for step in (("announce",), ("install",), ("wait", 0.5), ("announce",)):
         world.perform(step)
     assert world.announced == world.in_force == set(remove_covered(wanted))
 

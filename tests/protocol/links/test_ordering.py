@@ -205,7 +205,7 @@ def test_next_expected_frame_always_fits():
     assert channel.receive_frame(numbered(1)) == (ready, FrameAck(3))
 
 
-# ---------------------------------------------------------------- two channels over an unreliable link
+# ---------------------------------------------------------------- two channels, unreliable link
 
 
 class Pair:
