@@ -97,7 +97,7 @@ def joined(
         for side in (one, two):
             side.driver.feed(InterestChanged())
         address = await one.links.listen(Address("127.0.0.1", 0))
-        two.links.dial(address, lambda _, reason: None)
+        two.links.dialler.dial(address, lambda _, reason: None)
         await work(one, two)
         await asyncio.gather(one.stop(), two.stop())
         return one, two

@@ -13,6 +13,9 @@ from hansa.mqtt.types import Reason, describe_reason
 log = logging.getLogger("hansa.agent")
 
 
+SetAlarm = Callable[[str], None]
+"""Raises an alarm with a text, changes the text, or clears the alarm with an empty text."""
+
 TOPICS_MAX = 3
 """Topics that the alarm `dropped` names per reason."""
 
@@ -57,7 +60,7 @@ class Alarms:
         ]
         self.set("dropped", "; ".join(texts))
 
-    def setter(self, name: str) -> Callable[[str], None]:
+    def setter(self, name: str) -> SetAlarm:
         """Return a function that raises and clears one alarm."""
         return partial(self.set, name)
 

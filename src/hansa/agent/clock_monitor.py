@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from hansa.agent.alarms import SetAlarm
+
 TOLERANCE_S = 1.0
 """Seconds of correction that are ignored."""
 
@@ -23,7 +25,7 @@ class ClockMonitor:
     def __init__(
         self,
         behind_s: float,
-        set_alarm: Callable[[str], None],
+        set_alarm: SetAlarm,
         was_set: Callable[[int], None] = lambda _: None,
         wall_ns: Callable[[], int] = time.time_ns,
         steady_ns: Callable[[], int] = time.monotonic_ns,

@@ -24,7 +24,7 @@ from hansa.agent.admin.server import (
 from hansa.agent.alarms import Alarms
 from hansa.agent.broker.access import tls_context
 from hansa.agent.broker.client import BrokerClient
-from hansa.agent.broker.connection import LOGIN_REFUSED, Connection
+from hansa.agent.broker.connection import LOGIN_REFUSED, Connection, ConnectionFactory
 from hansa.agent.broker.observer_choice import choose_histories, choose_observer
 from hansa.agent.broker.observer_client import ObserverClient
 from hansa.agent.broker.proxy import SESSIONS_FILE, ProxyServer
@@ -242,7 +242,7 @@ class Agent:
 
     def _connection_factory(
         self, role: str, options: ConnectOptions | None = None
-    ) -> Callable[[Callable[[effects.Effect], None]], Connection]:
+    ) -> ConnectionFactory:
         address = broker_address(self._settings.broker)
         options = options or ConnectOptions(client_id=self._client_id(role), clean_start=True)
         return lambda told: Connection(address, options, told, self._rng)

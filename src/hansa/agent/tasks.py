@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TypeGuard
+from typing import Any, TypeGuard, TypeVar
+
+_T = TypeVar("_T")
 
 
-def start_task(work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+def start_task(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
     """Start a task; if it fails, the fault is reported."""
     task = asyncio.create_task(work)
     task.add_done_callback(_report_task_fault)
@@ -24,6 +26,6 @@ def report_fault(fault: BaseException) -> None:
     asyncio.get_running_loop().call_exception_handler(context)
 
 
-def _report_task_fault(task: asyncio.Task[None]) -> None:
+def _report_task_fault(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (fault := task.exception()) is not None:
         report_fault(fault)

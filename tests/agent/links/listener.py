@@ -57,7 +57,7 @@ class End(Generic[Links]):
         self.failures.append(reason)
 
     def dial(self, address: Address) -> None:
-        self.links.dial(address, self.note_failure)
+        self.links.dialler.dial(address, self.note_failure)
 
     async def stop(self) -> None:
         await self.links.stop()

@@ -56,7 +56,7 @@ def row_of_three(sample: int, payloads: int) -> list[Told]:
             side.driver.feed(InterestChanged())
         for near, far in zip(sides, sides[1:], strict=False):
             address = await near.links.listen(Address("127.0.0.1", 0))
-            far.links.dial(address, lambda _, reason: None)
+            far.links.dialler.dial(address, lambda _, reason: None)
         for side in sides[1:]:
             side.driver.feed(InterestChanged(("a/#",)))
         await until(lambda: all(side.is_settled for side in sides), "all know what all want")

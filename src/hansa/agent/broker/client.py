@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from time import monotonic
 
-from hansa.agent.broker.connection import Connection
+from hansa.agent.broker.connection import ConnectionFactory
 from hansa.agent.broker.echo_filter import EchoFilter
 from hansa.agent.broker.overlap_dedup import CopyDecisions, OverlapDedup
 from hansa.agent.broker.ports import GuaranteedDeliveryPort
@@ -53,7 +53,7 @@ class BrokerClient:
 
     def __init__(
         self,
-        connection: Callable[[Callable[[effects.Effect], None]], Connection],
+        connection: ConnectionFactory,
         feed: Callable[[Event], None],
         on_captured: Callable[[Iterable[packets.PublishPacket]], None],
         on_status: Callable[[str], None],
@@ -285,9 +285,8 @@ class BrokerClient:
         if self._delivery is None or not any([p.qos for p in batch]):
             self._on_captured(self._select_qos0(batch))
             return
-        for is_guaranteed, some in groupby(
-            batch, lambda p: p.qos > 0
-        ):  # in order: a value may replace an earlier one
+        # In order: a value may replace an earlier one.
+        for is_guaranteed, some in groupby(batch, lambda p: p.qos > 0):
             if is_guaranteed:
                 self._delivery.on_publications(self._select_guaranteed(list(some)))
             else:

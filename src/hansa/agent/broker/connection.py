@@ -194,9 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closed.clear()
         host, port, tls = self._address.host, self._address.port, self._address.tls
         try:
-            async with asyncio.timeout(
-                CONNECT_TIMEOUT_S
-            ):  # not wait_for: in Python 3.11 it can miss a cancellation
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for of 3.11 can miss this
                 if tls is None:
                     SocketTransport(await sockets.connect(host, port), self)
                 else:
@@ -336,3 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             return True
         self._silent_refusals = 0
         return False
+
+
+ConnectionFactory = Callable[[Callable[[effects.Effect], None]], Connection]
+"""Makes a connection whose effects go to the given callback."""

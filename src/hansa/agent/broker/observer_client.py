@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from hansa.agent import tasks
-from hansa.agent.broker.connection import Connection
+from hansa.agent.broker.connection import ConnectionFactory
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import REFUSAL_CODE_MIN
@@ -60,7 +60,7 @@ class ObserverClient:
     def __init__(
         self,
         observer: Observer,
-        connection: Callable[[Callable[[effects.Effect], None]], Connection],
+        connection: ConnectionFactory,
         feed: Callable[[InterestChanged], None],
         on_finding: Callable[[ObserverFinding], None],
         histories: Sequence[SubscriptionHistory] = (),

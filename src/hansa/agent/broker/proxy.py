@@ -23,6 +23,7 @@ from typing import cast
 import msgspec
 
 from hansa.agent import tasks
+from hansa.agent.alarms import SetAlarm
 from hansa.agent.links.link import Address
 from hansa.agent.settings import ProxySettings
 from hansa.errors import UsageError
@@ -55,9 +56,7 @@ class _Header(msgspec.Struct):
 class SessionFile:
     """The filters of persistent sessions: a line per change, the last line of a client counts."""
 
-    def __init__(
-        self, path: Path, no_earlier_sessions: bool, set_alarm: Callable[[str], None]
-    ) -> None:
+    def __init__(self, path: Path, no_earlier_sessions: bool, set_alarm: SetAlarm) -> None:
         self._path = path
         self._set_alarm = set_alarm
         self._lock = asyncio.Lock()
@@ -143,7 +142,7 @@ class ProxyServer:
         broker: Address,
         broker_tls: ssl.SSLContext | None,
         path: Path,
-        set_alarm: Callable[[str], None],
+        set_alarm: SetAlarm,
     ) -> None:
         self._settings = settings
         self._broker = broker

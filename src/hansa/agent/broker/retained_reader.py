@@ -9,7 +9,7 @@ later; from those, nothing must arrive for a while, either.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from hansa.agent.broker.connection import Connection
+from hansa.agent.broker.connection import ConnectionFactory
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
@@ -23,13 +23,12 @@ OLD_BROKER_WAIT_S = 0.3
 FENCE_FILTERS = ("hansa/fence",)
 """Filters to unsubscribe from, never subscribed to, to get an answer."""
 
-MakeConnection = Callable[[Callable[[effects.Effect], None]], Connection]
 OnRetained = Callable[[packets.PublishPacket], None]
 
 
 class _RetainedReader:
     def __init__(
-        self, make_connection: MakeConnection, filters: Sequence[str], on_retained: OnRetained
+        self, make_connection: ConnectionFactory, filters: Sequence[str], on_retained: OnRetained
     ) -> None:
         self.connection = make_connection(self._on_effect)
         self.done = asyncio.Event()
@@ -109,7 +108,7 @@ class _RetainedReader:
 
 
 async def read_retained(
-    make_connection: MakeConnection, filters: Sequence[str], on_retained: OnRetained
+    make_connection: ConnectionFactory, filters: Sequence[str], on_retained: OnRetained
 ) -> tuple[str, ...] | None:
     """Pass every retained value for these filters to `on_retained`, some more than once if filters
     overlap. Return the filters whose values are complete, None after a timeout or a lost

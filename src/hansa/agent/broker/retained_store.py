@@ -7,7 +7,7 @@ REQUESTS_MAX are dropped: the requester asks again.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from time import monotonic
@@ -16,7 +16,9 @@ from typing import Protocol
 import msgspec
 
 from hansa.agent import tasks
-from hansa.agent.broker.retained_reader import MakeConnection, read_retained
+from hansa.agent.alarms import SetAlarm
+from hansa.agent.broker.connection import ConnectionFactory
+from hansa.agent.broker.retained_reader import read_retained
 from hansa.agent.storage.state_directory import RETAINED_FILE, StateDirectory
 from hansa.errors import UsageError
 from hansa.mqtt import packets
@@ -106,8 +108,8 @@ class RetainedStore:
         driver: RetainedNodePort,
         delivery: RetainedDeliveryPort,
         broker: RetainedBrokerPort,
-        make_connection: MakeConnection | None,
-        set_alarm: Callable[[str], None],
+        make_connection: ConnectionFactory | None,
+        set_alarm: SetAlarm,
     ) -> None:
         """`make_connection` makes the connection for reading; without it nothing is read.
         `set_alarm` gets what the broker does not allow to read, and an empty text when it does."""
@@ -174,7 +176,7 @@ class RetainedStore:
         with suppress(UsageError):  # reported elsewhere; the values can be requested again
             await asyncio.to_thread(self._state.save_retained, data)
 
-    async def _read_all(self, connecting: MakeConnection) -> None:
+    async def _read_all(self, connecting: ConnectionFactory) -> None:
         while self._filters_to_list or self._read_requests:
             await asyncio.sleep(POLL_S)  # requests that arrive together are read together
             if self._broker.connection.problem or not (
@@ -196,7 +198,7 @@ class RetainedStore:
             self._waits_for = monotonic(), self._delivery.delivery_mark
         return self._delivery.has_passed(self._waits_for[1])
 
-    async def _list_retained(self, connecting: MakeConnection) -> bool:
+    async def _list_retained(self, connecting: ConnectionFactory) -> bool:
         assert self._waits_for is not None
         since, self._waits_for = self._waits_for[0], None
         filters = tuple(islice(self._filters_to_list, FILTERS_PER_VISIT_MAX))
@@ -217,7 +219,7 @@ class RetainedStore:
         self._driver.feed(RetainedListed(answered, tuple(digests.items()), monotonic() - since))
         return True
 
-    async def _read_requested(self, command: ReadRetained, connecting: MakeConnection) -> bool:
+    async def _read_requested(self, command: ReadRetained, connecting: ConnectionFactory) -> bool:
         values: dict[str, ClientPublished] = {}
 
         def keep(found: packets.PublishPacket) -> None:

@@ -11,11 +11,12 @@ while the broker keeps a session. If it cannot be written, an alarm is raised an
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from hansa.agent.alarms import SetAlarm
 from hansa.agent.broker.subscription_table import remember_bounded
 from hansa.errors import UsageError
 from hansa.journal.disk import sync_directory, sync_file
@@ -45,7 +46,7 @@ class SubscriptionLog:
     """The file of one agent. Changes are recorded at once and written by a thread, so that nothing
     waits for the disk."""
 
-    def __init__(self, path: Path, set_alarm: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, set_alarm: SetAlarm) -> None:
         """Read the file of the previous incarnation. `set_alarm` gets the reason if it cannot be
         written; work continues, but queued copies may then be confused after a restart."""
         self._path = path

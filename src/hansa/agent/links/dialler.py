@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from hansa.agent import tasks
 from hansa.agent.error_text import explain_socket_error
@@ -30,7 +31,7 @@ class Dialler:
         self._connect = connect
         self._rng = rng
         self._dial_tasks: dict[Address, asyncio.Task[None]] = {}
-        self._attempts: set[asyncio.Task[None]] = set()
+        self._attempts: set[asyncio.Task[Link | None]] = set()
 
     def dial(self, address: Address, on_failed: OnDialFailed) -> None:
         """Keep a link to a neighbour."""
@@ -44,25 +45,20 @@ class Dialler:
 
     def dial_once(self, address: Address, on_failed: OnDialFailed) -> None:
         """Dial once."""
-        task = tasks.start_task(self._run_once(address, on_failed))
+        task = tasks.start_task(self._try_connect(address, on_failed))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
 
     async def stop(self) -> None:
         """Stop dialling. Owners close open links."""
-        running = [*self._dial_tasks.values(), *self._attempts]
+        running: list[asyncio.Task[Any]] = [*self._dial_tasks.values(), *self._attempts]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _run_once(self, address: Address, on_failed: OnDialFailed) -> None:
-        await self._try_connect(address, on_failed)
-
     async def _try_connect(self, address: Address, on_failed: OnDialFailed) -> Link | None:
         try:
-            async with asyncio.timeout(
-                DIAL_TIMEOUT_S
-            ):  # not wait_for: in Python 3.11 it can miss a cancellation
+            async with asyncio.timeout(DIAL_TIMEOUT_S):  # wait_for of 3.11 can miss a cancellation
                 return await self._connect(address)
         except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             on_failed(address, explain_socket_error(error))

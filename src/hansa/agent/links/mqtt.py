@@ -150,10 +150,6 @@ class MqttLinks:
         """Accept links at the own broker; `on_failed` gets the reason if it refuses."""
         self._acceptor = _LinkAcceptor(self, self._access, self._rng, on_failed)
 
-    def dial(self, address: Address, on_failed: OnDialFailed) -> None:
-        """Keep a link to a neighbour; `on_failed` gets failed attempts."""
-        self.dialler.dial(address, on_failed)
-
     async def stop(self) -> None:
         """Stop dialling and accepting. Owners close open links."""
         await self.dialler.stop()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hansa.agent import sockets
 from hansa.agent.links.admission import NO_ROOM, Admission
-from hansa.agent.links.dialler import Dialler, OnDialFailed
+from hansa.agent.links.dialler import Dialler
 from hansa.agent.links.link import LINKS_MAX, Address, LinkListener
 from hansa.agent.links.stream import DEFAULT_LIMITS, LinkLimits, StreamLink
 from hansa.agent.sockets import SocketTransport
@@ -44,10 +44,6 @@ class TcpLinks:
         listening = await sockets.listen(address.host, address.port)
         self._server = sockets.SocketServer(listening, self._accept)
         return Address(address.host, listening[0].getsockname()[1])
-
-    def dial(self, address: Address, on_failed: OnDialFailed) -> None:
-        """Keep a link to a neighbour; `on_failed` gets failed attempts."""
-        self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
         """Stop listening and dialling. Owners close open links."""

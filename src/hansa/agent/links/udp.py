@@ -37,7 +37,7 @@ from hansa.agent.links.datagrams import (
     OFFER,
     OPEN,
 )
-from hansa.agent.links.dialler import Dialler, OnDialFailed
+from hansa.agent.links.dialler import Dialler
 from hansa.agent.links.link import LINKS_MAX, Address, LinkListener
 from hansa.agent.links.udp_link import DatagramEndpoint, UdpLink
 from hansa.protocol.model import LinkId
@@ -93,10 +93,6 @@ class UdpLinks:
         self._socket.bind(where)
         loop.add_reader(self._socket, self._read_datagrams)
         return Address(address.host, self._socket.getsockname()[1])
-
-    def dial(self, address: Address, on_failed: OnDialFailed) -> None:
-        """Keep a link to a neighbour; `on_failed` gets failed attempts."""
-        self.dialler.dial(address, on_failed)
 
     async def stop(self) -> None:
         """Stop dialling and accepting. Owners close open links."""

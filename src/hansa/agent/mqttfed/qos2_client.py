@@ -7,7 +7,7 @@ would revive a core that no longer exists.
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from hansa.agent.broker.connection import Connection
+from hansa.agent.broker.connection import ConnectionFactory
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import REFUSAL_CODE_MIN, Version
 
@@ -23,7 +23,7 @@ class Qos2Client:
 
     def __init__(
         self,
-        connection: Callable[[Callable[[effects.Effect], None]], Connection],
+        connection: ConnectionFactory,
         on_status: Callable[[str], None],
         filters: Sequence[str] = (),
         on_received: Callable[[Sequence[packets.PublishPacket]], None] = lambda batch: None,

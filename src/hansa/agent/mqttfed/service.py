@@ -10,14 +10,14 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
 from hansa import __version__
 from hansa.agent.admin.metrics import METRICS_CONTENT_TYPE, render_federator_metrics
 from hansa.agent.admin.server import Endpoints, HttpResponse, json_response, serve
-from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.broker.connection import BrokerAddress, Connection, ConnectionFactory
 from hansa.agent.broker.observer_choice import choose_histories, choose_observer
 from hansa.agent.broker.observer_client import ObserverClient
 from hansa.agent.error_text import listen_error_text, quote_text
@@ -30,7 +30,7 @@ from hansa.agent.mqttfed.subscribed_topics import SubscribedTopics
 from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.agent.shutdown import Shutdown
 from hansa.errors import UsageError
-from hansa.mqtt import effects, packets
+from hansa.mqtt import packets
 from hansa.mqtt.options import ConnectOptions
 from hansa.mqttfed.effects import (
     MessageIgnored,
@@ -110,9 +110,7 @@ class FedAgent:
             histories=choose_histories(broker),
         )
 
-    def _connection_factory(
-        self, address: BrokerAddress, role: str
-    ) -> Callable[[Callable[[effects.Effect], None]], Connection]:
+    def _connection_factory(self, address: BrokerAddress, role: str) -> ConnectionFactory:
         options = ConnectOptions(client_id=f"{self._client_id_prefix}-{role}", clean_start=True)
         return lambda told: Connection(address, options, told, self._rng)
 

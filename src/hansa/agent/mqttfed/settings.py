@@ -35,9 +35,8 @@ def check_mqtt_fed(settings: MqttFedSettings) -> None:
         raise UsageError(
             f"[mqtt_fed] redundancy must be from 1 to {REDUNDANCY_MAX}, not {settings.redundancy}"
         )
-    if (
-        settings.announce_interval < 1
-    ):  # otherwise the sequence numbers of one run would exceed those of the next
+    # Otherwise the sequence numbers of one run would exceed those of the next.
+    if settings.announce_interval < 1:
         raise UsageError(
             "[mqtt_fed] announce_interval must be at least 1 second, by which announcements are"
             f" numbered, not {settings.announce_interval}"

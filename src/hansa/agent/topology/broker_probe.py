@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from time import monotonic
 
-from hansa.agent.broker.connection import Connection
+from hansa.agent.broker.connection import ConnectionFactory
 from hansa.mqtt import effects, inputs, packets
 
 PROBE_TIMEOUT_S = 2.0
@@ -14,9 +14,7 @@ PROBE_TIMEOUT_S = 2.0
 class BrokerProbe:
     """A client that publishes to itself."""
 
-    def __init__(
-        self, connection: Callable[[Callable[[effects.Effect], None]], Connection], topic: str
-    ) -> None:
+    def __init__(self, connection: ConnectionFactory, topic: str) -> None:
         """A topic with $ in front matches no other client's wildcards."""
         self.connection = connection(self._on_effect)
         self._topic = topic

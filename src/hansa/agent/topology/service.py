@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hansa.agent.broker.connection import Connection
+from hansa.agent.broker.connection import ConnectionFactory
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
 from hansa.agent.links.link_manager import LinkManager
@@ -22,7 +21,6 @@ from hansa.agent.topology.manager_client import (
     TopologyAssignment,
 )
 from hansa.errors import UsageError
-from hansa.mqtt import effects
 from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import Identity, NodeId
 from hansa.topology.healing import node_name
@@ -45,8 +43,6 @@ PROBE_TOPIC = "$hansa/probe"
 ANNOUNCEMENT_TOPIC = "federated_topology_ann"
 """Topic on which the manager announces changes, as in Bevilaqua 2023. Every client may publish
 there, so an announcement only triggers a request to the manager."""
-
-ConnectionFactory = Callable[[Callable[[effects.Effect], None]], Connection]
 
 
 async def apply_manager_settings(settings: AgentSettings, state: StateDirectory) -> AgentSettings:
