@@ -58,7 +58,7 @@ def test_cut_is_reported_at_both_ends():
     played = SimulatedRun("line:2", [(1.0, CutLink(1, 0)), (5.0, RestoreLink(0, 1))]).run(4.9)
     assert downs(played, 0) == [(1, "connection cut")]
     assert downs(played, 1) == [(0, "connection cut")]
-    assert played.heard[-1][0] == pytest.approx(1.0, abs=0.01)
+    assert played.lines[-1][0] == pytest.approx(1.0, abs=0.01)
     assert played.run(7.0).neighbours(0) == [1]
 
 
