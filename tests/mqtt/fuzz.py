@@ -1,7 +1,7 @@
-"""What a hostile broker may send, as one function: anything that it raises is a fault of ours.
+"""Streams of a hostile broker, as one function: whatever it raises is a bug.
 
-`fuzz_one` is made for a fuzzer that searches by coverage (atheris), and the quick tests run it over
-drawn and damaged streams. Its first byte says how to read, the rest is the stream.
+`fuzz_one` is made for a coverage-guided fuzzer (atheris), and the quick tests run it over generated
+and damaged streams. Its first byte decides how to read, the rest is the stream.
 """
 
 from hansa.errors import BrokerMisbehaved
@@ -18,7 +18,7 @@ ACCEPTED = {Version.V311: bytes.fromhex("20020000"), Version.V5: bytes.fromhex("
 
 
 def fuzz_one(data: bytes) -> None:
-    """Read a stream in one piece and in many, and play it to sessions; see that nothing breaks."""
+    """Read a stream in one chunk and in many, and pass it to connections; nothing may break."""
     if not data:
         return
     how, stream = data[0], data[1:]

@@ -1,4 +1,5 @@
-"""A real Mosquitto on a free port of loopback, and a plain blocking client around `Session`."""
+"""A real Mosquitto on a free loopback port, and a plain blocking client around
+`ClientConnection`."""
 
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from hansa.mqtt.options import ConnectOptions
 from hansa.testbed.mosquitto import free_port
 
 PATIENCE = 60.0
-"""Seconds until a test that waits for the broker gives up."""
+"""Seconds until a test stops waiting for the broker."""
 
 _News = TypeVar("_News")
 
@@ -33,7 +34,7 @@ class Broker:
         )
 
     def hang_up(self) -> None:
-        """Close all connections, as at the end of a test."""
+        """Close all connections at the end of a test."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -58,7 +59,7 @@ class Broker:
 
 
 class Client:
-    """The smallest shell that a session can have."""
+    """The smallest shell of a connection."""
 
     def __init__(self, broker: Broker, options: ConnectOptions) -> None:
         self.session = ClientConnection(options)
@@ -67,7 +68,7 @@ class Client:
         self.do(inputs.Opened())
 
     def do(self, event: inputs.Input) -> None:
-        """Apply an input, perform the orders, keep the news."""
+        """Apply an input, perform the commands, keep the notifications."""
         for effect in self.session.handle(event, time.monotonic()):
             match effect:
                 case effects.Write(data):
@@ -78,7 +79,7 @@ class Client:
                     self._told.append(effect)
 
     def wait(self, kind: type[_News]) -> _News:
-        """Read until there is news of a kind; return it and keep all other news."""
+        """Read until there is a notification of this type; return it and keep all others."""
         while True:
             for index, effect in enumerate(self._told):
                 if isinstance(effect, kind):
@@ -88,5 +89,5 @@ class Client:
             self.do(inputs.Received(data) if data else inputs.Closed())
 
     def drop(self) -> None:
-        """Lose the connection as a crash does."""
+        """Lose the connection as in a crash."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""A broker made of the other halves of our codec, joined to a session without a socket."""
+"""A broker made of the other half of our codec, joined to a connection without a socket."""
 
 from hansa.mqtt import inputs, packets
 from hansa.mqtt.connection import ClientConnection
@@ -12,7 +12,7 @@ from hansa.mqtt.types import Side, Version
 
 
 class Peer:
-    """A session and the broker that it talks to, at a time that the test sets."""
+    """A connection and its broker, at a time that the test sets."""
 
     def __init__(self, options: ConnectOptions) -> None:
         self.session = ClientConnection(options)
@@ -21,7 +21,7 @@ class Peer:
         self._writer = PacketWriter(options.version, sender=Side.BROKER)
 
     def do(self, event: inputs.Input) -> list[Effect | PublishPacket | packets.Packet]:
-        """Return the effects of an input, with what was written read as packets."""
+        """Return the effects of an input, with written bytes decoded into packets."""
         answer: list[Effect | PublishPacket | packets.Packet] = []
         for effect in self.session.handle(event, self.now):
             if isinstance(effect, Write):
@@ -35,7 +35,7 @@ class Peer:
     def hear(
         self, *said: PublishPacket | packets.Packet
     ) -> list[Effect | PublishPacket | packets.Packet]:
-        """Return the effects of what the broker says, all in one piece."""
+        """Return the effects of packets of the broker, received in one chunk."""
         return self.do(inputs.Received(b"".join(map(self._writer.encode, said))))
 
     def raw(self, text: str) -> list[Effect | PublishPacket | packets.Packet]:
@@ -55,7 +55,7 @@ def options(version: Version = Version.V5, **changed) -> ConnectOptions:
 def online(
     version: Version = Version.V5, present: bool = False, granted: Properties = (), **changed
 ) -> Peer:
-    """A session that the broker has just accepted, at time 0."""
+    """A connection that the broker has just accepted, at time 0."""
     peer = Peer(options(version, **changed))
     peer.do(inputs.Opened())
     peer.hear(ConnAckPacket(session_present=present, properties=granted))

@@ -1,4 +1,4 @@
-"""Packets as hypothesis draws them, by the standard's own tables rather than by our code's."""
+"""Packets drawn by hypothesis, from the tables of the standard rather than from our code."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from hansa.mqtt.properties import Property as P
 from hansa.mqtt.properties import encode_properties
 from hansa.mqtt.types import Side, Version
 
-# One to four bytes of UTF-8, a control character, and the mark that must not be skipped.
+# One to four bytes of UTF-8, a control character, and the byte order mark that must not be skipped.
 LETTERS = "ab/ $\x01é€\ufeff😀"
 texts = st.text(LETTERS, max_size=8)
 topics = st.text(LETTERS, min_size=1, max_size=8)
@@ -74,7 +74,7 @@ def properties(owner: str, version: Version = Version.V5) -> st.SearchStrategy[A
 
 
 def _welcome(drawn: Any) -> Any:
-    """The same without control characters: a broker may end the connection of who sends them."""
+    """The same without control characters: a broker may close the connection because of them."""
     if isinstance(drawn, tuple):
         return tuple(map(_welcome, drawn))
     return drawn.replace("\x01", "b") if isinstance(drawn, str) else drawn
@@ -167,7 +167,7 @@ def connects(version: Version) -> st.SearchStrategy[packets.ConnectPacket]:
 
 @cache
 def client_packets(version: Version) -> st.SearchStrategy[Any]:
-    """What a client sends after its CONNECT."""
+    """Packets of a client after its CONNECT."""
     v5 = version is Version.V5
     kinds = [
         publishes(version, Side.CLIENT),
@@ -196,7 +196,7 @@ def client_packets(version: Version) -> st.SearchStrategy[Any]:
 
 @cache
 def broker_packets(version: Version) -> st.SearchStrategy[Any]:
-    """All that a broker sends."""
+    """All packets of a broker."""
     v5 = version is Version.V5
     subacks = st.lists(st.sampled_from([0, 1, 2, 0x80, 0x87]), min_size=1, max_size=5).map(bytes)
     unsubacks = st.lists(st.sampled_from([0, 0x11, 0x80]), min_size=1, max_size=5).map(bytes)

@@ -1,4 +1,4 @@
-"""A connection as a story: how it begins, how it ends, and the time in between."""
+"""One connection: start, end, and keep alive in between."""
 
 import pytest
 from tests.mqtt.peers import Peer, online, options
@@ -64,7 +64,7 @@ def test_connects(version):
 
 @both_versions
 def test_resumes_session_that_is_present(version):
-    """All of it may come in one piece with the CONNACK."""
+    """Everything may arrive in one chunk with the CONNACK."""
     peer = Peer(options(version))
     peer.do(Opened())
     again = Message("a", b"x", 2, dup=True, packet_id=3)
@@ -226,7 +226,7 @@ def test_inputs_after_the_end_are_ignored(ending):
 
 
 def test_late_acknowledgement_is_ignored():
-    """The next connection may have another publication under this id."""
+    """The next connection may use this id for another publication."""
     peer = online()
     peer.hear(Message("a", b"x", 1, packet_id=7))
     peer.do(Closed("reset"))

@@ -1,4 +1,4 @@
-"""Between CONNACK and the end: handshakes both ways, quotas, subscriptions, limits."""
+"""Between CONNACK and the end: handshakes in both directions, quotas, subscriptions, limits."""
 
 import pytest
 from tests.mqtt.peers import online
@@ -215,7 +215,7 @@ def test_qos_2_is_released_only_on_command(version):
 
 @both_versions
 def test_release_of_an_earlier_connection(version):
-    """The record is on disk, so PUBREL alone: never the PUBLISH again."""
+    """The record is on disk, so PUBREL alone: never PUBLISH again."""
     peer = online(version, present=True)
     quota = peer.session.quota
     assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]

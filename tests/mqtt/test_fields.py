@@ -1,4 +1,4 @@
-"""The data types of MQTT: what is written is read, and nothing else is."""
+"""The data types of MQTT: round trips and malformed input."""
 
 import pytest
 from hypothesis import given

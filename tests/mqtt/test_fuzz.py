@@ -1,4 +1,4 @@
-"""A hostile broker cannot break the client: streams that are drawn, damaged, or pure noise."""
+"""A hostile broker cannot break the client: generated, damaged and random streams."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Every packet against bytes that were written down by hand from the standard's figures."""
+"""Every packet compared with bytes written by hand from the figures of the standard."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ BROKER, CLIENT = Side.BROKER, Side.CLIENT
 
 @dataclass
 class Golden:
-    """A packet and its bytes; blanks in the hexadecimal show where the fields end."""
+    """A packet and its bytes; blanks in the hexadecimal separate the fields."""
 
     sender: Side
     version: Version
@@ -144,7 +144,7 @@ GOLDEN = [
     ),
     Golden(CLIENT, V5, PubRelPacket(1, 0x92), "62 03 0001 92"),
     Golden(BROKER, V5, PubCompPacket(1, 0x92), "70 03 0001 92"),
-    # SUBSCRIBE: packet id, [properties], then a filter and its options, again and again
+    # SUBSCRIBE: packet id, [properties], then filters with options
     Golden(
         CLIENT,
         V4,

@@ -1,4 +1,4 @@
-"""The steps of QoS 1 and 2, in both directions the same."""
+"""Handshakes of QoS 1 and 2, and pending requests."""
 
 import pytest
 

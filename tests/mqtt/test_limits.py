@@ -1,4 +1,4 @@
-"""What a CONNACK grants, and what counts when it says nothing."""
+"""Limits in a CONNACK, and their defaults."""
 
 import pytest
 

@@ -1,6 +1,7 @@
-"""Our client against a real broker: both versions, all QoS levels, ids and answers of our own.
+"""Our client with a real broker: both versions, all QoS levels, chosen packet ids and
+acknowledgements.
 
-The client blocks on a plain socket; a reply that never comes ends in the socket's timeout.
+The client blocks on a plain socket; a missing response ends in the timeout of the socket.
 """
 
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def subscribe(client: Client, *wanted: Subscription, identifier: int | None = No
 
 
 def publish(client: Client, *batch: PublishPacket) -> None:
-    """Publish and see every handshake to its end."""
+    """Publish and complete every handshake."""
     client.do(inputs.Publish(batch))
     open_ids = {each.packet_id for each in batch if each.qos}
     while open_ids:
@@ -75,7 +76,7 @@ def publish(client: Client, *batch: PublishPacket) -> None:
 
 
 def receive(client: Client, count: int) -> list[PublishPacket]:
-    """Wait for so many publications, without answering."""
+    """Wait for this many publications, without acknowledging."""
     found: list[PublishPacket] = []
     while len(found) < count:
         found += client.wait(PublishReceived).batch
@@ -187,7 +188,7 @@ def test_resumed_session_redelivers_unacknowledged_publications(broker, version)
 
 
 def test_backlog_beyond_receive_maximum_arrives_after_resumption(broker):
-    """Mosquitto 2.0.11 then sends as many again for every acknowledgement of a redelivered one."""
+    """Mosquitto 2.0.11 then sends as many again for every acknowledged redelivery."""
     lasting: dict[str, Any] = {"session_expiry": 300, "receive_maximum": 5, "clean_start": False}
     taker, _ = connect(broker, "window", **lasting)
     subscribe(taker, Subscription("window", 1))
@@ -208,7 +209,7 @@ def test_backlog_beyond_receive_maximum_arrives_after_resumption(broker):
 
 @both_versions
 def test_injection_survives_a_crash_on_either_side_of_its_record(broker, version):
-    """With a record of PUBREC only PUBREL goes out again, without one PUBLISH: one copy each."""
+    """With a record of PUBREC only PUBREL is resent, without one PUBLISH: one copy each."""
     lasting = {"clean_start": False, "session_expiry": 300 if version is V5 else 0}
     name, topic = f"inject-{version}", f"inject/{version}"
     taker, _ = connect(broker, f"{name}-in", version)

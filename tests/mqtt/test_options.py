@@ -1,4 +1,4 @@
-"""What a client says of itself."""
+"""The content of CONNECT."""
 
 from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.packets import ConnectPacket, Will

@@ -1,4 +1,4 @@
-"""Bytes in any pieces give the same packets, and nonsense only ever gives the one named error."""
+"""Bytes in any chunks give the same packets, and malformed input only BrokerMisbehaved."""
 
 import tracemalloc
 from functools import cache
@@ -191,7 +191,7 @@ def test_overlong_length_is_legal_in_311():
 
 
 def test_connack_of_either_version_is_understood():
-    """A broker that does not know our version answers in the form of its own."""
+    """A broker that does not support our version answers in the format of its own version."""
     assert read(bytes.fromhex("20 02 00 01"), V5) == [packets.ConnAckPacket(reason=1)]
     assert read(bytes.fromhex("20 03 00 84 00"), V4) == [packets.ConnAckPacket(reason=0x84)]
 
@@ -235,7 +235,7 @@ def test_packet_of_exactly_the_limit_is_read():
 )
 @example(sizes=[400, 0, 400], qos=2, cut=7)
 def test_oversized_publication_is_skipped_in_311(sizes, qos, cut):
-    """The broker cannot know our limit, and would send it again and again."""
+    """The broker cannot know our limit, and would send it again after every reconnection."""
     sent = [PublishPacket("a/b", bytes(size), qos, packet_id=9 if qos else 0) for size in sizes]
     written, _ = PacketWriter(V4).encode_publications(sent)
     found: list[packets.AnyPacket] = []
@@ -277,7 +277,7 @@ def test_packet_limit_has_a_minimum():
 
 
 def test_buffer_is_bounded_by_received_bytes():
-    """A header may promise 256 MB; nothing is set aside for it."""
+    """A header may declare 256 MB; no memory is reserved for it."""
     one = PacketReader(V5)
     found: list[packets.AnyPacket] = []
     tracemalloc.start()
@@ -291,7 +291,7 @@ def test_buffer_is_bounded_by_received_bytes():
 
 
 def test_large_packet_in_small_chunks_takes_linear_time():
-    """Copying what is there for every piece would take minutes for this."""
+    """Copying the buffer for every chunk would take minutes."""
     size = 8 << 20
     data = PacketWriter(V5).encode(PublishPacket("a", bytes(size)))
     one = PacketReader(V5)
@@ -303,7 +303,7 @@ def test_large_packet_in_small_chunks_takes_linear_time():
 
 @both_versions
 def test_memory_of_a_chunk_is_a_small_multiple(version):
-    """The smallest packets are the dearest: a few bytes become an object each."""
+    """The smallest packets are the most expensive: a few bytes become an object each."""
     plain = PacketWriter(version, sender=Side.BROKER).encode(PublishPacket("a", b""))
     chunks = [plain * 10_000, bytes.fromhex("40020001") * 10_000, bytes.fromhex("d000") * 10_000]
     for chunk in chunks:
@@ -327,7 +327,7 @@ def test_number_of_decoded_properties_is_bounded():
 
 
 def test_publish_may_have_any_number_of_properties():
-    """Whoever refused that would lose the connection, get it again, and so for ever."""
+    """A client that refused it would lose the connection and get the same packet again."""
     publish = PublishPacket(
         "a", b"", properties=encode_properties(((P.USER_PROPERTY, ("", "")),)) * 20_000
     )
@@ -354,7 +354,7 @@ def test_long_topics_and_properties_are_not_cached():
 
 
 def test_cached_properties_do_not_hide_a_fault():
-    """The second block is known, but does not fit into its packet."""
+    """The second block is cached, but does not fit into its packet."""
     known = "30 06 0001 61 02 0b07"
     with pytest.raises(BrokerMisbehaved, match="PUBLISH: 5 bytes do not hold its fields"):
         read(bytes.fromhex(known + "30 05 0001 61 02 0b07"))

@@ -1,4 +1,4 @@
-"""Nothing leaves that a correct receiver refuses, one by one or in a batch."""
+"""Nothing is encoded that a correct receiver refuses, alone or in a batch."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Properties: round trips, the rules of each, and what travels on."""
+"""Properties: round trips, the rules of each, and forwarded ones."""
 
 import pytest
 from hypothesis import given

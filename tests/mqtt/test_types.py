@@ -1,4 +1,4 @@
-"""Reason codes as a person reads them."""
+"""Reason codes as text."""
 
 from hansa.mqtt.types import describe_connack_code, describe_reason
 

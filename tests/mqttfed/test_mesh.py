@@ -25,7 +25,7 @@ def announced(core: int = 4, number: int = 7, distance: int = 2, sender: int = 1
 
 
 def follower(**changes: object) -> TopicMesh:
-    """A node that has heard of a core, from neighbour 1."""
+    """A node that has received an announcement of a core from neighbour 1."""
     made = mesh(**changes)
     made.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 1), now=0.0)
     return made

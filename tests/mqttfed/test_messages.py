@@ -1,4 +1,4 @@
-"""Messages of mqtt-fed as bytes, against frames that were put together by hand from the format."""
+"""Messages of mqtt-fed compared with bytes written by hand from the format."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""One node of mqtt-fed, and whole federations of them without brokers."""
+"""One node of mqtt-fed, and whole federations without brokers."""
 
 import random
 from collections import Counter
@@ -156,7 +156,7 @@ def test_no_message_makes_it_raise(said):
 
 
 class Federation:
-    """Nodes whose messages arrive in a random order between neighbours that stays the same."""
+    """Nodes whose messages arrive in random order, but in order between two neighbours."""
 
     def __init__(self, links: set[tuple[int, int]], redundancy: int, chance: random.Random) -> None:
         near: dict[int, list[int]] = {}

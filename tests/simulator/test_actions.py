@@ -1,4 +1,4 @@
-"""How actions are said."""
+"""Texts of actions."""
 
 import pytest
 

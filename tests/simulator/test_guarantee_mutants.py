@@ -1,6 +1,6 @@
-"""Known faults put into guaranteed delivery on purpose: `Guaranteed` must catch each of them.
+"""Known errors inserted into guaranteed delivery: `GuaranteedDelivery` must detect each.
 
-Each has a small script of its own, which a right protocol plays without a word.
+Each has a small script, which the correct protocol runs without a violation.
 """
 
 from collections import deque
@@ -47,7 +47,7 @@ LOSSY = LinkOptions(loss=0.2)
 
 
 def broken(script: Script, word: str = "line:2", **options) -> set[str]:
-    """Play a script of 30 s with disks; return the names of the promises that were broken."""
+    """Run a script of 30 s with disks; return the names of the violated invariants."""
     options.setdefault("disk", DISK)
     return caught(word, script, phases=Phases(warm_up_s=30.0), **options)
 
@@ -58,7 +58,7 @@ CRASH_BEFORE_SYNC = [
     (5.002, CrashAgent(0)),
     (6.0, RestartAgent(0)),
 ]
-"""The origin dies between what its broker showed it and the sync of its journal."""
+"""The origin crashes between receiving a publication and the sync of its journal."""
 
 CRASH_AFTER_SENDING = [
     (0.0, ClientSubscribe(1, "a")),
@@ -70,13 +70,13 @@ CRASH_AFTER_SENDING = [
     (5.7, RestartAgent(0)),
     (8.0, ClientPublish(0, "a", qos=1)),
 ]
-"""The origin's disk hangs, it dies, and its broker forgets what it was about to capture."""
+"""The origin's disk stalls, it crashes, and its broker loses what it was about to capture."""
 
 LATE_COPIES = [
     *((0.0, ClientSubscribe(node, "a")) for node in range(8)),
     (5.0, ClientPublish(0, "a", qos=1, count=100, interval_s=0.001)),
 ]
-"""Many publications over a ring with a slow side: copies come late, long after their first."""
+"""Many publications over a ring with a slow side: copies arrive long after the first."""
 
 RECEIVER_CRASHES = [
     (0.0, ClientSubscribe(1, "a")),
@@ -85,7 +85,7 @@ RECEIVER_CRASHES = [
     (5.5, CrashAgent(1)),
     (6.0, RestartAgent(1)),
 ]
-"""The receiver's disk hangs, and it dies before anything is safe there."""
+"""The receiver's disk stalls, and it crashes before anything is synced."""
 
 COVERED = [
     (0.0, ClientSubscribe(1, "a/b")),
@@ -95,8 +95,7 @@ COVERED = [
         for turn in range(10)
     ),
 ]
-"""A client adds `a/#` where `a/b` was wanted and withdraws it, again and again, while copies get
-lost."""
+"""A client repeatedly adds and removes `a/#` while subscribed to `a/b`, and copies get lost."""
 
 UNREMEMBERED = [
     (5.0, StallDisk(0, 2.0)),
@@ -107,7 +106,7 @@ UNREMEMBERED = [
     (8.0, RestartAgent(0)),
     (12.0, RestartAgent(1)),
 ]
-"""The origin dies with an interest that its hanging disk has not remembered."""
+"""The origin crashes with an interest that its stalled disk has not persisted."""
 
 OWING_RESTART = [
     (0.0, ClientSubscribe(1, "a")),
@@ -117,7 +116,7 @@ OWING_RESTART = [
     (8.0, RestartAgent(0)),
     (10.0, RestoreLink(0, 1)),
 ]
-"""The origin starts again while it owes something to a node out of reach, and nothing follows."""
+"""The origin restarts with publications pending for an unreachable node, and publishes no more."""
 
 ROLLED_BACK = [
     (0.0, ClientSubscribe(1, "a")),
@@ -129,7 +128,7 @@ ROLLED_BACK = [
     (10.0, ClientPublish(0, "a", qos=1, count=5)),
     (12.0, RestoreLink(0, 1)),
 ]
-"""The origin goes back to a time before positions that it gives out again, alone."""
+"""The origin is rolled back before positions that it then assigns again, while isolated."""
 
 ROLLED_BACK_TO_NOTHING = [
     (0.0, ClientSubscribe(1, "a")),
@@ -138,7 +137,7 @@ ROLLED_BACK_TO_NOTHING = [
     (9.0, RollBackState(0)),
     (10.0, ClientPublish(0, "a", qos=2, count=9)),
 ]
-"""The origin goes back to a time before its first publication."""
+"""The origin is rolled back to before its first publication."""
 
 FORGOTTEN = [
     (0.0, ClientSubscribe(2, "a")),
@@ -146,7 +145,7 @@ FORGOTTEN = [
     (15.0, RestoreLink(0, 1)),
     (28.0, ClientPublish(0, "a", qos=2)),
 ]
-"""A node behind the one that was cut off is away for longer than the lease."""
+"""A node behind the one that was cut off is unreachable for longer than the lease."""
 
 GAP_BEHIND_OTHERS = [
     (0.0, ClientSubscribe(1, "a")),
@@ -157,7 +156,8 @@ GAP_BEHIND_OTHERS = [
     (10.0, RestoreLink(0, 1)),
     (13.0, RestartAgent(1)),
 ]
-"""The receiver's broker is away and its inbox full, when the origin drops what comes next."""
+"""The receiver's broker refuses it and its inbox is full when the origin drops later
+publications."""
 
 LATE_S = 12.0
 DROPPED_BEFORE = [
@@ -169,7 +169,7 @@ DROPPED_BEFORE = [
     (LATE_S + 1, ClientPublish(0, "a", qos=1)),
     (LATE_S + 2, RestoreLink(0, 1)),
 ]
-"""A small journal drops something that is owed; what is owed later it still has."""
+"""A small journal drops a pending publication, but keeps later ones."""
 
 ACKNOWLEDGEMENT_LOST = [
     (0.0, ClientSubscribe(1, "a")),
@@ -177,14 +177,14 @@ ACKNOWLEDGEMENT_LOST = [
     (5.00515, CrashAgent(0)),
     (6.0, RestartAgent(0)),
 ]
-"""The origin dies when the journal is safe, and the broker does not know that yet."""
+"""The origin crashes after the sync, before its broker gets the acknowledgement."""
 
 RELEASED = [
     (0.0, ClientSubscribe(1, "a")),
     *((3.0 + 2 * step, ClientPublish(0, "a", qos=2)) for step in range(12)),
     *((3.0 + 2 * step + 0.010 + 0.001 * step, RestartAgent(1)) for step in range(12)),
 ]
-"""The receiver dies a little later each time, from before PUBLISH until after PUBCOMP."""
+"""The receiver crashes a little later each time, from before PUBLISH until after PUBCOMP."""
 
 WANTED_AGAIN = [
     (0.0, ClientSubscribe(1, "a")),
@@ -195,8 +195,8 @@ WANTED_AGAIN = [
     (10.9, RestartAgent(0)),  # before its broker knows that the first is done with
     (20.0, ClientPublish(0, "a", qos=1)),
 ]
-"""Brokers are a second away. What is let pass because nobody wants it is shown again, and by then
-wanted: it comes behind what was published later."""
+"""Brokers are a second away. A publication acknowledged without interest is redelivered, when there
+is interest again: it arrives after later ones."""
 
 OUTDATED = [
     (0.0, ClientSubscribe(1, "a/#")),
@@ -205,8 +205,8 @@ OUTDATED = [
     (8.7, ClientPublish(0, "a/b", qos=1)),  # comes when nobody wants it
     (20.0, ClientPublish(0, "a/b", qos=1)),
 ]
-"""Brokers are a second away. What a receiver has confirmed belongs to a subscription that is gone,
-and it has not heard of that yet."""
+"""Brokers are a second away. The receiver's acknowledged interest belongs to a subscription that
+has ended, which its agent does not know yet."""
 
 SCRIPTS = {
     "rolled back": ROLLED_BACK,
@@ -279,7 +279,7 @@ def test_mutant_forgotten_receivers_after_restart(monkeypatch):
 
 
 def test_mutant_copies_before_progress_is_reported(monkeypatch):
-    """Its positions were given out before by a state that is lost."""
+    """A lost state assigned these positions before."""
     resume = Outbox.restore
 
     def trusting(self, owed, acknowledged, unheard):
@@ -290,7 +290,7 @@ def test_mutant_copies_before_progress_is_reported(monkeypatch):
 
 
 def test_mutant_empty_journal_continues_epoch(monkeypatch):
-    """Nothing shows that it is an old copy, and its positions were given out before."""
+    """Nothing shows that the journal is an old copy whose positions were assigned before."""
     past = SimulatedDisk.restored_state
 
     def trusting(self, incarnation):
@@ -303,7 +303,7 @@ def test_mutant_empty_journal_continues_epoch(monkeypatch):
 
 
 def test_mutant_expired_node_does_not_refresh_its_record(monkeypatch):
-    """It has nothing new to tell, and what it told before is refused."""
+    """Its record is unchanged, and others refuse the expired version."""
     short = ProtocolSettings(interest_lease=5.0)
     assert broken(FORGOTTEN, "line:3", protocol=short) == set()
     monkeypatch.setattr(Overlay, "_refresh_own_record", lambda self, enquiry, now: None)
@@ -340,7 +340,7 @@ def test_mutant_interest_acknowledged_before_it_is_persisted(monkeypatch):
 
 
 def test_mutant_small_duplicate_cache(monkeypatch):
-    """The last 8 positions instead of all that was taken."""
+    """The last 8 positions instead of all accepted ones."""
     take = Inbox.receive_copy
 
     def take_if_not_recent(self, publication, now):
@@ -357,7 +357,7 @@ def test_mutant_small_duplicate_cache(monkeypatch):
 
 
 def test_mutant_record_after_pubcomp(monkeypatch):
-    """What clients usually do: the broker has released it, and nothing on disk says so."""
+    """As usual in clients: the broker has released it, and no record says so."""
     monkeypatch.setattr(SimulatedInjection, "_receive_pubrec", SimulatedInjection._send_release)  # noqa: SLF001
     assert broken(RELEASED) == {"guaranteed"}
 
@@ -375,7 +375,8 @@ def test_mutant_receipt_before_sync(monkeypatch):
 
 
 def test_mutant_ignored_pending_notice(monkeypatch):
-    """A burst that no later publication follows: without reminders nobody would miss its end."""
+    """A burst without a later publication: without pending notices its end would never be
+    requested."""
     script = [
         (0.0, ClientSubscribe(1, "a")),
         (9.0, ClientPublish(0, "a", qos=1, count=30, interval_s=0.001)),
@@ -399,7 +400,7 @@ def test_mutant_gap_overtakes_inbox(monkeypatch):
 
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
 def test_mutant_receiver_abandons_available_publications(monkeypatch, reason):
-    """Whatever it says; also at an origin whose journal once had to drop something else."""
+    """For any reason; also at an origin whose journal once dropped something else."""
     remind = Inbox.receive_pending_notice
 
     def lazy(self, owed, now):
@@ -413,7 +414,7 @@ def test_mutant_receiver_abandons_available_publications(monkeypatch, reason):
 
 
 def test_mutant_unknown_interest_treated_as_none(monkeypatch):
-    """A receiver that leaves out what no client wants, as far as its observer has told yet."""
+    """A receiver drops publications without a subscriber before its observer has reported."""
     handle = Node.handle
 
     def leave_out(self, event, now):
@@ -438,7 +439,7 @@ def test_mutant_unknown_interest_treated_as_none(monkeypatch):
 
 def test_mutant_position_chain_per_filter(monkeypatch):
     """`previous` is the last position of the same filter, as with consecutive numbers per filter
-    (the 77 % case): what `a/b` misses when `a/#` takes its place, nobody asks for."""
+    (the 77 % case): publications missed by `a/b` when `a/#` replaces it are never requested."""
     capture = Outbox.assign_position
 
     def per_filter(self, event, receivers, version):

@@ -1,7 +1,7 @@
-"""Known faults put into the protocol on purpose: the checkers must catch each of them.
+"""Known errors inserted into the protocol: the checkers must detect each.
 
-The first ones are faults of the lineage's own federators. Whoever changes a seam here must make
-sure that the mutant still is one: `caught` fails when nothing is noticed.
+The first ones are errors of earlier federators of this kind. If a patched function changes, make
+sure that the mutant is still one: `caught` then returns nothing and the test fails.
 """
 
 import os
@@ -39,7 +39,7 @@ from hansa.simulator.topologies import parse_topology
 
 
 def caught(word: str, script: Sequence[tuple[float, SimulatedAction]], **options) -> set[str]:
-    """Play a script; return the names of the promises that were broken."""
+    """Run a script; return the names of the violated invariants."""
     steps = tuple(ScheduledAction(at, action) for at, action in script)
     phases = options.pop("phases", Phases(warm_up_s=20.0))
     made = SimulationOptions(parse_topology(word, 0), schedule=steps, phases=phases, **options)
@@ -110,7 +110,8 @@ def test_mutant_only_strictly_nearer_announcements(monkeypatch):
 
 
 def test_mutant_no_feasible_distance(monkeypatch):
-    """Without the feasible distance, a lost way is taken from those who had it from here."""
+    """Without the feasible distance, a node adopts a route from neighbours that got it from this
+    node."""
     choose = CoreRoutes._select_parents  # noqa: SLF001  # the seam is where the rule is
 
     def choose_anything(self, route):
@@ -136,7 +137,7 @@ def test_mutant_ids_without_incarnation(monkeypatch):
 
 
 def test_mutant_small_duplicate_cache(monkeypatch):
-    """The last 8 ids instead of a window: a copy that took the longer way round comes too late."""
+    """The last 8 ids instead of a window: a copy over the longer path arrives too late."""
 
     class Recent:
         def __init__(self, size):
@@ -202,7 +203,7 @@ PLANS = [
 
 
 def test_mutant_unbounded_plans(monkeypatch):
-    """A look at the end would be too late: the next change of the table forgets all plans."""
+    """A check at the end would be too late: the next change of the table drops all plans."""
     tight = ProtocolSettings(plans_max=2)
     assert caught("line:2", PLANS, protocol=tight) == set()
 
@@ -230,7 +231,7 @@ def test_mutant_no_leave_messages(monkeypatch):
 
 
 def caught_with(strategy: str, **settings) -> set[str]:
-    """Play on a grid with a strategy."""
+    """Run on a grid with a strategy."""
     return caught("grid:3x3", GRID, protocol=ProtocolSettings(strategy=strategy, **settings))
 
 
@@ -240,7 +241,7 @@ def test_no_violation_of_other_strategies_without_mutant(strategy):
 
 
 def test_mutant_subscription_table_misses_a_branch(monkeypatch):
-    """Its view is right, only what it does is not."""
+    """Its status is correct, but its forwarding is not."""
     entry = TreeSubscriptions._make_entry  # noqa: SLF001  # the seam is where the rule is
 
     def forget_one(self, group, wanters):
@@ -301,7 +302,7 @@ print(simulate(options).fingerprint)
 
 
 def test_mutant_order_depends_on_hash_seed():
-    """This is why two processes with two hash seeds must agree in test_run."""
+    """This is why test_run compares two processes with different hash seeds."""
     fingerprints = {
         subprocess.run(
             [sys.executable, "-c", HASH_ORDER],

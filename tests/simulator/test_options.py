@@ -1,4 +1,4 @@
-"""What makes a run: values that cannot work are refused with the name of the field."""
+"""Options: invalid values are refused with the name of the field."""
 
 import pickle
 

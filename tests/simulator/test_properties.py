@@ -1,8 +1,8 @@
-"""Random federations under random faults: every promise, for every seed.
+"""Random federations under random faults: every invariant, for every seed.
 
-The quick slice takes the small federations among the first seeds; the long one takes all of 2,000,
-with every strategy. A seed that fails is replayed by its number:
-`./run hansa simulate --scenario random --seed N --strategy NAME`.
+The quick part takes the small federations among the first seeds; the long part takes all of 2,000,
+with every strategy. To repeat a failing seed: `./run hansa simulate --scenario random --seed N
+--strategy NAME`.
 """
 
 import pytest
@@ -15,7 +15,7 @@ QUICK_NODES_MAX = 8
 QUICK = [seed for seed in range(120) if random_options(seed).topology.nodes <= QUICK_NODES_MAX]
 LONG = range(2_000)
 AT_ONCE = 20
-"""Seeds in one test: ten thousand tests would take every run a while to collect."""
+"""Seeds per test: ten thousand tests would slow down every collection."""
 
 
 @pytest.mark.parametrize("seed", QUICK)

@@ -1,4 +1,4 @@
-"""Random faults: all kinds, all within the traffic phase, all healed, each kind by itself."""
+"""Random faults: all kinds, within the traffic phase, healed, with independent streams."""
 
 from collections import Counter
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Results: sums, and JSON that is the same on every machine."""
+"""Results: statistics, and JSON that is the same on every machine."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A run is its options: the same bytes in every process, whatever the hash seed."""
+"""A run depends only on its options: the same bytes in every process, for any hash seed."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Words become graphs: which graph, the same one each time, and a clear word for every bad one."""
+"""Topology specifications: their graphs, determinism, and errors with a remedy."""
 
 import json
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""What clients do by themselves."""
+"""Actions of random clients."""
 
 from collections import Counter
 

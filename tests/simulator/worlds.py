@@ -1,4 +1,4 @@
-"""Small worlds for tests: a topology, a script, and everything that was told."""
+"""Small worlds for tests: a topology, a script, and all transcript lines."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from hansa.simulator.topologies import parse_topology
 
 
 class SimulatedRun:
-    """A simulation that was run for a while."""
+    """A simulation that runs up to given times."""
 
     def __init__(self, word: str, script: Sequence[tuple[float, SimulatedAction]] = (), **options):
         self.lines: list[tuple[float, int | None, object]] = []
@@ -25,7 +25,7 @@ class SimulatedRun:
         return self
 
     def notifications(self, kind: type, place: int | None = None, since: float = 0.0) -> list[Any]:
-        """Return what was told of one kind, at one place or anywhere."""
+        """Return the events of one type, at one place or anywhere."""
         return [
             what
             for at, where, what in self.lines

@@ -1,4 +1,4 @@
-"""How long it takes until all is right, and how long it may."""
+"""Time to convergence, and its limit."""
 
 import pytest
 from tests.simulator.worlds import SimulatedRun

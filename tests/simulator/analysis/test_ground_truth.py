@@ -1,4 +1,4 @@
-"""The world as it is."""
+"""The true state of a world."""
 
 from tests.simulator.worlds import SimulatedRun
 

@@ -1,6 +1,6 @@
-"""Every promise about the federation's shape, broken by hand.
+"""Violations of every structural invariant, made by hand.
 
-A ring of five is brought to rest; then what one node believes is changed under the checks' eyes.
+A ring of five converges; then one node's status is changed before it is checked.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ def resting():
 
 
 class Tampered(GroundTruth):
-    """The truth, with one node's beliefs changed."""
+    """The truth, with one node's status changed."""
 
     def __init__(self, played, place=None, **changes):
         super().__init__(played.world)
@@ -44,12 +44,12 @@ def structure(resting, place=None, metric=Metric.HOPS, **changes):
 
 
 def group_with(**changes):
-    """Return a change of one node's view of the group."""
+    """Return a change of one node's group status."""
     return lambda view: {**view.groups, GROUP: replace(view.groups[GROUP], **changes)}
 
 
 def core_with(**changes):
-    """Return a change of one node's way to the group's core."""
+    """Return a change of one node's route to the group's core."""
     return lambda view: {**view.cores, 0: replace(view.cores[0], **changes)}
 
 
@@ -121,7 +121,7 @@ def test_missing_broker_subscription_is_a_problem(resting):
 
 def test_missing_core_is_a_problem(resting):
     class Agreed(Tampered):
-        """All agree on a core that does not exist."""
+        """All nodes agree on a core that does not exist."""
 
         def status(self, site):
             view = super().status(site)
@@ -148,7 +148,7 @@ def test_duplicate_id_is_a_problem():
 
 @pytest.fixture(scope="module", params=[name for name in STRATEGIES if name != "mesh"])
 def following(request):
-    """A ring at rest whose strategy follows the database."""
+    """A converged ring whose strategy computes paths from the database."""
     settings = ProtocolSettings(strategy=request.param)
     return SimulatedRun("ring:5", [(0.0, ClientSubscribe(2, GROUP))], protocol=settings).run(
         6.0

@@ -1,4 +1,4 @@
-"""A simulation's records: they add up to its own counts, and the same run writes the same bytes."""
+"""Telemetry of a simulation: it matches the counters, and equal runs write equal bytes."""
 
 from collections import Counter
 from dataclasses import replace
@@ -115,7 +115,7 @@ def test_links_and_round_trips_are_recorded(tmp_path):
 
 
 def account(told: list[TelemetryRow]) -> dict[str, float]:
-    """What the records add up to, in the words of the simulator's counters."""
+    """Add up the records, by the names of the simulator's counters."""
     found: Counter[str] = Counter()
     for row in told:
         match row.record:

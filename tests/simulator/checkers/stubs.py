@@ -1,4 +1,4 @@
-"""What checkers are shown in tests: a world in which nothing runs, and made-up events."""
+"""Input for checkers: a world in which nothing runs, and made-up events."""
 
 from types import SimpleNamespace
 

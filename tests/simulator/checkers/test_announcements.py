@@ -1,4 +1,4 @@
-"""Announcements that break a promise, made by hand: each class must notice."""
+"""Announcements that violate an invariant, made by hand."""
 
 import pytest
 from tests.simulator.checkers.stubs import end, idle_world
@@ -24,7 +24,7 @@ def violations():
 
 
 class Neighbours:
-    """Announcements among three places that all are neighbours, core 0."""
+    """Announcements among three places that are all neighbours, core 0."""
 
     def __init__(self, violations, metric=Metric.HOPS):
         self.world = idle_world(protocol=ProtocolSettings(metric=metric))

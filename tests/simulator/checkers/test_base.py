@@ -1,4 +1,4 @@
-"""Complaints."""
+"""Violation texts."""
 
 from tests.simulator.checkers.stubs import idle_world
 

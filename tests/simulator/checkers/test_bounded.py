@@ -1,4 +1,4 @@
-"""A node that keeps too much is seen whenever it could have grown."""
+"""A bound that is exceeded is reported at every event that may grow state."""
 
 import pytest
 from tests.simulator.checkers.stubs import end, idle_world, publication, published

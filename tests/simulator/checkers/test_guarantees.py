@@ -1,4 +1,4 @@
-"""Broken guarantees, made by hand: each kind must be noticed, and nothing else."""
+"""Violated guarantees, made by hand: each is reported, and nothing else."""
 
 import pytest
 from msgspec.structs import replace
@@ -29,13 +29,13 @@ ONCE = [(0.0, ClientSubscribe(1, "a/b")), (5.0, ClientPublish(0, "a/b", qos=1))]
 
 
 def play(*more, until=4.9, **options):
-    """Play a publication that was promised, up to the moment before it."""
+    """Run a guaranteed publication up to the moment before it."""
     options.setdefault("disk", DiskOptions())
     return SimulatedRun("line:2", [*ONCE, *more], **options).run(until)
 
 
 def finish(played, until=20.0):
-    """Play to the end; return which guarantees were broken, without time and seed."""
+    """Run to the end; return the violated guarantees without time and seed."""
     played.run(until)
     for call in played.world.hooks.on_run_finished:
         call()
@@ -130,7 +130,7 @@ def test_events_that_end_a_guarantee(more):
 
 
 def test_replaced_filter_keeps_the_guarantee():
-    """Nobody gave up the topic, though the filter that was promised is gone."""
+    """The topic stays subscribed although the acknowledged filter is removed."""
     played = play((5.00005, ClientSubscribe(1, "a/#")), (5.00006, ClientUnsubscribe(1, "a/b")))
     played.run(5.00008)
     played.world.sites[0].broker.session_queue.clear()
@@ -145,7 +145,7 @@ def test_nothing_is_guaranteed_before_acknowledgement():
 
 
 def test_acknowledged_interest_counts_if_the_publisher_loses_it():
-    """What the publisher's own node thinks does not excuse it."""
+    """The state of the publisher's own node is no excuse."""
     played = play()
     played.world.sites[0].node._remote_interest.in_force.clear()  # noqa: SLF001
     wants_nothing(played, 0)
@@ -153,7 +153,7 @@ def test_acknowledged_interest_counts_if_the_publisher_loses_it():
 
 
 def wants_nothing(played, place):
-    """Let a node take no other's interest for one that is in force, whoever asks."""
+    """Let a node see no interest of others in force."""
     site = played.world.sites[place]
     site.node.receivers_in_force = lambda topic: ()
     site.node._remote_interest.receivers = lambda topic: ()  # noqa: SLF001
@@ -176,7 +176,7 @@ def test_broker_internal_topics_are_not_guaranteed():
 
 
 def test_rolled_back_node_has_no_obligation_to_newer_interest():
-    """Its broker shows it what is published before it has met anybody."""
+    """Its broker sends it publications before it has any neighbour."""
     script = [
         (1.0, BackUpState(0)),
         (3.0, ClientSubscribe(1, "a/b")),
@@ -247,7 +247,7 @@ def test_missing_subscription_of_agent_is_a_violation():
 
 
 def delivered(qos, *numbers, between=lambda broker: None, window=20):
-    """Let node 1 deliver publications in this order, something happen, and the first once more."""
+    """Deliver publications at node 1 in this order, call `between`, and deliver them once more."""
     publish = (6.0, ClientPublish(0, "z", qos=qos, count=5, interval_s=0.1))
     played = play(publish, disk=DiskOptions(in_flight_max=window), until=7.0)
     receiver, entries = played.world.sites[1], played.world.ledger.entries
@@ -305,7 +305,8 @@ def test_rolled_back_journal_is_a_violation_unless_copied():
 
 
 def promised_after_a_clone(seconds):
-    """Publish at the original so long after a copy of it has started, which runs for five."""
+    """Publish at the original some seconds after a clone has started, which runs for five
+    seconds."""
     publish = (6.0 + seconds, ClientPublish(0, "a/b", qos=1))
     played = play((6.0, CloneNode(0, near=1)), publish)
     assert finish(played, until=40.0) == []

@@ -1,4 +1,4 @@
-"""Ways that are not the promised ones, made by hand: each kind must be noticed."""
+"""Paths that violate the invariant, made by hand."""
 
 import pytest
 from tests.simulator.worlds import SimulatedRun
@@ -11,8 +11,8 @@ WANTED = [(0.0, ClientSubscribe(2, "a")), (5.0, ClientPublish(0, "a"))]
 
 
 def judged(*arcs, **settings):
-    """Let a publication of node 0 in a ring of six, wanted by node 2, go over these arcs; return
-    the complaints without time and seed."""
+    """Send a publication of node 0 in a ring of six, with interest at node 2, over these arcs;
+    return the violations without time and seed."""
     played = SimulatedRun("ring:6", WANTED, protocol=ProtocolSettings(strategy="paths", **settings))
     played.run(5.9)
     assert played.simulation.violations == []

@@ -1,4 +1,4 @@
-"""Publications that break a promise, made by hand: each class must notice."""
+"""Publications that violate an invariant, made by hand."""
 
 import pytest
 from tests.simulator.checkers.stubs import end, idle_world, publication, published

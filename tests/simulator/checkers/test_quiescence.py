@@ -1,4 +1,4 @@
-"""Federations that are not right at rest, made by hand: each class must notice."""
+"""Federations that are not converged in time, made by hand."""
 
 import pytest
 from tests.simulator.worlds import SimulatedRun
@@ -14,7 +14,7 @@ def violations():
 
 
 class Resting:
-    """Two nodes, of which the checks believe what they are told."""
+    """Two nodes with checks whose results the test replaces."""
 
     def __init__(self, violations):
         self.played = SimulatedRun("line:2").run(1.0)

@@ -1,4 +1,4 @@
-"""How long nodes were out of each other's reach."""
+"""Duration of separations between nodes."""
 
 from tests.simulator.worlds import SimulatedRun
 
@@ -13,7 +13,7 @@ A, B, C = NodeId(0), NodeId(1), NodeId(2)
 
 
 def partings(*script, lease_s=5.0) -> tuple[SimulatedRun, Separations]:
-    """Three nodes in a line, and who looks at them."""
+    """Three nodes in a line, and the separations between them."""
     played = SimulatedRun("line:3", script)
     made = Separations(played.world, GroundTruth(played.world), lease_s, NOTICED_S)
 

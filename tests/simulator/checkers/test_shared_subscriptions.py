@@ -1,4 +1,4 @@
-"""Shares that nobody serves, or too many, made by hand: each kind must be noticed."""
+"""Shares with no consumer or too many, made by hand."""
 
 import pytest
 from tests.simulator.worlds import SimulatedRun
@@ -10,8 +10,8 @@ SHARE = "$share/g/a"
 
 
 def judged(*served, consumers=(2, 3), plain=(), origin=0):
-    """Let a publication arrive at these places of a ring of five; return the complaints about it,
-    without time and seed."""
+    """Let a publication arrive at these places of a ring of five; return the violations without
+    time and seed."""
     wanted = [(0.0, ClientSubscribe(place, SHARE)) for place in consumers]
     wanted += [(0.0, ClientSubscribe(place, "a")) for place in plain]
     played = SimulatedRun("ring:5", [*wanted, (5.0, ClientPublish(origin, "a"))]).run(6.0)

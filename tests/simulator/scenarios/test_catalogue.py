@@ -1,4 +1,4 @@
-"""The papers' experiments hold, with several seeds; and what they check is really checked."""
+"""The papers' experiments hold with several seeds, and their checks can fail."""
 
 from dataclasses import replace
 

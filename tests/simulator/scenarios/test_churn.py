@@ -1,4 +1,5 @@
-"""Nodes join, leave and fail; the manager is there, away, or wrong: one part, and nothing lost."""
+"""Nodes join, leave and fail while the manager is up, absent or wrong: connected, and nothing
+lost."""
 
 import pytest
 
@@ -6,7 +7,7 @@ from hansa.simulator.scenarios.churn import ChurnOptions, ChurnResult, run_churn
 from hansa.simulator.world.managed_links import ManagerMode
 
 SPLIT_S_MAX = 60.0
-"""Seconds that parts may take to find together: even a hopeless address is tried every minute."""
+"""Seconds until parts must be connected again: even a failing address is retried every minute."""
 
 
 def check(result: ChurnResult) -> None:
@@ -35,7 +36,7 @@ def test_churn_is_deterministic():
 
 
 def test_churn_without_healing_is_detected(monkeypatch):
-    """The test can fail: nodes that never look are never linked again."""
+    """Nodes that never update their links are never connected again."""
     monkeypatch.setattr(
         "hansa.topology.neighbour_selector.NeighbourSelector.update_links",
         lambda self, now, is_planning: None,

@@ -1,4 +1,4 @@
-"""What is measured, against what can be counted by hand."""
+"""Measurements compared with values counted by hand."""
 
 import pytest
 
@@ -47,8 +47,8 @@ def test_heartbeats_are_not_counted():
 
 
 def test_recovery_time_and_losses_after_faults():
-    """Two nodes whose only link is cut now and then: lost is what is published while it is, and
-    until it was dialled again, which takes a second at most."""
+    """Two nodes whose only link is cut now and then: publications are lost while it is cut and
+    until it is redialled, at most a second later."""
     cuts = FaultCounts(cuts=20, outage_s=(1.0, 2.0))
     trial = StrategyTrial("faulty", "", parse_topology("line:2", 1), (1,), (0,), faults=cuts)
     ours = measure_strategy(trial, SETTINGS, "tree-subscriptions", seed=1)

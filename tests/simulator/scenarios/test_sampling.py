@@ -1,4 +1,4 @@
-"""Random runs: every kind of thing is tried, and the seed decides."""
+"""Random runs: all kinds are drawn, and the seed determines them."""
 
 from dataclasses import fields, replace
 

@@ -1,4 +1,4 @@
-"""Trials: the papers' places, the same clients and faults for every strategy."""
+"""Trials: the papers' topologies, with the same clients and faults for every strategy."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Every action does what it says. Nodes have the default settings: silence shows after 3 s."""
+"""Effects of every action. Nodes have the default settings: silence is detected after 3 s."""
 
 import pytest
 from tests.simulator.worlds import SimulatedRun

@@ -1,4 +1,4 @@
-"""What an agent's shell does for QoS 1 and 2: when it acknowledges, when it injects."""
+"""QoS 1 and 2 at an agent: when it acknowledges, when it injects."""
 
 from tests.simulator.worlds import SimulatedRun
 
@@ -23,7 +23,7 @@ WANTED = (0.0, ClientSubscribe(1, "a"))
 
 
 def played(*script, sync_ms=100.0, **bounds):
-    """Two nodes, of which the second wants `a`; a sync takes 0.1 s unless said otherwise."""
+    """Two nodes, the second interested in `a`; a sync takes 0.1 s by default."""
     return SimulatedRun("line:2", [WANTED, *script], disk=DiskOptions(sync_ms, **bounds))
 
 

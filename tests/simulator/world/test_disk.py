@@ -1,4 +1,4 @@
-"""The model disk: what was synced is there after a crash, and nothing else."""
+"""The model disk: synced writes survive a crash, and nothing else."""
 
 from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import ReadJournal
@@ -26,7 +26,7 @@ def kept(number, *receivers, epoch=1, size=10):
 
 
 def journal(count, journal_max=100):
-    """Return a disk that owes node 2 every publication, and node 3 every second."""
+    """Return a disk with every publication for node 2 and every second one for node 3."""
     disk = SimulatedDisk(journal_max)
     disk.epoch = 1
     for number in range(1, count + 1):

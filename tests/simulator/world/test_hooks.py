@@ -1,4 +1,4 @@
-"""Hooks: only those that are overridden are called."""
+"""Hooks: only overridden ones are called."""
 
 from hansa.simulator import checkers
 from hansa.simulator.world.hooks import HookCallbacks, Hooks

@@ -1,4 +1,4 @@
-"""How publications of QoS 1 and 2 get into a broker: each step, and what a crash after it does."""
+"""Injection of QoS 1 and 2 into a broker: each step, and a crash after it."""
 
 import pytest
 from tests.simulator.worlds import SimulatedRun
@@ -16,27 +16,27 @@ from hansa.simulator.actions import (
 from hansa.simulator.options import DiskOptions, LinkOptions
 
 SAFE_AT = 5.2
-"""When it is safe at the receiver that it was taken: two syncs of 0.1 s; the rest takes no time."""
+"""When its acceptance is synced at the receiver: two syncs of 0.1 s; the rest takes no time."""
 
 STEPS = (0.005, 0.015, 0.025, 0.11, 0.125, 0.135, 0.3)
-"""After that: PUBLISH is under way, PUBREC is, it is written, it is safe, PUBREL is under way,
-PUBCOMP is, it is done."""
+"""After that: PUBLISH in flight, PUBREC in flight, written, synced, PUBREL in flight, PUBCOMP in
+flight, completed."""
 
 
 def play(*script, qos=2, count=1, **disk):
-    """Two nodes, of which the second wants `a`; a way to a broker takes 10 ms."""
+    """Two nodes, the second interested in `a`; a broker is 10 ms away in each direction."""
     wanted = [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=qos, count=count))]
     links = LinkOptions(delay_ms=0.0, broker_delay_ms=10.0)
     return SimulatedRun("line:2", [*wanted, *script], links=links, disk=DiskOptions(100.0, **disk))
 
 
 def start(played, until=SAFE_AT):
-    """Play until it is safe that the publication was taken, which the capturing side delays."""
+    """Run until the acceptance of the publication is synced."""
     return played.run(until + 0.01)
 
 
 def arrivals(played):
-    """How many copies of each publication clients got at node 1, none of them with a complaint."""
+    """Return the publications delivered at node 1 and the duplicates; require no violation."""
     assert played.simulation.violations == []
     ledger = played.world.ledger
     return len(

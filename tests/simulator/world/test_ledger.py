@@ -1,4 +1,4 @@
-"""The book of publications."""
+"""The ledger of publications."""
 
 from hansa.protocol.model import NodeId, Publication
 from hansa.simulator.world.ledger import Ledger, LedgerEntry

@@ -1,4 +1,4 @@
-"""Links: sessions, frames, cuts. Machines are stand-ins that note what reaches them."""
+"""Links: sessions, frames, cuts. Hosts are stand-ins that record received events."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ ONE_SECOND_REDIAL = (1.0, 1.0)
 
 @dataclass
 class Host:
-    """A machine on which an agent runs that says nothing by itself."""
+    """A machine with an agent that sends nothing."""
 
     place: int
     is_powered: bool = True
@@ -33,7 +33,7 @@ class Host:
 
 
 class Pair:
-    """Two hosts with one link, 1 ms long, dialled again after exactly a second."""
+    """Two hosts with one link of 1 ms, redialled after exactly one second."""
 
     def __init__(self, **options):
         self.scheduler = Scheduler()
@@ -50,7 +50,7 @@ class Pair:
         self.scheduler.run_until(until)
 
     def open(self):
-        """Let the session come up; forget how."""
+        """Wait until the session is open; drop the events so far."""
         self.run(self.scheduler.now + 0.01)
         self.a.seen.clear()
         self.b.seen.clear()
@@ -62,7 +62,7 @@ class Pair:
 
 
 def received(link: int, frame: Any) -> FrameReceived:
-    """Return the event of a frame that is no frame: the network does not look inside."""
+    """Return the event of a made-up frame: the network does not interpret frames."""
     return FrameReceived(LinkId(link), frame)
 
 

@@ -1,4 +1,5 @@
-"""Retained values in virtual time: writes of mixed QoS, with faults; and mutants of their order."""
+"""Retained messages in virtual time: writes of mixed QoS with faults, and mutants of their
+order."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -24,14 +25,14 @@ Script = Sequence[tuple[float, SimulatedAction]]
 
 DISK = DiskOptions(sync_ms=5.0)
 FAR_BROKER = LinkOptions(broker_delay_ms=10.0)
-"""A handshake of QoS 2 takes 45 ms with the disk, so that the second write meets it."""
+"""A QoS 2 handshake takes 45 ms with the disk, so that the second write overlaps it."""
 
 PAIRS = list(product(range(3), range(3)))
 BROKEN = {"retained values agree"}
 
 
 def writes(first: int, second: int, pause_s: float = 0.02) -> Script:
-    """Write three topics twice at the origin while the receiver wants them."""
+    """Write three topics twice at the origin while the receiver is subscribed."""
     topics = [f"t/{number}" for number in range(3)]
     return [
         (0.0, ClientSubscribe(1, "t/+")),
@@ -77,7 +78,7 @@ def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OVERTAKING = [(2, 1, 0.005), (2, 0, 0.02), (1, 0, 0.007)]
-"""Pairs of which the second write can overtake the first one, and how soon it has to follow."""
+"""Pairs whose second write can overtake the first, and how soon it has to follow."""
 
 
 @pytest.mark.parametrize("pair", OVERTAKING)
@@ -97,7 +98,7 @@ def test_write_order_is_sufficient_without_checks(monkeypatch, first, second):
 
 @pytest.mark.parametrize("second", range(3))
 def test_write_lost_before_receiver_crash_is_repaired(second):
-    """The broker refuses the agent while the second values come; the agent saves their versions and
-    is killed before the broker accepts it again."""
+    """The broker refuses the agent while the second values arrive; the agent saves their versions
+    and is killed before the broker accepts it again."""
     faults = [(18.0, RefuseAgent(1, 7.0)), (23.0, CrashAgent(1)), (26.0, RestartAgent(1))]
     assert broken([*writes(1, second, pause_s=14.0), *faults]) == set()

@@ -1,4 +1,4 @@
-"""Places: names, keys, and what an agent remembers."""
+"""Sites: ids, keys and persistent state."""
 
 from hansa.protocol.model import NodeId
 from hansa.simulator.world.site import IdentityAllocator, PersistentState, Site

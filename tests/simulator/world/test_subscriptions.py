@@ -1,4 +1,4 @@
-"""What an agent is subscribed to at its broker, while the broker does not let it in."""
+"""The agent's subscriptions while its broker refuses it."""
 
 import pytest
 from tests.simulator.worlds import SimulatedRun
@@ -13,7 +13,7 @@ from hansa.simulator.actions import (
 
 
 def granted(*script, until):
-    """What the broker of node 0 has granted its agent, in two nodes of which the other wants."""
+    """Return the granted subscriptions of node 0's agent, with interest at the other node."""
     return list(SimulatedRun("line:2", script).run(until).world.sites[0].broker.granted)
 
 

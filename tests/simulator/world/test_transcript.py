@@ -1,4 +1,4 @@
-"""Lines for people, and one hash of it all."""
+"""Readable lines, and one hash of everything."""
 
 from hansa.protocol.effects import CoreElected, NodeReachable
 from hansa.protocol.model import NodeId
