@@ -156,11 +156,11 @@ def test_a_secret_binds_a_node_and_an_operator_is_trusted(store):
     assert federation.join(who, 0.0, trusted=False).node.id == 0
     federation.join(who, 1.0, trusted=False)
     for secret in ("", "other"):
-        with pytest.raises(RequestRefused, match="joined with a secret"):
+        with pytest.raises(RequestRefused, match="joined with another secret"):
             federation.join(replace(who, secret=secret), 2.0, trusted=False)
     federation.join(replace(who, secret=""), 3.0)  # an operator, and the node keeps its secret
     federation.require_owner(0, "digest")
-    with pytest.raises(RequestRefused, match="joined with a secret"):
+    with pytest.raises(RequestRefused, match="joined with another secret"):
         federation.require_owner(0, "")
 
 
