@@ -57,18 +57,18 @@ def _measure(path: Path) -> dict[str, object]:
 
 def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
     """Return what bronze, all tables after it, and plain Parquet take."""
-    from hansa.pipeline import runner
+    from hansa.pipeline import bronze, builder
     from hansa.pipeline.lake import Lake
 
     _record(path / "source", messages)
-    work = runner.PipelineJob([str(path / "source")])
+    work = bronze.PipelineJob([str(path / "source")])
     lake = Lake.open_or_create(path / "lake")
     with lake.write_lock():
-        bronze = cost_of(lambda: runner.ingest(spark, lake, work))
-        tables = cost_of(lambda: runner.build_tables(spark, lake))
-    found = runner.read_bronze(spark, lake, "messages").count()
+        ingested = cost_of(lambda: bronze.ingest(spark, lake, work))
+        built = cost_of(lambda: builder.build_tables(spark, lake))
+    found = bronze.read_bronze(spark, lake, "messages").count()
     assert found == messages, found
-    return [bronze, tables, cost_of(lambda: _plain(spark, path))]
+    return [ingested, built, cost_of(lambda: _plain(spark, path))]
 
 
 def _record(path: Path, messages: int) -> None:

@@ -38,7 +38,6 @@ MODULES_WITH_MANY_IMPORTS = {
     "agent/service.py": 49,
     "agent/settings.py": 22,
     "agent/topology/service.py": 22,
-    "pipeline/runner.py": 22,
     "protocol/node.py": 30,
     "simulator/run.py": 21,
     "testbed/demo/report.py": 21,

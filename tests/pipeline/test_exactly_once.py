@@ -22,11 +22,11 @@ import sys
 from pathlib import Path
 from hansa.pipeline.session import session
 spark = session(log=Path(sys.argv[3]))
-from hansa.pipeline import runner
+from hansa.pipeline import bronze
 from hansa.pipeline.lake import Lake
 lake = Lake.open_or_create(Path(sys.argv[1]))
 with lake.write_lock():
-    runner.ingest(spark, lake, runner.PipelineJob([sys.argv[2]], batch_bytes=20_000))
+    bronze.ingest(spark, lake, bronze.PipelineJob([sys.argv[2]], batch_bytes=20_000))
 """
 """The exactly-once part of `hansa pipeline run`, in small batches, so that it can be killed between
 two of them. The last run of the test is the command itself."""

@@ -37,12 +37,12 @@ def iceberg(lake, table):
 @pytest.mark.long
 @pytest.mark.parametrize("read", [delta, iceberg])
 def test_other_programs_read_the_same_rows_after_each_run(spark, tmp_path, read):
-    from hansa.pipeline import runner
+    from hansa.pipeline import bronze, runner
 
     name = read.__name__
     pytest.importorskip(formats.PACKAGES[name])
     lake = Lake.open_or_create(tmp_path / "lake", name)
-    work = runner.PipelineJob([str(tmp_path / "source")], batch_bytes=1_000)
+    work = bronze.PipelineJob([str(tmp_path / "source")], batch_bytes=1_000)
     for first, last in ((1, 30), (31, 50)):
         records = [captured(number) for number in range(first, last + 1)]
         journal(tmp_path / "source", 5, records)

@@ -23,7 +23,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` inst
 
 from pyspark.sql import functions as F
 
-from hansa.pipeline import runner
+from hansa.pipeline import builder
 from hansa.pipeline.quality import check_table
 from hansa.pipeline.tables import TableLayer
 from hansa.pipeline.topics import filter_matches
@@ -130,7 +130,7 @@ def test_unwritable_report_path_is_refused_before_work_starts(recording, tmp_pat
 def test_payload_tables_are_rebuilt_without_giving_the_file_again(recording, tmp_path, spark):
     lake = tmp_path / "lake"
     shutil.copytree(recording.lake, lake, symlinks=True)
-    runner.build_tables(spark, Lake(lake))
+    builder.build_tables(spark, Lake(lake))
     assert "temperatures" in [entry.name for entry in Lake(lake).tables()]
 
 

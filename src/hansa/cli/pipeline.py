@@ -18,8 +18,8 @@ from hansa.printable import printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from hansa.pipeline.bronze import PipelineJob
     from hansa.pipeline.lake import Lake
-    from hansa.pipeline.runner import PipelineJob
 
 EXAMPLES = """\
   hansa pipeline run --lake lake /var/lib/hansa          take in what there is now, and end
@@ -108,16 +108,16 @@ def _run(args: argparse.Namespace) -> int:
     token = check_sources(args.words, may_be_empty=args.stream)
     with ConsoleProgress("starting Spark") as progress:
         spark = session(args.master)
-        from hansa.pipeline import lake, runner
+        from hansa.pipeline import bronze, builder, lake, runner
 
-        work = runner.PipelineJob(
+        work = bronze.PipelineJob(
             args.words,
             token=token,
             allow_loss=args.allow_loss,
             batch_bytes=args.batch_bytes,
             payloads=args.payloads,
         )
-        runner.all_tables(args.payloads)  # report an error in the file before the work
+        builder.all_tables(args.payloads)  # report an error in the file before the work
         place = lake.Lake.open_or_create(args.lake, args.format)
         if args.stream:
             _stream(spark, place, work, args.every, progress)

@@ -32,16 +32,16 @@ def run(given: Sequence[str]) -> int:
         Lake(args.lake).tables()
     with ConsoleProgress("starting Spark") as progress:
         spark = session(args.master)
-        from hansa.pipeline import runner
+        from hansa.pipeline import bronze, builder, runner
         from hansa.pipeline.report.facts import collect_report
         from hansa.pipeline.report.page import render_page
 
         if args.sources:
-            runner.all_tables(args.payloads)  # report an error in the file before the work
+            builder.all_tables(args.payloads)  # report an error in the file before the work
             runner.run_once(
                 spark,
                 Lake.open_or_create(args.lake),
-                runner.PipelineJob(args.sources, token, payloads=args.payloads),
+                bronze.PipelineJob(args.sources, token, payloads=args.payloads),
                 progress.report_table,
             )
         papers = _run_papers(progress) if args.papers else []

@@ -124,7 +124,9 @@ class DeltaLog:
             arrow = arrow.append(pa.field(name, types[name]))
         schema = delta.Schema.from_arrow(arrow)
         actions = [self._action(transaction, root, path) for path in files]
-        properties = delta.CommitProperties(app_transactions=[delta.Transaction(DELTA_APP_ID, version)])
+        properties = delta.CommitProperties(
+            app_transactions=[delta.Transaction(DELTA_APP_ID, version)]
+        )
         if made:
             made.create_write_transaction(
                 actions, "append", schema, partitions, commit_properties=properties

@@ -6,7 +6,7 @@ from pyspark.errors import PySparkException
 
 from hansa.pipeline.errors import to_user_error
 from hansa.pipeline.lake import Lake
-from hansa.pipeline.runner import create_views
+from hansa.pipeline.views import create_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from hansa.errors import UsageError
 from hansa.pipeline.lake import EXPERIMENTS, Lake
 from hansa.pipeline.report import sweeps
 from hansa.pipeline.report.sweeps import SweepSummary
-from hansa.pipeline.runner import create_views
+from hansa.pipeline.views import create_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
