@@ -88,44 +88,38 @@ class Node:
         persisted."""
         self.id = identity.node
         self._settings = settings
-        self._overlay = Overlay(identity, settings)
-        self._local_interest = LocalInterest(settings)
-        self._remote_interest = RemoteInterest(durable=restored is not None)
+        overlay = self._overlay = Overlay(identity, settings)
+        local = self._local_interest = LocalInterest(settings)
+        remote = self._remote_interest = RemoteInterest(durable=restored is not None)
         self._group_index = GroupIndex(settings.group_depth)
-        self._strategy = make_strategy(
-            make_strategy_context(self._overlay, self._group_index, settings)
-        )
-        # a new journal per incarnation
-        restored = restored or RestoredState(epoch=identity.incarnation)
-        remote, nodes, has_plain_subscriber = (
-            self._remote_interest,
-            self._overlay.database.nodes,
-            self._local_interest.has_plain_subscriber,
-        )
-        table = ForwardingTable(
-            self._local_interest.plain_filters, settings.plans_max, self._strategy.drain_entries
-        )
-        conflict = self._overlay.conflict
+        self._strategy = make_strategy(make_strategy_context(overlay, self._group_index, settings))
         context = DeliveryContext(
-            has_plain_subscriber=has_plain_subscriber,
+            has_plain_subscriber=local.has_plain_subscriber,
             receivers=remote.receivers,
-            nodes=nodes,
-            clock=self._overlay.clock,
-            was_announced=self._local_interest.was_announced,
-            may_acknowledge=lambda: conflict.due is None,
+            nodes=overlay.database.nodes,
+            clock=overlay.clock,
+            was_announced=local.was_announced,
+            may_acknowledge=lambda: overlay.conflict.due is None,
         )
+        # Without a disk, each incarnation begins a new journal.
+        restored = restored or RestoredState(epoch=identity.incarnation)
         self._delivery = DeliveryState(self.id, settings, restored, context)
         self.delivery = self._delivery.view()
-        has_share, graph = self._local_interest.filters.__contains__, self._overlay.graph
-        share_selector = ShareSelector(remote.topic_interest, has_share, lambda: graph.reachable)
-        self._unicast_routes = UnicastRoutes(graph)
-        self._origins = Origins(graph, self._overlay.neighbours.links, nodes)
+        self._unicast_routes = UnicastRoutes(overlay.graph)
+        self._origins = Origins(overlay.graph, overlay.neighbours.links, overlay.database.nodes)
         self._forwarding = ForwardingEngine(
-            self.id, settings, table, self._delivery, share_selector, self._origins
+            self.id,
+            settings,
+            ForwardingTable(local.plain_filters, settings.plans_max, self._strategy.drain_entries),
+            self._delivery,
+            ShareSelector(
+                remote.topic_interest, local.filters.__contains__, lambda: overlay.graph.reachable
+            ),
+            self._origins,
         )
         self._interest_due: float | None = None
         self._strategy_due = self._strategy.next_deadline()
-        self._early = EarlyAnnouncements(settings)
+        self._early_announcements = EarlyAnnouncements(settings)
         self._interest_acks = InterestAckTracker(
             self.id, settings, remote.in_force, self._delivery.outbox
         )
@@ -196,8 +190,8 @@ class Node:
                 effects += self._dispatch_overlay_output(
                     self._overlay.receive_frame(link, item, now), now
                 )
-                if self._early and len(known) > before:
-                    for sender, early in self._early.pop_known(known):
+                if self._early_announcements and len(known) > before:
+                    for sender, early in self._early_announcements.pop_known(known):
                         effects += self._receive_strategy_frame(sender, early, now)
         return effects
 
@@ -217,17 +211,12 @@ class Node:
         if self._interest_due is not None or self._local_interest.withdrawing:
             effects += self._announce_interest(now)
         if self._remote_interest.to_persist:
-            effects += [
-                PersistPeer(number, node)
-                for number, node in self._remote_interest.drain_to_persist()
-            ]
-        for node in (
-            self._remote_interest.drain_newly_in_force()
-            if self._remote_interest.newly_in_force
-            else ()
-        ):
-            self._interest_acks.send_ack(node, now)
-            self._delivery.retained.schedule_digest(node)
+            to_persist = self._remote_interest.drain_to_persist()
+            effects += [PersistPeer(save_id, node) for save_id, node in to_persist]
+        if self._remote_interest.newly_in_force:
+            for node in self._remote_interest.drain_newly_in_force():
+                self._interest_acks.send_ack(node, now)
+                self._delivery.retained.schedule_digest(node)
         frames_to_send, dropped = self._interest_acks.flush(self._unicast_routes.route, now)
         effects += self._overlay.flush_early(now) if frames_to_send else []
         for to, frame in frames_to_send:
@@ -266,7 +255,7 @@ class Node:
                     self._strategy.neighbour_up(item.node, now), now
                 )
             elif isinstance(item, NeighbourDown):
-                self._early.remove_neighbour(item.node)
+                self._early_announcements.remove_neighbour(item.node)
                 effects += self._send_strategy_output(
                     self._strategy.neighbour_down(item.node, now), now
                 )
@@ -338,7 +327,7 @@ class Node:
                 rows = (RecordKind.NODE, claims.node), (RecordKind.CLAIMS, claims.node)
                 effects += self._overlay.send_to(sender, Fetch(rows), now)
         if isinstance(frame, CoreAnnouncement) and frame.core not in self._overlay.database.nodes:
-            is_kept = self._early.put(sender, frame)
+            is_kept = self._early_announcements.put(sender, frame)
             return effects if is_kept else [*effects, Ignored(UNKNOWN_CORE)]
         return effects + self._send_strategy_output(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
 
