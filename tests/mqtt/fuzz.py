@@ -28,7 +28,7 @@ def fuzz_one(data: bytes) -> None:
         whole = _read(stream, version, sender, len(stream) + 1)
         assert _read(stream, version, sender, piece) == whole, "packets depend on the cutting"
     for accepted in (False, True):
-        _play(stream, version, accepted, piece)
+        _run_connection(stream, version, accepted, piece)
 
 
 def _read(
@@ -44,25 +44,25 @@ def _read(
     return found, True
 
 
-def _play(stream: bytes, version: Version, accepted: bool, piece: int) -> None:
-    session = ClientConnection(
+def _run_connection(stream: bytes, version: Version, accepted: bool, piece: int) -> None:
+    connection = ClientConnection(
         ConnectOptions(client_id="me", version=version, packet_bytes_max=BYTES_MAX)
     )
-    told: list[Effect] = session.handle(inputs.Opened(), 0.0)
+    effects: list[Effect] = connection.handle(inputs.Opened(), 0.0)
     if accepted:
-        told += session.handle(inputs.Received(ACCEPTED[version]), 0.0)
+        effects += connection.handle(inputs.Received(ACCEPTED[version]), 0.0)
         publications = [PublishPacket("a", b"x", qos, packet_id=qos) for qos in (1, 2)]
-        told += session.handle(inputs.Publish(publications), 0.0)
-        told += session.handle(inputs.Answer([PubRelPacket(3)]), 0.0)
-        told += session.handle(inputs.Subscribe((Subscription("a"),)), 0.0)
-        told += session.handle(inputs.Unsubscribe(("a", "b")), 0.0)
+        effects += connection.handle(inputs.Publish(publications), 0.0)
+        effects += connection.handle(inputs.Answer([PubRelPacket(3)]), 0.0)
+        effects += connection.handle(inputs.Subscribe((Subscription("a"),)), 0.0)
+        effects += connection.handle(inputs.Unsubscribe(("a", "b")), 0.0)
     for start in range(0, len(stream), piece):
-        told += session.handle(inputs.Received(stream[start : start + piece]), 1.0)
-    told += session.handle(inputs.TimerFired(), 60.0)
-    told += session.handle(inputs.Closed(), 61.0)
-    endings = [each for each in told if isinstance(each, _ENDINGS)]
+        effects += connection.handle(inputs.Received(stream[start : start + piece]), 1.0)
+    effects += connection.handle(inputs.TimerFired(), 60.0)
+    effects += connection.handle(inputs.Closed(), 61.0)
+    endings = [each for each in effects if isinstance(each, _ENDINGS)]
     assert len(endings) == 1, "a connection ends once"
-    assert told.count(Close()) == 1, "a connection is closed once"
+    assert effects.count(Close()) == 1, "a connection is closed once"
 
 
 _ENDINGS = (ConnectRefused, Disconnected, ProtocolViolation)

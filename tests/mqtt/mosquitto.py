@@ -33,13 +33,13 @@ class Broker:
             [program, "-c", str(config)], stdout=self._log, stderr=subprocess.STDOUT
         )
 
-    def hang_up(self) -> None:
+    def close_all(self) -> None:
         """Close all connections at the end of a test."""
         while self._sockets:
             self._sockets.pop().close()
 
     def close(self) -> None:
-        self.hang_up()
+        self.close_all()
         self._process.kill()
         self._process.wait()
         self._log.close()
@@ -49,9 +49,9 @@ class Broker:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                made = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
-                self._sockets.append(made)
-                return made
+                opened = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+                self._sockets.append(opened)
+                return opened
             except ConnectionRefusedError:
                 assert self._process.poll() is None, "mosquitto does not start"
                 assert time.monotonic() < deadline, "mosquitto does not listen"
@@ -64,7 +64,7 @@ class Client:
     def __init__(self, broker: Broker, options: ConnectOptions) -> None:
         self.session = ClientConnection(options)
         self._socket = broker.dial()
-        self._told: list[Effect] = []
+        self._pending: list[Effect] = []
         self.do(inputs.Opened())
 
     def do(self, event: inputs.Input) -> None:
@@ -76,14 +76,14 @@ class Client:
                 case effects.Close():
                     self._socket.close()
                 case _:
-                    self._told.append(effect)
+                    self._pending.append(effect)
 
     def wait(self, kind: type[_News]) -> _News:
         """Read until there is a notification of this type; return it and keep all others."""
         while True:
-            for index, effect in enumerate(self._told):
+            for index, effect in enumerate(self._pending):
                 if isinstance(effect, kind):
-                    del self._told[index]
+                    del self._pending[index]
                     return effect
             data = self._socket.recv(65_536)
             self.do(inputs.Received(data) if data else inputs.Closed())

@@ -32,11 +32,11 @@ class Peer:
                 answer.append(effect)
         return answer
 
-    def hear(
-        self, *said: PublishPacket | packets.Packet
+    def receive(
+        self, *sent: PublishPacket | packets.Packet
     ) -> list[Effect | PublishPacket | packets.Packet]:
         """Return the effects of packets of the broker, received in one chunk."""
-        return self.do(inputs.Received(b"".join(map(self._writer.encode, said))))
+        return self.do(inputs.Received(b"".join(map(self._writer.encode, sent))))
 
     def raw(self, text: str) -> list[Effect | PublishPacket | packets.Packet]:
         """Return the effects of bytes that no correct broker sends."""
@@ -52,11 +52,11 @@ def options(version: Version = Version.V5, **changed) -> ConnectOptions:
     return ConnectOptions(client_id="me", version=version, **changed)
 
 
-def online(
+def established(
     version: Version = Version.V5, present: bool = False, granted: Properties = (), **changed
 ) -> Peer:
     """A connection that the broker has just accepted, at time 0."""
     peer = Peer(options(version, **changed))
     peer.do(inputs.Opened())
-    peer.hear(ConnAckPacket(session_present=present, properties=granted))
+    peer.receive(ConnAckPacket(session_present=present, properties=granted))
     return peer

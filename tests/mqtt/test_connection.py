@@ -1,7 +1,7 @@
 """One connection: start, end, and keep alive in between."""
 
 import pytest
-from tests.mqtt.peers import Peer, online, options
+from tests.mqtt.peers import Peer, established, options
 
 from hansa.mqtt import packets
 from hansa.mqtt.connection import ClientConnection
@@ -59,7 +59,7 @@ def limits(version: Version = V5, **changed) -> BrokerLimits:
 def test_connects(version):
     peer = Peer(options(version))
     assert peer.do(Opened()) == [options(version).make_connect_packet()]
-    assert peer.hear(ConnAckPacket()) == [Connected(False, limits(version))]
+    assert peer.receive(ConnAckPacket()) == [Connected(False, limits(version))]
 
 
 @both_versions
@@ -68,7 +68,7 @@ def test_resumes_session_that_is_present(version):
     peer = Peer(options(version))
     peer.do(Opened())
     again = Message("a", b"x", 2, dup=True, packet_id=3)
-    assert peer.hear(ConnAckPacket(session_present=True), again, PubRelPacket(7)) == [
+    assert peer.receive(ConnAckPacket(session_present=True), again, PubRelPacket(7)) == [
         Connected(True, limits(version)),
         PublishReceived([again]),
         HandshakePacketsReceived([PubRelPacket(7)]),
@@ -83,13 +83,13 @@ def test_applies_limits_of_the_broker():
     granted = ((P.RECEIVE_MAXIMUM, 20), (P.SERVER_KEEP_ALIVE, 5), (P.MAXIMUM_QOS, 1))
     peer = Peer(options())
     peer.do(Opened())
-    assert peer.hear(ConnAckPacket(properties=granted)) == [
+    assert peer.receive(ConnAckPacket(properties=granted)) == [
         Connected(False, limits(receive_maximum=20, keep_alive=5, qos_max=1))
     ]
     assert peer.session.quota == 20
 
 
-REFUSALS = [  # version, bridge, bytes, what is told
+REFUSALS = [  # version, bridge, bytes, expected
     (V5, False, "20 03 00 84 00", (0x84, "0x84 unsupported protocol version", True)),
     (V5, False, "20 02 00 01", (1, "0x01 unacceptable protocol version", True)),
     (V5, False, "20 02 00 05", (5, "0x05 not authorized", True)),
@@ -104,11 +104,11 @@ REFUSALS = [  # version, bridge, bytes, what is told
 ]
 
 
-@pytest.mark.parametrize(("version", "bridge", "text", "told"), REFUSALS)
-def test_connect_is_refused(version, bridge, text, told):
+@pytest.mark.parametrize(("version", "bridge", "text", "expected"), REFUSALS)
+def test_connect_is_refused(version, bridge, text, expected):
     peer = Peer(options(version, bridge=bridge))
     peer.do(Opened())
-    assert peer.raw(text) == [ConnectRefused(*told), Close()]
+    assert peer.raw(text) == [ConnectRefused(*expected), Close()]
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,12 @@ def test_peer_that_is_not_a_broker():
 
 
 def test_disconnect_of_broker_is_reported_with_reason():
-    peer = online()
+    peer = established()
     before = Message("a", b"last")
     moved = ((P.REASON_STRING, "by\nme"), (P.SERVER_REFERENCE, "b2"))
-    assert peer.hear(before, packets.DisconnectPacket(0x8E, moved), Message("a", b"too late")) == [
+    assert peer.receive(
+        before, packets.DisconnectPacket(0x8E, moved), Message("a", b"too late")
+    ) == [
         PublishReceived([before]),
         Disconnected(0x8E, "0x8e session taken over, 'by\\nme', 'b2'", by_broker=True),
         Close(),
@@ -174,13 +176,13 @@ def test_disconnect_of_broker_is_reported_with_reason():
 
 @both_versions
 def test_lost_connection_is_reported(version):
-    peer = online(version)
+    peer = established(version)
     assert peer.do(Closed("reset")) == [Disconnected(None, "reset", by_broker=False), Close()]
     assert (peer.session.quota, peer.session.request_quota) == (0, 0)
 
 
 def test_disconnects_on_command():
-    assert online().do(Disconnect()) == [
+    assert established().do(Disconnect()) == [
         Disconnected(0, "disconnected by request", by_broker=False),
         packets.DisconnectPacket(),
         Close(),
@@ -188,7 +190,7 @@ def test_disconnects_on_command():
 
 
 def test_disconnect_can_end_the_session():
-    assert online(session_expiry=60).do(Disconnect(session_expiry=0)) == [
+    assert established(session_expiry=60).do(Disconnect(session_expiry=0)) == [
         Disconnected(0, "disconnected by request", by_broker=False),
         packets.DisconnectPacket(0, ((P.SESSION_EXPIRY_INTERVAL, 0),)),
         Close(),
@@ -202,14 +204,14 @@ def test_can_disconnect_before_connack():
 
 
 def test_violation_in_311_closes_without_disconnect_packet():
-    assert online(V4).raw("00 00") == [
+    assert established(V4).raw("00 00") == [
         ProtocolViolation(0x81, "header 0x00: a packet that no broker sends in V311"),
         Close(),
     ]
 
 
 def test_packets_before_a_violation_are_handled():
-    peer = online()
+    peer = established()
     first = Message("a", b"x", 1, packet_id=1)
     assert peer.raw("32 07 0001 61 0001 00 78 00 00")[0] == PublishReceived([first])
 
@@ -218,7 +220,7 @@ def test_packets_before_a_violation_are_handled():
     "ending", [Closed(), Received(bytes.fromhex("0000")), Received(bytes.fromhex("e000"))]
 )
 def test_inputs_after_the_end_are_ignored(ending):
-    peer = online()
+    peer = established()
     peer.do(ending)
     late: list[Input] = [Received(bytes.fromhex("d000")), Closed(), TimerFired()]
     assert [peer.do(event) for event in late] == [[], [], []]
@@ -227,14 +229,14 @@ def test_inputs_after_the_end_are_ignored(ending):
 
 def test_late_acknowledgement_is_ignored():
     """The next connection may use this id for another publication."""
-    peer = online()
-    peer.hear(Message("a", b"x", 1, packet_id=7))
+    peer = established()
+    peer.receive(Message("a", b"x", 1, packet_id=7))
     peer.do(Closed("reset"))
     assert peer.do(Answer([PubAckPacket(7)])) == [InputIgnored("Answer: reset")]
 
 
 def test_late_publication_is_reported_as_not_sent():
-    peer = online()
+    peer = established()
     peer.do(Closed("reset"))
     assert peer.do(Publish([Message("a", b"x")])) == [
         PublishNotSent([Message("a", b"x")], "reset", connection_ended=True)
@@ -245,17 +247,17 @@ def test_late_publication_is_reported_as_not_sent():
 
 
 def test_pings_and_reports_round_trip():
-    peer = online(keep_alive=20)
+    peer = established(keep_alive=20)
     assert peer.session.next_deadline() == 10.0
     assert peer.wait(9.0) == []
     assert peer.wait(10.0) == [packets.PingReqPacket()]
     peer.now = 10.5
-    assert peer.hear(packets.PingRespPacket()) == [PingRespReceived(0.5)]
+    assert peer.receive(packets.PingRespPacket()) == [PingRespReceived(0.5)]
     assert peer.session.next_deadline() == 20.0
 
 
 def test_hung_broker_times_out():
-    peer = online(keep_alive=20, answer_timeout=3.0)
+    peer = established(keep_alive=20, answer_timeout=3.0)
     peer.wait(10.0)
     assert peer.session.next_deadline() == 13.0
     assert peer.wait(13.0) == [
@@ -265,30 +267,30 @@ def test_hung_broker_times_out():
 
 
 def test_traffic_in_both_directions_postpones_ping():
-    peer = online(keep_alive=20)
+    peer = established(keep_alive=20)
     peer.now = 8.0
     peer.do(Publish([Message("a", b"x")]))
     assert peer.session.next_deadline() == 10.0
-    peer.hear(Message("a", b"x"))
+    peer.receive(Message("a", b"x"))
     assert peer.session.next_deadline() == 18.0
 
 
 def test_server_keep_alive_replaces_ours():
-    peer = online(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 4),))
+    peer = established(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 4),))
     assert peer.session.next_deadline() == 2.0
 
 
 def test_broker_without_keep_alive_is_still_pinged():
-    peer = online(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 0),))
+    peer = established(keep_alive=20, granted=((P.SERVER_KEEP_ALIVE, 0),))
     assert peer.session.next_deadline() == 10.0
 
 
 def test_pings_on_command():
-    peer = online(keep_alive=0)
+    peer = established(keep_alive=0)
     assert peer.session.next_deadline() is None
     assert peer.do(Ping()) == [packets.PingReqPacket()]
     peer.now = 0.25
-    assert peer.hear(packets.PingRespPacket(), packets.PingRespPacket()) == [
+    assert peer.receive(packets.PingRespPacket(), packets.PingRespPacket()) == [
         PingRespReceived(0.25),
         InputIgnored("unexpected PINGRESP"),
     ]
@@ -308,7 +310,7 @@ def test_commands_before_connack_are_errors(event):
 
 
 def test_connection_cannot_be_reopened():
-    peer = online()
+    peer = established()
     with pytest.raises(ValueError, match="Opened on an established connection"):
         peer.do(Opened())
     peer.do(Closed())

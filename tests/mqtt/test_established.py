@@ -1,7 +1,7 @@
 """Between CONNACK and the end: handshakes in both directions, quotas, subscriptions, limits."""
 
 import pytest
-from tests.mqtt.peers import online
+from tests.mqtt.peers import established
 
 from hansa.mqtt import packets
 from hansa.mqtt.effects import (
@@ -49,95 +49,95 @@ def violated(reason: int, text: str) -> list[object]:
 
 @both_versions
 def test_nothing_is_acknowledged_without_command(version):
-    peer = online(version)
+    peer = established(version)
     batch = [message(), message(1, 1), message(2, 2)]
-    assert peer.hear(*batch) == [PublishReceived(batch)]
+    assert peer.receive(*batch) == [PublishReceived(batch)]
 
 
 @both_versions
 def test_qos_1_arrives(version):
-    peer = online(version)
-    peer.hear(message(1, 7), message(1, 8))
+    peer = established(version)
+    peer.receive(message(1, 7), message(1, 8))
     assert peer.do(Answer([PubAckPacket(7), PubAckPacket(8)])) == [PubAckPacket(7), PubAckPacket(8)]
 
 
 @both_versions
 def test_qos_2_arrives(version):
-    peer = online(version)
-    peer.hear(message(2, 7))
+    peer = established(version)
+    peer.receive(message(2, 7))
     assert peer.do(Answer([PubRecPacket(7)])) == [PubRecPacket(7)]
-    assert peer.hear(PubRelPacket(7)) == [HandshakePacketsReceived([PubRelPacket(7)])]
+    assert peer.receive(PubRelPacket(7)) == [HandshakePacketsReceived([PubRelPacket(7)])]
     assert peer.do(Answer([PubCompPacket(7)])) == [PubCompPacket(7)]
-    assert peer.hear(message(2, 7)) == [PublishReceived([message(2, 7)])]
+    assert peer.receive(message(2, 7)) == [PublishReceived([message(2, 7)])]
 
 
 def test_puback_can_carry_a_refusal():
-    peer = online()
-    peer.hear(message(2, 7))
+    peer = established()
+    peer.receive(message(2, 7))
     assert peer.do(Answer([PubRecPacket(7, 0x97)])) == [PubRecPacket(7, 0x97)]
-    assert peer.hear(message(2, 7)) == [PublishReceived([message(2, 7)])]
+    assert peer.receive(message(2, 7)) == [PublishReceived([message(2, 7)])]
 
 
 @both_versions
 def test_unacknowledged_publication_that_is_resent_is_ignored(version):
     """MQTT 5 forbids it, but brokers with a retry interval do it."""
-    peer = online(version)
-    peer.hear(message(2, 7))
+    peer = established(version)
+    peer.receive(message(2, 7))
     again = message(2, 7, dup=True)
     other = message(1, 8)
-    assert peer.hear(again, other) == [
+    assert peer.receive(again, other) == [
         InputIgnored("PUBLISH 7 was resent before it was acknowledged"),
         PublishReceived([other]),
     ]
 
 
 def test_packet_id_in_flight_must_not_be_reused():
-    peer = online()
-    peer.hear(message(1, 7))
+    peer = established()
+    peer.receive(message(1, 7))
     text = "PUBLISH: packet id 7 is still in flight"
-    assert peer.hear(message(), message(1, 7)) == [
+    assert peer.receive(message(), message(1, 7)) == [
         PublishReceived([message()]),
         *violated(0x82, text),
     ]
 
 
 def test_exceeded_receive_maximum_is_reported_once():
-    peer = online(receive_maximum=2)
+    peer = established(receive_maximum=2)
     batch = [message(1, packet_id) for packet_id in (1, 2, 3, 4)]
-    assert peer.hear(*batch) == [ReceiveMaximumExceeded(2), PublishReceived(batch)]
-    assert peer.hear(message(1, 5)) == [PublishReceived([message(1, 5)])]
+    assert peer.receive(*batch) == [ReceiveMaximumExceeded(2), PublishReceived(batch)]
+    assert peer.receive(message(1, 5)) == [PublishReceived([message(1, 5)])]
 
 
 def test_unacknowledged_publications_are_bounded_by_packet_ids():
-    peer = online(V4)
-    peer.hear(*(message(2, packet_id) for packet_id in range(1, 65_536)))
+    peer = established(V4)
+    peer.receive(*(message(2, packet_id) for packet_id in range(1, 65_536)))
     text = "PUBLISH: packet id 1 is still in flight"
-    assert peer.hear(message(2, 1)) == [ProtocolViolation(0x82, text), Close()]
+    assert peer.receive(message(2, 1)) == [ProtocolViolation(0x82, text), Close()]
 
 
 @pytest.mark.parametrize("release", [[PubAckPacket(1)], [PubRecPacket(2, 0x80)]])
 def test_acknowledgement_frees_receive_maximum(release):
-    peer = online(receive_maximum=2)
-    peer.hear(message(1, 1), message(2, 2))
+    peer = established(receive_maximum=2)
+    peer.receive(message(1, 1), message(2, 2))
     peer.do(Answer(release))
-    assert peer.hear(message(1, 3)) == [PublishReceived([message(1, 3)])]
+    assert peer.receive(message(1, 3)) == [PublishReceived([message(1, 3)])]
 
 
 def test_qos_2_frees_receive_maximum_at_pubcomp():
-    peer = online(receive_maximum=1)
-    peer.hear(message(2, 1))
+    peer = established(receive_maximum=1)
+    peer.receive(message(2, 1))
     peer.do(Answer([PubRecPacket(1)]))
-    peer.hear(PubRelPacket(1))
+    peer.receive(PubRelPacket(1))
     peer.do(Answer([PubCompPacket(1)]))
-    assert peer.hear(message(2, 2)) == [PublishReceived([message(2, 2)])]
+    assert peer.receive(message(2, 2)) == [PublishReceived([message(2, 2)])]
 
 
 def test_releases_of_earlier_connections_do_not_count():
-    peer = online(receive_maximum=1, present=True)
-    assert peer.hear(PubRelPacket(5), PubRelPacket(6)) == [
+    peer = established(receive_maximum=1, present=True)
+    assert peer.receive(PubRelPacket(5), PubRelPacket(6)) == [
         HandshakePacketsReceived([PubRelPacket(5), PubRelPacket(6)])
     ]
-    assert peer.hear(message(2, 1)) == [PublishReceived([message(2, 1)])]
+    assert peer.receive(message(2, 1)) == [PublishReceived([message(2, 1)])]
     assert peer.do(Answer([PubCompPacket(5), PubCompPacket(6)])) == [
         PubCompPacket(5),
         PubCompPacket(6),
@@ -145,16 +145,16 @@ def test_releases_of_earlier_connections_do_not_count():
 
 
 def test_repeated_pubrel_is_ignored():
-    peer = online()
-    peer.hear(PubRelPacket(5))
-    assert peer.hear(PubRelPacket(5)) == [InputIgnored("1 PUBREL unexpected, first packet id 5")]
+    peer = established()
+    peer.receive(PubRelPacket(5))
+    assert peer.receive(PubRelPacket(5)) == [InputIgnored("1 PUBREL unexpected, first packet id 5")]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_pubrel_without_our_pubrec_is_a_violation(qos):
-    peer = online()
-    peer.hear(message(qos, 7))
-    assert peer.hear(PubRelPacket(6), PubRelPacket(7)) == [
+    peer = established()
+    peer.receive(message(qos, 7))
+    assert peer.receive(PubRelPacket(6), PubRelPacket(7)) == [
         HandshakePacketsReceived([PubRelPacket(6)]),
         *violated(0x82, "PUBREL: packet id 7 was not acknowledged with PUBREC"),
     ]
@@ -166,22 +166,22 @@ def test_pubrel_without_our_pubrec_is_a_violation(qos):
     ids=lambda answer: repr(answer)[:14],
 )
 def test_wrong_handshake_packet_is_an_error_of_the_caller(answer):
-    peer = online()
-    peer.hear(message(1, 7))
+    peer = established()
+    peer.receive(message(1, 7))
     with pytest.raises(ValueError, match="not the next step of a handshake"):
         peer.do(Answer([answer]))
 
 
 def test_oversized_publication_awaits_acknowledgement():
-    peer = online(V4, packet_bytes_max=256)
+    peer = established(V4, packet_bytes_max=256)
     large = Message("a", bytes(300), 1, packet_id=7)
-    told = OversizedPublishReceived(packets.OversizedPublish("a", 1, False, 7, 308))
-    assert peer.hear(large) == [told]
+    expected = OversizedPublishReceived(packets.OversizedPublish("a", 1, False, 7, 308))
+    assert peer.receive(large) == [expected]
     again = Message("a", bytes(300), 1, dup=True, packet_id=7)
-    assert peer.hear(again) == [InputIgnored("PUBLISH 7 was resent before it was acknowledged")]
+    assert peer.receive(again) == [InputIgnored("PUBLISH 7 was resent before it was acknowledged")]
     assert peer.do(Answer([PubAckPacket(7)])) == [PubAckPacket(7)]
-    told = OversizedPublishReceived(packets.OversizedPublish("a", 0, False, 0, 306))
-    assert peer.hear(Message("a", bytes(300))) == [told]
+    expected = OversizedPublishReceived(packets.OversizedPublish("a", 0, False, 0, 306))
+    assert peer.receive(Message("a", bytes(300))) == [expected]
 
 
 # ---------------------------------------------------------------- to the broker
@@ -189,16 +189,16 @@ def test_oversized_publication_awaits_acknowledgement():
 
 @both_versions
 def test_publishes_with_given_packet_ids(version):
-    peer = online(version)
+    peer = established(version)
     batch = [message(), message(1, 64_999), message(2, 1, dup=True)]
     assert peer.do(Publish(batch)) == batch
 
 
 @both_versions
 def test_qos_1_is_published(version):
-    peer = online(version)
+    peer = established(version)
     peer.do(Publish([message(1, 7), message(1, 8)]))
-    assert peer.hear(PubAckPacket(7), PubAckPacket(8)) == [
+    assert peer.receive(PubAckPacket(7), PubAckPacket(8)) == [
         HandshakePacketsReceived([PubAckPacket(7), PubAckPacket(8)])
     ]
     assert peer.do(Publish([message(1, 7)])) == [message(1, 7)]
@@ -206,60 +206,62 @@ def test_qos_1_is_published(version):
 
 @both_versions
 def test_qos_2_is_released_only_on_command(version):
-    peer = online(version)
+    peer = established(version)
     peer.do(Publish([message(2, 7)]))
-    assert peer.hear(PubRecPacket(7)) == [HandshakePacketsReceived([PubRecPacket(7)])]
+    assert peer.receive(PubRecPacket(7)) == [HandshakePacketsReceived([PubRecPacket(7)])]
     assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
-    assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
+    assert peer.receive(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
 
 
 @both_versions
 def test_release_of_an_earlier_connection(version):
     """The record is on disk, so PUBREL alone: never PUBLISH again."""
-    peer = online(version, present=True)
+    peer = established(version, present=True)
     quota = peer.session.quota
     assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
     assert peer.session.quota == quota
     with pytest.raises(ValueError, match="still in flight"):
         peer.do(Publish([message(2, 7)]))
-    assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
+    assert peer.receive(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
     assert peer.session.quota == quota
 
 
 @pytest.mark.parametrize("refusal", [PubAckPacket(7, 0x97), PubRecPacket(7, 0x87)])
 def test_refused_publication_ends_its_handshake(refusal):
-    peer = online(granted=((P.RECEIVE_MAXIMUM, 1),))
+    peer = established(granted=((P.RECEIVE_MAXIMUM, 1),))
     peer.do(Publish([message(1 if type(refusal) is PubAckPacket else 2, 7)]))
     assert peer.session.quota == 0
-    assert peer.hear(refusal) == [HandshakePacketsReceived([refusal])]
+    assert peer.receive(refusal) == [HandshakePacketsReceived([refusal])]
     assert (refusal.is_refused, peer.session.quota) == (True, 1)
 
 
 def test_packet_id_of_earlier_connection_can_be_released():
-    peer = online(present=True)
+    peer = established(present=True)
     peer.do(Publish([message(2, 7)]))
-    peer.hear(PubRecPacket(7, 0x91))
+    peer.receive(PubRecPacket(7, 0x91))
     assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
-    assert peer.hear(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
+    assert peer.receive(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
 
 
 def test_pubcomp_not_found_ends_the_handshake():
-    peer = online(present=True)
+    peer = established(present=True)
     peer.do(Answer([PubRelPacket(7)]))
-    assert peer.hear(PubCompPacket(7, 0x92)) == [HandshakePacketsReceived([PubCompPacket(7, 0x92)])]
+    assert peer.receive(PubCompPacket(7, 0x92)) == [
+        HandshakePacketsReceived([PubCompPacket(7, 0x92)])
+    ]
 
 
 def test_quota_is_the_brokers_receive_maximum():
-    peer = online(granted=((P.RECEIVE_MAXIMUM, 2),))
+    peer = established(granted=((P.RECEIVE_MAXIMUM, 2),))
     peer.do(Publish([message(1, 1), message(2, 2), message()]))
     assert peer.session.quota == 0
     with pytest.raises(ValueError, match="1 publications exceed the quota of 0"):
         peer.do(Publish([message(1, 3)]))
     assert peer.do(Publish([message()])) == [message()]
-    peer.hear(PubAckPacket(1), PubRecPacket(2))
+    peer.receive(PubAckPacket(1), PubRecPacket(2))
     assert peer.session.quota == 1
     peer.do(Answer([PubRelPacket(2)]))
-    peer.hear(PubCompPacket(2))
+    peer.receive(PubCompPacket(2))
     assert peer.session.quota == 2
 
 
@@ -273,7 +275,7 @@ def test_quota_is_the_brokers_receive_maximum():
     ],
 )
 def test_packet_ids_must_be_free(batch, text):
-    peer = online()
+    peer = established()
     peer.do(Publish([message(2, 7)]))
     with pytest.raises(ValueError, match=text):
         peer.do(Publish(batch))
@@ -281,14 +283,14 @@ def test_packet_ids_must_be_free(batch, text):
 
 @pytest.mark.parametrize("packet_id", [7, 65_000])
 def test_early_pubrel_is_an_error_of_the_caller(packet_id):
-    peer = online()
+    peer = established()
     peer.do(Publish([message(2, 7)]))
     with pytest.raises(ValueError, match="not the next step"):
         peer.do(Answer([PubRelPacket(packet_id)]))
 
 
 def test_unexpected_acknowledgement_is_ignored():
-    assert online().hear(PubAckPacket(9), PubAckPacket(8), PubRecPacket(9)) == [
+    assert established().receive(PubAckPacket(9), PubAckPacket(8), PubRecPacket(9)) == [
         InputIgnored("2 PUBACK unexpected, first packet id 9"),
         InputIgnored("1 PUBREC unexpected, first packet id 9"),
     ]
@@ -296,15 +298,15 @@ def test_unexpected_acknowledgement_is_ignored():
 
 @pytest.mark.parametrize("answer", [PubAckPacket(7), PubCompPacket(7)])
 def test_acknowledgement_of_another_type_is_a_violation(answer):
-    peer = online()
+    peer = established()
     peer.do(Publish([message(2, 7)]))
     text = f"{packets.packet_name(type(answer))}: not the next step of packet id 7"
-    assert peer.hear(answer) == violated(0x82, text)
+    assert peer.receive(answer) == violated(0x82, text)
 
 
 def test_unsupported_publications_are_reported_and_the_rest_sent():
     granted = ((P.MAXIMUM_QOS, 1), (P.RETAIN_AVAILABLE, 0), (P.MAXIMUM_PACKET_SIZE, 100))
-    peer = online(granted=granted)
+    peer = established(granted=granted)
     exact, kept = message(2, 1), message(retain=True)
     large, wrong = Message("a", bytes(100), 1, packet_id=2), Message("#", b"")
     odd, fine = message(-1, 4), message(1, 3)
@@ -322,7 +324,7 @@ def test_unsupported_publications_are_reported_and_the_rest_sent():
 
 
 def test_nothing_is_written_for_an_empty_batch():
-    assert online().do(Publish([])) == []
+    assert established().do(Publish([])) == []
 
 
 # ---------------------------------------------------------------- subscribing
@@ -331,30 +333,30 @@ FENCED = Subscription("a/#", 2, no_local=True, retain_as_published=True, retain_
 
 
 def test_subscribe_reports_granted_qos():
-    peer = online()
-    wanted = (FENCED, Subscription("b", 1))
-    stated = ((P.SUBSCRIPTION_IDENTIFIER, 5),)
-    sent = packets.SubscribePacket(65_000, wanted, stated)
-    assert peer.do(Subscribe(wanted, identifier=5)) == [sent]
+    peer = established()
+    subscriptions = (FENCED, Subscription("b", 1))
+    properties = ((P.SUBSCRIPTION_IDENTIFIER, 5),)
+    sent = packets.SubscribePacket(65_000, subscriptions, properties)
+    assert peer.do(Subscribe(subscriptions, identifier=5)) == [sent]
     answer = SubAckPacket(65_000, b"\x02\x87", ((P.REASON_STRING, "not b"),))
-    assert peer.hear(answer) == [Subscribed(wanted, b"\x02\x87", 5, "not b")]
+    assert peer.receive(answer) == [Subscribed(subscriptions, b"\x02\x87", 5, "not b")]
 
 
 @both_versions
 def test_unsubscribes(version):
-    peer = online(version)
+    peer = established(version)
     assert peer.do(Unsubscribe(("a", "b"))) == [packets.UnsubscribePacket(65_000, ("a", "b"))]
     reasons = b"\x00\x11" if version is V5 else b"\x00\x00"
     answer = UnsubAckPacket(65_000, reasons if version is V5 else b"")
-    assert peer.hear(answer) == [Unsubscribed(("a", "b"), reasons)]
+    assert peer.receive(answer) == [Unsubscribed(("a", "b"), reasons)]
 
 
 def test_responses_may_arrive_in_any_order():
-    peer = online(V4)
+    peer = established(V4)
     one, two = (Subscription("a"),), (Subscription("b"),)
     peer.do(Subscribe(one))
     peer.do(Subscribe(two))
-    assert peer.hear(message(), SubAckPacket(65_001, b"\0"), SubAckPacket(65_000, b"\0")) == [
+    assert peer.receive(message(), SubAckPacket(65_001, b"\0"), SubAckPacket(65_000, b"\0")) == [
         PublishReceived([message()]),
         Subscribed(two, b"\0"),
         Subscribed(one, b"\0"),
@@ -362,7 +364,7 @@ def test_responses_may_arrive_in_any_order():
 
 
 def test_pending_requests_are_bounded():
-    peer = online()
+    peer = established()
     for _ in range(REQUESTS_MAX):
         peer.do(Unsubscribe(("a",)))
     assert peer.session.request_quota == 0
@@ -371,10 +373,10 @@ def test_pending_requests_are_bounded():
 
 
 def test_oversized_request_is_reported_as_refused():
-    peer = online(granted=((P.MAXIMUM_PACKET_SIZE, 100),))
-    wanted = (Subscription("a" * 60), Subscription("b" * 60))
+    peer = established(granted=((P.MAXIMUM_PACKET_SIZE, 100),))
+    subscriptions = (Subscription("a" * 60), Subscription("b" * 60))
     text = "a packet of 132 bytes, the limit is 100"
-    assert peer.do(Subscribe(wanted)) == [Subscribed(wanted, b"\x95\x95", None, text)]
+    assert peer.do(Subscribe(subscriptions)) == [Subscribed(subscriptions, b"\x95\x95", None, text)]
     filters = ("a" * 100,)
     text = "a packet of 107 bytes, the limit is 100"
     assert peer.do(Unsubscribe(filters)) == [Unsubscribed(filters, b"\x95", text)]
@@ -382,7 +384,7 @@ def test_oversized_request_is_reported_as_refused():
 
 
 def test_subscription_identifier_needs_broker_support():
-    peer = online(granted=((P.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),))
+    peer = established(granted=((P.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),))
     with pytest.raises(ValueError, match="which this broker does not support"):
         peer.do(Subscribe((FENCED,), identifier=1))
 
@@ -397,7 +399,7 @@ def test_subscription_identifier_needs_broker_support():
     ],
 )
 def test_unexpected_packets_are_violations(text, reason, message):
-    assert online().raw(text) == violated(reason, message)
+    assert established().raw(text) == violated(reason, message)
 
 
 # ---------------------------------------------------------------- keep alive

@@ -31,7 +31,7 @@ def test_missing_properties_mean_defaults_of_the_standard():
 
 
 def test_all_limits_are_read():
-    stated = (
+    properties = (
         (P.ASSIGNED_CLIENT_IDENTIFIER, "you"),
         (P.SERVER_KEEP_ALIVE, 5),
         (P.SESSION_EXPIRY_INTERVAL, 0),
@@ -45,7 +45,7 @@ def test_all_limits_are_read():
         (P.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),
     )
     assert limits_from_connack(
-        ConnAckPacket(properties=stated), ConnectOptions(client_id="", session_expiry=9)
+        ConnAckPacket(properties=properties), ConnectOptions(client_id="", session_expiry=9)
     ) == BrokerLimits(
         version=V5,
         client_id="you",

@@ -49,7 +49,7 @@ def running(mosquitto: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def broker(running: Broker) -> Iterator[Broker]:
     yield running
-    running.hang_up()
+    running.close_all()
 
 
 def connect(broker: Broker, name: str, version: Version = V5, **changed) -> tuple[Client, bool]:
@@ -58,8 +58,8 @@ def connect(broker: Broker, name: str, version: Version = V5, **changed) -> tupl
     return client, client.wait(Connected).session_present
 
 
-def subscribe(client: Client, *wanted: Subscription, identifier: int | None = None) -> bytes:
-    client.do(inputs.Subscribe(wanted, identifier))
+def subscribe(client: Client, *subscriptions: Subscription, identifier: int | None = None) -> bytes:
+    client.do(inputs.Subscribe(subscriptions, identifier))
     return client.wait(Subscribed).reasons
 
 
@@ -243,8 +243,8 @@ def test_injection_survives_a_crash_on_either_side_of_its_record(broker, version
 def test_takeover_is_reported(broker):
     old, _ = connect(broker, "twice")
     connect(broker, "twice")
-    told = old.wait(Disconnected)  # Mosquitto 2.0.11 does not say why, later ones do
-    assert (told.reason, told.by_broker) in ((0x8E, True), (None, False))
+    ending = old.wait(Disconnected)  # Mosquitto 2.0.11 does not say why, later ones do
+    assert (ending.reason, ending.by_broker) in ((0x8E, True), (None, False))
 
 
 def test_oversized_publication_is_dropped_in_5_and_sent_in_311(broker):

@@ -149,8 +149,8 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_broker_may_not_send(case):
     text, version, message, reason = REFUSED[case]
-    told, code = refused(text, version)
-    assert (told[: len(message)], code) == (message, reason)
+    text_found, code = refused(text, version)
+    assert (text_found[: len(message)], code) == (message, reason)
 
 
 REFUSED_FROM_CLIENT = {

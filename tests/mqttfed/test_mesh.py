@@ -72,8 +72,8 @@ def test_core_with_smaller_id_wins():
     node = mesh(is_subscribed=True)
     node.handle_timer(0.0)
     node.child_expiry = {3: 99.0}
-    told = node.receive_announcement(CoreAnnouncementMessage(4, 0, 0, 1), now=1.0)
-    assert told == [
+    effects = node.receive_announcement(CoreAnnouncementMessage(4, 0, 0, 1), now=1.0)
+    assert effects == [
         TopicCoreChanged("t", 4),
         PublishAtNeighbour(1, "t", MembershipMessage(4, 0, 5)),
         *[PublishAtNeighbour(each, "t", CoreAnnouncementMessage(4, 0, 2, 5)) for each in (2, 3)],
@@ -93,9 +93,9 @@ def test_core_with_larger_id_is_ignored():
 
 def test_forwarded_announcement_counts_distance_at_both_ends():
     node = mesh()
-    told = node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 1), now=0.0)
+    effects = node.receive_announcement(CoreAnnouncementMessage(4, 7, 2, 1), now=0.0)
     onward = CoreAnnouncementMessage(4, 7, 4, 5)
-    assert told == [
+    assert effects == [
         TopicCoreChanged("t", 4),
         PublishAtNeighbour(2, "t", onward),
         PublishAtNeighbour(3, "t", onward),
@@ -104,7 +104,7 @@ def test_forwarded_announcement_counts_distance_at_both_ends():
 
 
 @pytest.mark.parametrize(
-    ("said", "parents"),
+    ("message", "parents"),
     [
         (announced(number=6, sender=2), (1,)),
         (announced(distance=3, sender=2), (1,)),
@@ -116,9 +116,9 @@ def test_forwarded_announcement_counts_distance_at_both_ends():
     ],
     ids=["older", "longer", "as long", "shorter", "newer", "of our own", "from ourselves"],
 )
-def test_newer_or_shorter_announcement_is_accepted(said, parents):
+def test_newer_or_shorter_announcement_is_accepted(message, parents):
     node = follower()
-    node.receive_announcement(said, now=1.0)
+    node.receive_announcement(message, now=1.0)
     assert node.parents == parents
 
 
@@ -167,8 +167,8 @@ def test_silent_core_expires_at_other_nodes():
 
 def test_excessive_distance_is_ignored():
     node = mesh()
-    said = CoreAnnouncementMessage(4, 7, DISTANCE_MAX + 1, 1)
-    assert node.receive_announcement(said, now=0.0) == [
+    message = CoreAnnouncementMessage(4, 7, DISTANCE_MAX + 1, 1)
+    assert node.receive_announcement(message, now=0.0) == [
         MessageIgnored("invalid", f"a distance of {DISTANCE_MAX + 1}")
     ]
 
@@ -195,13 +195,13 @@ def test_second_parent_of_interconnecting_node_is_notified():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [MembershipMessage(9, 7, 3), MembershipMessage(4, 6, 3), MembershipMessage(4, 7, 5)],
     ids=str,
 )
-def test_membership_of_another_mesh_is_ignored(said):
+def test_membership_of_another_mesh_is_ignored(message):
     node = follower()
-    assert node.receive_membership(said, now=1.0) == []
+    assert node.receive_membership(message, now=1.0) == []
     assert node.child_expiry == {}
 
 

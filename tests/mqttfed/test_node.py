@@ -99,8 +99,8 @@ def test_as_interconnecting_node():
 
 def test_observed_interest_counts_like_a_beacon():
     quiet = node()
-    told = quiet.handle(TopicInterestChanged(added=("t",)), 0.0)
-    assert told[0] == TopicCoreChanged("t", 5)
+    effects = quiet.handle(TopicInterestChanged(added=("t",)), 0.0)
+    assert effects[0] == TopicCoreChanged("t", 5)
     assert quiet.handle(TopicInterestChanged(removed=("t",)), 1.0) == [TopicCoreChanged("t", None)]
     assert quiet.status(1.0) == {}
 
@@ -138,15 +138,15 @@ def test_topics_and_seen_publications_are_bounded():
 def test_expired_state_is_not_used():
     late = node()
     late.handle(ANNOUNCED, 0.0)
-    told = late.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 30.0)
-    assert told == [TopicCoreChanged("t", None), MessageIgnored("no core known")]
+    effects = late.handle(BrokerMessageReceived(FEDERATED_PREFIX + "t", b"x"), 30.0)
+    assert effects == [TopicCoreChanged("t", None), MessageIgnored("no core known")]
     assert (late.status(30.0), late.next_deadline()) == ({}, None)
 
 
 @given(st.lists(st.tuples(st.sampled_from(PREFIXES), st.binary(max_size=40)), max_size=30))
-def test_no_message_makes_it_raise(said):
+def test_no_message_makes_it_raise(message):
     anybody = node()
-    for number, (prefix, payload) in enumerate(said):
+    for number, (prefix, payload) in enumerate(message):
         anybody.handle(BrokerMessageReceived(prefix + "t", payload), float(number))
         anybody.handle(FedTimerFired(), number + 0.5)
         anybody.next_deadline()
@@ -158,16 +158,16 @@ def test_no_message_makes_it_raise(said):
 class Federation:
     """Nodes whose messages arrive in random order, but in order between two neighbours."""
 
-    def __init__(self, links: set[tuple[int, int]], redundancy: int, chance: random.Random) -> None:
-        near: dict[int, list[int]] = {}
+    def __init__(self, links: set[tuple[int, int]], redundancy: int, rng: random.Random) -> None:
+        adjacent: dict[int, list[int]] = {}
         for a, b in links:
-            near.setdefault(a, []).append(b)
-            near.setdefault(b, []).append(a)
-        self.chance = chance
+            adjacent.setdefault(a, []).append(b)
+            adjacent.setdefault(b, []).append(a)
+        self.rng = rng
         self.now = 0.0
         self.nodes = {
             name: FedNode(FedSettings(name, tuple(sorted(others)), redundancy), 1_000, 0.0)
-            for name, others in near.items()
+            for name, others in adjacent.items()
         }
         self.queues: dict[tuple[int, int], list[BrokerMessageReceived]] = {}
         self.delivered: Counter[tuple[int, bytes]] = Counter()
@@ -177,16 +177,16 @@ class Federation:
             return  # it is dead
         for effect in self.nodes[name].handle(event, self.now):
             if isinstance(effect, PublishAtNeighbour):
-                way = (name, effect.neighbour)
-                said = BrokerMessageReceived(*encode_message(effect.topic, effect.message))
-                self.queues.setdefault(way, []).append(said)
+                direction = (name, effect.neighbour)
+                message = BrokerMessageReceived(*encode_message(effect.topic, effect.message))
+                self.queues.setdefault(direction, []).append(message)
             elif isinstance(effect, PublishToClients):
                 self.delivered[name, effect.payload] += 1
 
     def settle(self) -> None:
-        while waiting := sorted(way for way, queue in self.queues.items() if queue):
-            way = self.chance.choice(waiting)
-            self.do(way[1], self.queues[way].pop(0))
+        while waiting := sorted(direction for direction, queue in self.queues.items() if queue):
+            direction = self.rng.choice(waiting)
+            self.do(direction[1], self.queues[direction].pop(0))
 
     def pass_time(self, seconds: float, wanting: list[int]) -> None:
         until = self.now + seconds
@@ -199,18 +199,18 @@ class Federation:
             self.settle()
 
 
-def connected(count: int, extra: int, chance: random.Random) -> set[tuple[int, int]]:
-    links = {(chance.randrange(number), number) for number in range(1, count)}
-    links |= {(a, b) for a, b in (sorted(chance.sample(range(count), 2)) for _ in range(extra))}
+def connected(count: int, extra: int, rng: random.Random) -> set[tuple[int, int]]:
+    links = {(rng.randrange(number), number) for number in range(1, count)}
+    links |= {(a, b) for a, b in (sorted(rng.sample(range(count), 2)) for _ in range(extra))}
     return links
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(2, 8), st.integers(1, 3))
 def test_every_subscriber_gets_every_publication_once(seed, count, redundancy):
-    chance = random.Random(seed)
-    world = Federation(connected(count, count // 2, chance), redundancy, chance)
-    wanting = chance.sample(range(count), chance.randint(1, count))
+    rng = random.Random(seed)
+    world = Federation(connected(count, count // 2, rng), redundancy, rng)
+    wanting = rng.sample(range(count), rng.randint(1, count))
     world.pass_time(25.0, wanting)
     cores = {view["t"].core for view in (node.status(world.now) for node in world.nodes.values())}
     assert cores == {min(wanting)}

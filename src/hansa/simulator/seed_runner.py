@@ -1,4 +1,4 @@
-"""Runs many seeds over all cores, in order, and stops at the first one that breaks a promise.
+"""Runs many seeds over all cores, in order, and stops at the first violation.
 
 The result does not depend on the number of cores. An exception in a worker is raised here with a
 note that names its seed. Ctrl-C reaches only this process; the workers are terminated.
@@ -26,7 +26,7 @@ class SeedTally:
 
     passed: int
     failed: ScenarioResult | None
-    """The first seed that broke a promise."""
+    """The first seed with a violation."""
     last: ScenarioResult | None
     """The last seed that passed."""
 

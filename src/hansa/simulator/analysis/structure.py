@@ -57,11 +57,13 @@ class StructureCheck:
         problem = _first_problem(partial(self._nodes_know_each_other, part) for part in parts)
         if problem:
             return problem
-        promised = {
+        by_invariant = {
             StrategyInvariant.ONE_CORE: self._groups_are_connected,
             StrategyInvariant.FOLLOWS_DATABASE: self._databases_are_equal,
         }
-        checks = [check for fact, check in promised.items() if fact in self._invariants]
+        checks = [
+            check for invariant, check in by_invariant.items() if invariant in self._invariants
+        ]
         return _first_problem(
             partial(check, seen)
             for check in (_interest_is_in_force, *checks)
@@ -78,7 +80,7 @@ class StructureCheck:
 
     def find_broken_invariants(self) -> Iterator[tuple[str, str]]:
         """Check everything; yield each violated invariant with its first problem."""
-        promised = {
+        by_invariant = {
             StrategyInvariant.TRUE_DISTANCES: ("true distances", self._distances_are_true),
             StrategyInvariant.REDUNDANCY_FILLED: ("redundancy filled", self._redundancy_is_filled),
             StrategyInvariant.TABLES_AGREE: ("tables agree", self._tables_agree),
@@ -86,7 +88,7 @@ class StructureCheck:
         }
         checks = [
             ("databases equal", self._databases_are_equal),
-            *(check for fact, check in promised.items() if fact in self._invariants),
+            *(check for invariant, check in by_invariant.items() if invariant in self._invariants),
             ("interest installed", self._interest_is_installed),
         ]
         all_seen = self._component_statuses()
@@ -191,10 +193,10 @@ class StructureCheck:
             for node, view in seen.statuses.items():
                 nearer = [n for n in seen.component.neighbours[node] if truth[n] < truth[node]]
                 parents = view.cores[core].parents
-                wanted = min(self._settings.redundancy, len(nearer))
-                if len(parents) != wanted or not set(parents) <= set(nearer):
+                required = min(self._settings.redundancy, len(nearer))
+                if len(parents) != required or not set(parents) <= set(nearer):
                     text = f"{seen.node_name(node)} has parents {parents} towards core {core}"
-                    return f"{text}, expected {wanted} of {nearer}"
+                    return f"{text}, expected {required} of {nearer}"
         return None
 
     def _tables_agree(self, seen: ComponentStatus) -> Problem:
@@ -260,9 +262,9 @@ def _check_neighbourhood(site: Site, view: NodeStatus, part: Component) -> Probl
         return f"it can reach {part.ids}, it knows {view.reachable}"
     own = view.interest.get(view.node)
     announced = own.filters if own else ()
-    for wanted in site.broker.subscriber_counts:
-        if not is_local_only(wanted) and not _is_announced(wanted, announced):
-            return f"its clients subscribe to {wanted}, it announces {announced}"
+    for required in site.broker.subscriber_counts:
+        if not is_local_only(required) and not _is_announced(required, announced):
+            return f"its clients subscribe to {required}, it announces {announced}"
     for name in announced:
         if split_share(name)[0] is not None and name not in site.broker.subscriber_counts:
             return f"it announces {name}, without a client"
@@ -278,12 +280,12 @@ def _is_announced(topic_filter: str, announced: tuple[str, ...]) -> bool:
 def _interest_is_in_force(seen: ComponentStatus) -> Problem:
     """Check that every node's newest interest is known and in force at every other."""
     newest: dict[NodeId, Stamp] = {}
-    wanted: dict[str, None] = {}
+    required: dict[str, None] = {}
     for node, view in seen.statuses.items():
         own = view.interest.get(node)
         if own is not None:
             newest[node] = own.stamp
-            wanted.update((split_share(name)[1], None) for name in own.filters)
+            required.update((split_share(name)[1], None) for name in own.filters)
     for node, view in seen.statuses.items():
         # Compare whole sets, which is fast: this runs for every node, all the time.
         own = view.interest.get(node)
@@ -293,10 +295,10 @@ def _interest_is_in_force(seen: ComponentStatus) -> Problem:
             return f"{seen.node_name(node)} has the interest of {missing} not in force"
         granted = seen.component.by_id[node].broker.granted
         if (
-            not wanted.keys() <= granted.keys()
-            and not wanted.keys() <= granted.keys() | _own_filters(own)
+            not required.keys() <= granted.keys()
+            and not required.keys() <= granted.keys() | _own_filters(own)
         ):
-            lacking = [name for name in wanted if name not in granted]
+            lacking = [name for name in required if name not in granted]
             return f"the broker of {seen.node_name(node)} lacks subscriptions for {lacking}"
     return None
 
