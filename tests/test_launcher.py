@@ -139,7 +139,7 @@ def test_python_newer_than_the_locks_causes_a_warning(tmp_path):
     first = answer.stderr.splitlines()[0]
     assert answer.returncode == 1
     assert re.fullmatch(
-        r"hansa: Python 3\.\d+\.\d+ is newer than requirements/\*\.lock were made and tested for"
+        r"hansa: Python 3\.\d+\.\d+ is newer than the versions of requirements/\*\.lock"
         r" \(3\.10 3\.9\); if the set-up fails, install one of those: \./run prefers it",
         first,
     )

@@ -45,7 +45,7 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("mosquitto")
-def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
+def test_live_demo_delivers_once_recovers_and_cleans_up(place):
     end = subprocess.run(
         [*HANSA, "demo", "--compare", "--no-report"], capture_output=True, text=True
     )
@@ -69,7 +69,7 @@ def test_the_live_demo_carries_once_heals_compares_and_leaves_nothing(place):
 
 @pytest.mark.usefixtures("mosquitto")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_stopped_leaves_nothing(number, place):
+def test_stopped_demo_cleans_up(number, place):
     process = started("demo", "--keep", until="1. One publication")
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
@@ -86,7 +86,7 @@ def no_mosquitto(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_mosquitto")
-def test_without_mosquitto_it_says_what_to_install_and_has_brokers_of_its_own(place, capsys):
+def test_demo_without_mosquitto_uses_embedded_brokers(place, capsys):
     assert main(["demo", "--no-report"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first == "no mosquitto on this machine: apt-get install mosquitto."
@@ -102,7 +102,7 @@ def test_without_mosquitto_it_says_what_to_install_and_has_brokers_of_its_own(pl
 
 
 @pytest.mark.usefixtures("no_mosquitto")
-def test_without_any_broker_it_says_so_and_simulates(monkeypatch, capsys):
+def test_demo_without_any_broker_is_simulated(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "amqtt", None)  # importing it fails
     monkeypatch.delitem(sys.modules, "amqtt.broker", raising=False)
     assert main(["demo", "--no-report"]) == 0
@@ -112,11 +112,11 @@ def test_without_any_broker_it_says_so_and_simulates(monkeypatch, capsys):
     assert "Hansa, simulated" in "\n".join(rest)
 
 
-def test_a_storm_has_an_end_that_cannot_be_missed():
+def test_bridge_loop_is_short():
     assert bridge_ring.LOOP_S <= 2.0
 
 
-def test_a_bad_seed_is_refused(capsys):
+def test_bad_seed_is_refused(capsys):
     assert main(["demo", "--seed", "x"]) == 2
     assert capsys.readouterr().err == (
         "hansa: argument --seed: 'x' is not a whole number; see `hansa demo --help`\n"

@@ -36,7 +36,7 @@ def wait_for_lines(monkeypatch):
     return wait
 
 
-def test_a_well_configured_broker_passes(broker, capsys):
+def test_well_configured_broker_passes(broker, capsys):
     address = broker("allow_anonymous true", *ROOM, *LOGS)
     assert main(["doctor", address, "--queue"]) == 0
     out = capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_a_well_configured_broker_passes(broker, capsys):
     assert out.endswith("An agent can work here.\n")
 
 
-def test_it_leaves_nothing_wanted_behind(broker, tmp_path, capsys):
+def test_doctor_leaves_no_interest_behind(broker, tmp_path, capsys):
     """How long a session of MQTT 5 lasts no line tells: an agent must not have to wonder."""
     log_file = tmp_path / "log"
     assert main(["doctor", broker("allow_anonymous true", *LOGS, f"log_dest file {log_file}")]) == 0
@@ -61,7 +61,7 @@ def test_it_leaves_nothing_wanted_behind(broker, tmp_path, capsys):
     assert subscribed <= unsubscribed
 
 
-def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys, wait_for_lines):
+def test_broker_without_log_topics_gets_the_missing_lines(broker, capsys, wait_for_lines):
     wait_for_lines(SHORT_S)
     assert main(["doctor", broker("allow_anonymous true")]) == 1
     out = capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_a_broker_without_log_topics_gets_the_lines_that_it_lacks(broker, capsys
     ],
     ids=lambda logs: ", ".join(logs) or "nothing",
 )
-def test_the_lines_that_it_prints_are_enough(logs, broker, capsys, wait_for_lines):
+def test_printed_lines_are_sufficient(logs, broker, capsys, wait_for_lines):
     wait_for_lines(SHORT_S)
     assert main(["doctor", broker("allow_anonymous true", *logs)]) == 1
     wanted = capsys.readouterr().out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0]
@@ -92,7 +92,7 @@ def test_the_lines_that_it_prints_are_enough(logs, broker, capsys, wait_for_line
     assert "Add to mosquitto.conf" not in capsys.readouterr().out
 
 
-def test_a_short_queue_does_not_overflow_unless_that_is_asked_for(broker, capsys):
+def test_queue_is_overflowed_only_on_request(broker, capsys):
     short = ("max_queued_messages 50", "max_inflight_messages 20")
     address = broker("allow_anonymous true", *short, *LOGS)
     kept = "all of 20 publications for a disconnected client were kept; --queue tries more"
@@ -102,7 +102,7 @@ def test_a_short_queue_does_not_overflow_unless_that_is_asked_for(broker, capsys
     assert "the broker kept 50 and dropped the rest" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_queue_that_is_too_short_is_measured(broker, capsys):
+def test_short_queue_is_measured(broker, capsys):
     assert main(["doctor", broker("allow_anonymous true", *LOGS), "--queue"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "while no more than 1000 publications wait for one" in out
@@ -113,13 +113,13 @@ def test_a_queue_that_is_too_short_is_measured(broker, capsys):
     assert "Add to mosquitto.conf: max_queued_messages 100000 Recommended" in out
 
 
-def test_a_broker_without_qos_2_is_of_a_lower_class(broker, capsys):
+def test_broker_without_qos_2_has_a_lower_delivery_class(broker, capsys):
     assert main(["doctor", broker("max_qos 1", "allow_anonymous true", *ROOM, *LOGS)]) == 0
     out = capsys.readouterr().out
     assert "! guaranteed delivery: at-least-once: it takes no QoS 2\n" in out
 
 
-def test_a_log_type_that_is_missing_is_named(broker, capsys):
+def test_missing_log_type_is_named(broker, capsys):
     logs = [line for line in LOGS if line != "log_type subscribe"]
     assert main(["doctor", broker("allow_anonymous true", *logs)]) == 1
     out = capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_a_log_type_that_is_missing_is_named(broker, capsys):
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-def test_the_settings_of_an_agent_tell_where_the_log_file_is(has_file, broker, tmp_path, capsys):
+def test_log_file_comes_from_the_settings_of_the_agent(has_file, broker, tmp_path, capsys):
     file = tmp_path / "broker.log"
     logs = (*LOGS, "log_type information", f"log_dest file {file}")
     port = broker("allow_anonymous true", *logs).rpartition(":")[2]
@@ -142,12 +142,12 @@ def test_the_settings_of_an_agent_tell_where_the_log_file_is(has_file, broker, t
 
 
 @pytest.mark.parametrize("given", [[], ["localhost:1883", "--config", "node.toml"]])
-def test_either_an_address_or_settings(given, capsys):
+def test_address_and_settings_exclude_each_other(given, capsys):
     assert main(["doctor", *given]) == 2
     assert "give either HOST:PORT or --config FILE" in capsys.readouterr().err
 
 
-def test_tls_is_spoken_when_asked_for(broker, tmp_path, capsys):
+def test_tls_is_used_on_request(broker, tmp_path, capsys):
     address = broker("allow_anonymous true", *LOGS)
     assert main(["doctor", address, "--tls"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -156,7 +156,7 @@ def test_tls_is_spoken_when_asked_for(broker, tmp_path, capsys):
     assert capsys.readouterr().err == expected
 
 
-def test_a_bridge_is_noticed(broker, capsys):
+def test_bridge_is_reported(broker, capsys):
     far = broker("allow_anonymous true")
     bridge = ("connection leftover", f"address {far}", "topic # both 0")
     address = broker("allow_anonymous true", *LOGS, *bridge)
@@ -177,7 +177,7 @@ def test_a_bridge_is_noticed(broker, capsys):
     )
 
 
-def test_an_access_list_that_hides_the_log_is_noticed(broker, tmp_path, capsys, wait_for_lines):
+def test_access_list_that_hides_the_log_is_reported(broker, tmp_path, capsys, wait_for_lines):
     wait_for_lines(SHORT_S)
     rules = tmp_path / "acl"
     rules.write_text("topic readwrite hansa/#\n")
@@ -185,7 +185,7 @@ def test_an_access_list_that_hides_the_log_is_noticed(broker, tmp_path, capsys, 
     assert "an access list hides them" in " ".join(capsys.readouterr().out.split())
 
 
-def test_an_access_list_that_keeps_publications_away_is_noticed(broker, tmp_path, capsys):
+def test_access_list_that_blocks_publications_is_reported(broker, tmp_path, capsys):
     rules = tmp_path / "acl"
     rules.write_text("topic read $SYS/#\n")
     assert main(["doctor", broker("allow_anonymous true", f"acl_file {rules}", *LOGS)]) == 1
@@ -194,7 +194,7 @@ def test_an_access_list_that_keeps_publications_away_is_noticed(broker, tmp_path
     assert "! guaranteed delivery: unknown: no QoS 1 publication of one client reached" in out
 
 
-def test_who_is_not_let_in_is_told_so_in_one_line(broker, capsys):
+def test_refused_connection_is_one_line(broker, capsys):
     address = broker("allow_anonymous false", *LOGS)
     assert main(["doctor", address, "--username", "hansa", "--password", "wrong"]) == 2
     out, err = capsys.readouterr()
@@ -206,7 +206,7 @@ def test_who_is_not_let_in_is_told_so_in_one_line(broker, capsys):
     )
 
 
-def test_nobody_there_is_one_line(capsys):
+def test_unreachable_broker_is_one_line(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -215,7 +215,7 @@ def test_nobody_there_is_one_line(capsys):
 
 
 @pytest.mark.parametrize("text", ["localhost", "localhost:", ":1883", "h:0", "h:65536", "h:x"])
-def test_an_address_is_host_and_port(text, capsys):
+def test_address_needs_host_and_port(text, capsys):
     assert main(["doctor", text]) == 2
     assert capsys.readouterr() == (
         "",
@@ -248,7 +248,7 @@ def words(capsys) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_one_subscription_that_nothing_shows_is_noticed(broker, subscriber, capsys):
+def test_unobserved_subscription_is_reported(broker, subscriber, capsys):
     address = broker("allow_anonymous true", *ROOM)
     subscriber(address).subscribe("early/1")
     broker.reload(address, *LOGS)
@@ -259,7 +259,7 @@ def test_one_subscription_that_nothing_shows_is_noticed(broker, subscriber, caps
     assert out.endswith("An agent can work here, with the limits named above.")
 
 
-def test_the_doctors_own_subscriptions_do_not_count(broker, subscriber, capsys, wait_for_lines):
+def test_own_subscriptions_are_not_counted(broker, subscriber, capsys, wait_for_lines):
     wait_for_lines(SHORT_S)
     address = broker("allow_anonymous true", *ROOM)
     early = subscriber(address).subscribe("early/1")
@@ -272,9 +272,7 @@ def test_the_doctors_own_subscriptions_do_not_count(broker, subscriber, capsys, 
     assert "Log settings take effect at SIGHUP" in out
 
 
-def test_a_log_file_that_shows_everything_is_confirmed_by_the_counters(
-    broker, subscriber, tmp_path, capsys
-):
+def test_complete_log_file_is_confirmed_by_the_counters(broker, subscriber, tmp_path, capsys):
     log_file = tmp_path / "log"
     address = broker(*ALL_LOGS, f"log_dest file {log_file}")
     subscriber(address).subscribe("early/1", "$share/g/early")
@@ -284,7 +282,7 @@ def test_a_log_file_that_shows_everything_is_confirmed_by_the_counters(
     assert "!" not in out
 
 
-def test_a_log_file_that_sighup_switched_on_is_faulted(broker, subscriber, tmp_path, capsys):
+def test_log_file_enabled_by_sighup_is_incomplete(broker, subscriber, tmp_path, capsys):
     log_file = tmp_path / "log"
     address = broker("allow_anonymous true", *ROOM, f"log_dest file {log_file}")
     early = subscriber(address, "early").subscribe("early/1")
@@ -299,7 +297,7 @@ def test_a_log_file_that_sighup_switched_on_is_faulted(broker, subscriber, tmp_p
     assert "subscriptions are known, confirmed by broker counters" in words(capsys)
 
 
-def test_for_restored_sessions_no_restart_is_advised(broker, subscriber, tmp_path, capsys):
+def test_restart_is_not_advised_for_restored_sessions(broker, subscriber, tmp_path, capsys):
     log_file, kept = tmp_path / "log", ("persistence true", f"persistence_location {tmp_path}/")
     address = broker(*ALL_LOGS, *kept, f"log_dest file {log_file}")
     subscriber(address, "away", clean=False).subscribe("away/1").close()
@@ -310,7 +308,7 @@ def test_for_restored_sessions_no_restart_is_advised(broker, subscriber, tmp_pat
     assert "neither SIGHUP nor a restart helps for persistent sessions" in out
 
 
-def test_a_log_file_that_cannot_be_read_is_told(broker, tmp_path, capsys):
+def test_unreadable_log_file_is_reported(broker, tmp_path, capsys):
     address = broker(*ALL_LOGS)
     assert main(["doctor", address, "--log-file", str(tmp_path / "none")]) == 0
     assert "subscriptions from before the agent's start are unknown" in words(capsys)
@@ -325,7 +323,7 @@ def test_without_counters_the_log_file_decides(broker, tmp_path, capsys):
     assert "no $SYS topics: sys_interval is 0" in out
 
 
-def test_nothing_is_wrong_with_the_deployed_configuration(broker, tmp_path, capsys):
+def test_deployed_configuration_has_no_problems(broker, tmp_path, capsys):
     assert main(["doctor", "--config", str(DEPLOYED)]) == 0
     assert capsys.readouterr().out == (
         f"✓ {DEPLOYED}: an agent would know every subscription since the start of the broker\n\n"
@@ -344,7 +342,7 @@ def test_nothing_is_wrong_with_the_deployed_configuration(broker, tmp_path, caps
         assert out.endswith("An agent can work here.")
 
 
-def test_a_configuration_is_judged_without_a_broker(tmp_path, capsys):
+def test_configuration_is_checked_without_a_broker(tmp_path, capsys):
     config = tmp_path / "mosquitto.conf"
     config.write_text("# a comment\nlistener 1883\nlog_dest topic\nconnection other\n")
     assert main(["doctor", "--config", str(config)]) == 1

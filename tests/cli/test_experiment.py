@@ -25,7 +25,7 @@ def test_every_strategy_has_a_row(capsys):
     assert out.endswith("redundancy 2, seed 1\n")
 
 
-def test_json_has_what_was_asked_for(capsys):
+def test_json_has_the_requested_strategies(capsys):
     given = ("--strategy", "paths", "--strategy", "mesh", "--redundancy", "1", "--json")
     code, out, _ = run(capsys, "compare", *TRIAL, *given)
     values = json.loads(out)
@@ -48,7 +48,7 @@ def test_plots_are_drawn_with_a_bar_for_every_strategy(capsys, tmp_path):
     assert all(f">{name}</text>" in picture for name in STRATEGIES)
 
 
-def test_a_broken_promise_is_shown_and_ends_with_exit_code_1(capsys, monkeypatch):
+def test_broken_promise_is_printed_with_exit_code_1(capsys, monkeypatch):
     monkeypatch.setattr(Neighbours, "link_cost", lambda self, link: 2)  # counted twice per hop
     given = ("--trial", "spohn-2021", "--strategy", "mesh")
     code, out, err = run(capsys, "compare", *given)

@@ -16,7 +16,7 @@ HANSA = [sys.executable, "-m", "hansa.cli"]
 
 
 @pytest.mark.parametrize("given", [[], ["--help"], ["-h"], ["help"]])
-def test_help_teaches_every_command(given, capsys):
+def test_help_lists_every_command(given, capsys):
     assert main(given) == 0
     assert capsys.readouterr().out == HELP
     for name, purpose in COMMANDS.items():
@@ -39,7 +39,7 @@ def test_version(capsys):
          " See `hansa --help`"),
     ],
 )  # fmt: skip
-def test_an_unknown_command_is_one_line_and_exit_code_2(name, problem, capsys):
+def test_unknown_command_is_one_line_and_exit_code_2(name, problem, capsys):
     assert main([name]) == 2
     assert capsys.readouterr() == ("", f"hansa: {problem}\n")
 
@@ -63,7 +63,7 @@ def test_ctrl_c_ends_quietly(monkeypatch, capsys):
     assert capsys.readouterr().err == "hansa: stopped\n"
 
 
-def test_a_fault_of_ours_is_told_from_bad_input(monkeypatch, capsys):
+def test_internal_error_differs_from_bad_input(monkeypatch, capsys):
     def faulty(given):
         raise KeyError("core")
 
@@ -118,7 +118,7 @@ def test_help_of_a_command_is_fast():
     assert "'msgspec'" not in out.stdout
 
 
-def test_a_reader_that_goes_away_is_no_error():
+def test_closed_stdout_is_not_an_error():
     reading, writing = os.pipe()
     os.close(reading)
     end = subprocess.run(
@@ -130,14 +130,14 @@ def test_a_reader_that_goes_away_is_no_error():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to try")
 @pytest.mark.parametrize("more", [[], ["--transcript", "/dev/full"]])
-def test_a_full_disk_is_no_fault_of_ours(more):
+def test_full_disk_is_not_an_internal_error(more):
     with Path("/dev/full").open("w") as full:
         command = [*HANSA, "simulate", *more]
         end = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (end.returncode, end.stderr) == (74, "hansa: cannot write: no space left on device\n")
 
 
-def test_a_terminal_without_our_symbols_is_no_error():
+def test_terminal_without_unicode_is_not_an_error():
     end = run("demo", "--simulated", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (end.returncode, end.stderr) == (0, "")
 

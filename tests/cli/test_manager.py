@@ -8,7 +8,7 @@ import urllib.request
 from hansa.cli.main import main
 
 
-def test_it_runs_until_told_to_stop_and_keeps_what_it_knows(tmp_path):
+def test_manager_runs_until_stopped_and_keeps_its_state(tmp_path):
     database = f"sqlite:///{tmp_path / 'm.db'}"
     command = [sys.executable, "-m", "hansa.cli", "manager", "--port", "0", "--database", database]
     for expected in (0, 1):
@@ -27,7 +27,7 @@ def test_it_runs_until_told_to_stop_and_keeps_what_it_knows(tmp_path):
         process.stderr.close()
 
 
-def test_a_token_is_printed_once_and_kept_as_a_digest(tmp_path, capsys):
+def test_token_is_printed_once_and_stored_as_a_digest(tmp_path, capsys):
     database = tmp_path / "m.db"
     assert main(["manager", "--database", f"sqlite:///{database}", "--add-token", "agents"]) == 0
     printed = capsys.readouterr()
@@ -40,13 +40,13 @@ def test_a_token_is_printed_once_and_kept_as_a_digest(tmp_path, capsys):
     assert "--add-token 'a b': the name must be 1 to 64 of" in capsys.readouterr().err
 
 
-def test_beyond_loopback_without_a_token_it_refuses(tmp_path, capsys):
+def test_listening_beyond_loopback_requires_a_token(tmp_path, capsys):
     given = ["manager", "--host", "0.0.0.0", "--database", f"sqlite:///{tmp_path / 'm.db'}"]
     assert main(given) == 2
     assert "no token is set" in capsys.readouterr().err
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path):
+def test_missing_extra_is_named(tmp_path):
     (tmp_path / "uvicorn.py").write_text("raise ImportError('not here')")
     done = subprocess.run(
         [sys.executable, "-m", "hansa.cli", "manager"],

@@ -34,7 +34,7 @@ def test_list_names_every_scenario_with_its_claim(capsys):
         assert f" {scenario.name} " in out
 
 
-def test_a_scenario_prints_claims_beside_ours_and_the_seed(capsys):
+def test_scenario_prints_claims_and_measurements_with_the_seed(capsys):
     code, out, err = run(capsys, "--scenario", "spohn-2020", "--seed", "2")
     assert (code, err) == (0, "")
     assert out.startswith("spohn-2020: six brokers, two groups, redundancy 2\n")
@@ -48,7 +48,7 @@ def test_notes_are_printed_with_a_scenario(capsys):
     assert "Calibrated: 5.39 ms per hop and 13.22 ms for both ends" in " ".join(out.split())
 
 
-def test_a_topology_alone_is_enough(capsys):
+def test_topology_is_sufficient(capsys):
     code, out, err = run(capsys, "--topology", "grid:3x3")
     assert (code, err) == (0, "")
     assert out.startswith("grid:3x3: 9 nodes, 12 links, seed 1; ")
@@ -85,7 +85,7 @@ def test_json_of_a_topology_has_no_scenario(capsys):
     assert (values["topology"], values["preset"], values["claims"]) == ("ring:3", "default", [])
 
 
-def test_a_random_seed_is_one_command(capsys):
+def test_random_scenario_is_replayable(capsys):
     code, out, _ = run(capsys, "--scenario", "random", "--seed", "12", "--json")
     values = json.loads(out)
     drawn = random_options(12)
@@ -94,7 +94,7 @@ def test_a_random_seed_is_one_command(capsys):
     assert values["replay"] == "hansa simulate --scenario random --seed 12"
 
 
-def test_a_random_seed_may_be_tried_with_any_strategy(capsys):
+def test_random_scenario_accepts_a_strategy(capsys):
     given = ("--scenario", "random", "--seed", "12", "--strategy", "paths")
     code, out, _ = run(capsys, *given)
     assert code == 0
@@ -102,14 +102,14 @@ def test_a_random_seed_may_be_tried_with_any_strategy(capsys):
     assert out.endswith("replay: hansa simulate --scenario random --strategy paths --seed 12\n")
 
 
-def test_a_random_run_says_what_was_drawn(capsys):
+def test_random_run_prints_its_topology(capsys):
     code, out, _ = run(capsys, "--scenario", "random", "--seed", "12")
     assert code == 0
     assert f"{random_options(12).topology.name}: " in out
     assert " faults " in out
 
 
-def test_a_replay_is_what_a_user_of_the_checkout_can_paste(capsys, monkeypatch):
+def test_replay_command_uses_the_launcher(capsys, monkeypatch):
     monkeypatch.setenv("HANSA_LAUNCHER", "./my run")
     _, out, _ = run(capsys, "--topology", "line:2")
     assert out.startswith("line:2: 2 nodes, 1 link, seed 1; ")
@@ -118,13 +118,13 @@ def test_a_replay_is_what_a_user_of_the_checkout_can_paste(capsys, monkeypatch):
     assert err.endswith("see `'./my run' hansa simulate --help`\n")
 
 
-def test_the_same_arguments_print_the_same_json(capsys):
+def test_same_arguments_print_the_same_json(capsys):
     given = ("--topology", "random:12,3", "--faults", "crashes=2,cuts=1", "--json")
     assert run(capsys, *given) == run(capsys, *given)
     assert run(capsys, *given)[1] != run(capsys, *given, "--seed", "2")[1]
 
 
-def test_clients_where_they_are_asked_for(capsys):
+def test_clients_are_at_the_requested_nodes(capsys):
     _, out, _ = run(
         capsys,
         *("--topology", "line:4", "--subscribe", "3:a/#", "--subscribe", "1:a/b"),
@@ -151,7 +151,7 @@ def test_nodes_of_a_file_have_names(tmp_path, capsys):
     assert " london " in out
 
 
-def test_a_file_in_parts_is_told(tmp_path, capsys):
+def test_disconnected_topology_causes_a_warning(tmp_path, capsys):
     path = tmp_path / "links"
     path.write_text("0-1\n2-3\n")
     code, _, err = run(capsys, "--topology", f"file:{path}")
@@ -159,7 +159,7 @@ def test_a_file_in_parts_is_told(tmp_path, capsys):
     assert err == f"hansa: file:{path} consists of 2 parts that are not connected\n"
 
 
-def test_faults_by_script_are_measured(capsys):
+def test_recovery_from_scripted_faults_is_measured(capsys):
     code, out, _ = run(
         capsys, "--topology", "grid:3x3", "--at", "2 crash 4", "--at", "6 restart 4", "--json"
     )
@@ -171,7 +171,7 @@ def test_faults_by_script_are_measured(capsys):
 
 
 @pytest.mark.parametrize(("qos", "lost"), [(0, 2), (2, 0)])
-def test_a_part_that_was_cut_off_gets_what_is_guaranteed(qos, lost, capsys):
+def test_guaranteed_publications_reach_a_part_after_a_cut(qos, lost, capsys):
     """The publications of seconds 2.5 and 3.75 are made while the only way is cut."""
     cut = ("--at", "2 cut 1-2", "--at", "4 restore 1-2", "--at", "4.5 publish 0 plant/x")
     clients = ("--subscribe", "2:plant/#", "--publish", "0:plant/temp", "--publications", "8")
@@ -181,18 +181,18 @@ def test_a_part_that_was_cut_off_gets_what_is_guaranteed(qos, lost, capsys):
     assert (values["lost"], values["duplicates_delivered"]) == (lost, 0)
 
 
-def test_every_kind_of_fault_is_explained():
+def test_help_explains_every_fault():
     explained = simulate.make_parser().format_help()
     kinds = {field.name.replace("_", "-") for field in fields(FaultCounts)} - {"outage-s"}
     assert [kind for kind in kinds if kind not in explained] == []
 
 
-def test_disturbances_are_shown(capsys):
+def test_disturbances_are_listed(capsys):
     _, out, _ = run(capsys, "--topology", "ring:4", "--at", "2 cut 0-1", "--at", "2 cut 2-3")
     assert " cut 0-1,2-3 " in out
 
 
-def test_a_fault_that_comes_too_soon_is_told(capsys):
+def test_fault_before_recovery_from_the_previous_one_is_marked(capsys):
     _, out, _ = run(capsys, "--at", "2 power-off 0", "--at", "2.5 restart 0")
     assert re.search(r"^ *power-off 0 +the next fault came first *$", out, flags=re.MULTILINE)
 
@@ -210,7 +210,7 @@ def test_every_fault_can_be_scripted(step, capsys):
     assert step.partition(" ")[2] in [record["after"] for record in json.loads(out)["converged_s"]]
 
 
-def test_a_transcript_tells_what_happened(tmp_path, capsys):
+def test_transcript_contains_events_and_actions(tmp_path, capsys):
     path = tmp_path / "story"
     code, _, _ = run(capsys, "--scenario", "ring-3", "--transcript", str(path))
     text = path.read_text()
@@ -293,14 +293,14 @@ def _run_first_seed(run_seed, seeds, on_passed):
     return SeedTally(0, run_seed(seeds[0]), None)
 
 
-def test_a_broken_promise_is_exit_code_1(failing, capsys):
+def test_broken_promise_is_exit_code_1(failing, capsys):
     code, out, _ = run(capsys)
     assert code == 1
     assert "12 promises broken\n  no loop: text 0\n" in out
     assert "  … 2 more; --json has all\n" in out
 
 
-def test_the_first_failing_seed_is_printed_as_a_command(failing, capsys):
+def test_first_failing_seed_is_printed_as_a_command(failing, capsys):
     given = ("--topology", "ring:4", "--subscribe", "1:plant/#", "--runs", "9", "--seed=4")
     code, out, err = run(capsys, *given)
     assert code == 1
@@ -310,7 +310,7 @@ def test_the_first_failing_seed_is_printed_as_a_command(failing, capsys):
     assert main(shlex.split(command)[1:]) == 1
 
 
-def test_the_failing_run_is_in_the_json(failing, capsys):
+def test_failing_run_is_in_the_json(failing, capsys):
     code, out, _ = run(capsys, "--runs", "9", "--json")
     values = json.loads(out)
     assert (code, values["passed"], values["failed"]["seed"]) == (1, 0, 1)
@@ -409,6 +409,6 @@ def test_bad_input_is_one_line_and_exit_code_2(given, problem, capsys):
     assert run(capsys, *given.split(" ")) == (2, "", f"hansa: {problem}\n")
 
 
-def test_a_step_after_the_end_is_refused(capsys):
+def test_step_after_the_end_is_refused(capsys):
     problem = "step '20 crash 1' comes after the run; give --duration 20 or more"
     assert run(capsys, "--at", "20 crash 1") == (2, "", f"hansa: {problem}\n")

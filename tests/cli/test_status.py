@@ -11,7 +11,7 @@ from hansa.cli.main import main
 
 
 @pytest.mark.parametrize("target", ["up.json", "ftp://h:1", "http://h", "h:x", "h:99999", ""])
-def test_what_is_neither_file_nor_address_is_refused(target, tmp_path, monkeypatch, capsys):
+def test_target_must_be_a_file_or_an_address(target, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["status", target]) == 2
     assert capsys.readouterr() == (
@@ -22,14 +22,14 @@ def test_what_is_neither_file_nor_address_is_refused(target, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"nodes": 1}', '{"nodes": [{}]}'])
-def test_a_file_that_is_no_ready_file_is_refused(text, tmp_path, capsys):
+def test_invalid_ready_file_is_refused(text, tmp_path, capsys):
     path = tmp_path / "up.json"
     path.write_text(text)
     assert main(["status", str(path)]) == 2
     assert capsys.readouterr() == ("", f"hansa: {path} is not a ready file of `hansa up`\n")
 
 
-def test_nothing_answers(capsys):
+def test_unreachable_agent_is_one_line(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -43,7 +43,7 @@ def test_nothing_answers(capsys):
 # ---------------------------------------------------------------- live
 
 
-def test_a_federation_is_shown_by_its_ready_file(ready_file, capsys):
+def test_ready_file_shows_the_federation(ready_file, capsys):
     assert main(["status", str(ready_file)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Federation" in out
@@ -51,7 +51,7 @@ def test_a_federation_is_shown_by_its_ready_file(ready_file, capsys):
     assert "also members" not in out
 
 
-def test_json_of_one_agent_is_what_it_says(nodes, capsys):
+def test_json_of_one_agent_is_its_status(nodes, capsys):
     assert main(["status", nodes[0]["admin"], "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["name"], told["broker"]["address"]) == (nodes[0]["name"], nodes[0]["broker"])
@@ -63,7 +63,7 @@ def test_json_of_a_federation_has_all_nodes(ready_file, nodes, capsys):
     assert [node["name"] for node in told["nodes"]] == [node["name"] for node in nodes]
 
 
-def test_a_page_that_is_no_status_is_one_line(nodes, capsys):
+def test_other_http_server_is_one_line(nodes, capsys):
     """Another page of an agent stands for any web server."""
     url = f"{nodes[0]['admin']}/healthz"
     assert main(["status", url]) == 2
@@ -71,12 +71,12 @@ def test_a_page_that_is_no_status_is_one_line(nodes, capsys):
     assert capsys.readouterr() == ("", f"hansa: {url}: {problem}\n")
 
 
-def test_a_broker_is_no_agent(nodes, capsys):
+def test_broker_port_is_refused(nodes, capsys):
     assert main(["status", nodes[0]["broker"]]) == 2
     assert capsys.readouterr().err.startswith(f"hansa: http://{nodes[0]['broker']}: ")
 
 
-def test_a_node_that_is_gone_is_shown_and_the_exit_code_says_so(nodes, tmp_path, capsys):
+def test_unreachable_node_is_shown_with_exit_code_1(nodes, tmp_path, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -87,7 +87,7 @@ def test_a_node_that_is_gone_is_shown_and_the_exit_code_says_so(nodes, tmp_path,
     assert f"{gone}: no answer (Connection refused); is the agent running?" in out
 
 
-def test_what_a_client_wants_is_shown(nodes, capsys):
+def test_local_filters_are_shown(nodes, capsys):
     port = nodes[0]["broker"].rpartition(":")[2]
     try:
         client = subprocess.Popen(["mosquitto_sub", "-p", port, "-t", "status/test/#"])

@@ -12,12 +12,12 @@ import pytest
 from hansa.cli.main import main
 
 
-def test_without_a_terminal_it_prints_once(ready_file, capsys):
+def test_top_without_a_terminal_prints_once(ready_file, capsys):
     assert main(["top", str(ready_file)]) == 0
     assert "Neighbours" in capsys.readouterr().out
 
 
-def test_a_bad_interval_is_refused(capsys):
+def test_bad_interval_is_refused(capsys):
     assert main(["top", "h:1", "--interval", "0"]) == 2
     assert capsys.readouterr().err == (
         "hansa: argument --interval: 0 must be from 0.1 to 3600 seconds; see `hansa top --help`\n"
@@ -51,7 +51,7 @@ def shown_on_a_terminal(command: list[str], keys: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.long  # seen once to show nothing, on a busy machine, for a reason not found yet
-def test_q_ends_it(nodes):
+def test_q_quits(nodes):
     command = [sys.executable, "-m", "hansa.cli", "top", nodes[0]["admin"]]
     code, shown = shown_on_a_terminal(command, b"xq")
     assert (code, b"q quits" in shown) == (0, True)

@@ -19,7 +19,7 @@ def test_compare_shows_one_line_per_rule(capsys):
     ]
 
 
-def test_compare_speaks_json_and_the_same_seed_says_the_same(capsys):
+def test_compare_prints_json_repeatably(capsys):
     said = []
     for _ in range(2):
         assert main(["topology", "compare", "--nodes", "5", "--json"]) == 0
@@ -28,7 +28,7 @@ def test_compare_speaks_json_and_the_same_seed_says_the_same(capsys):
     assert [score["rule"] for score in json.loads(said[0])][0] == "paper"
 
 
-def test_churn_says_what_became_of_it(capsys):
+def test_churn_prints_its_result(capsys):
     given = ["topology", "churn", "--nodes", "5", "--minutes", "1", "--manager-mode", "up"]
     assert main(given) == 0
     said = capsys.readouterr().out
@@ -58,7 +58,7 @@ def advice(tmp_path, *pieces):
     return str(place)
 
 
-def test_advice_is_taken_as_far_as_the_manager_can(served, capsys, tmp_path):
+def test_advice_for_the_manager_is_applied(served, capsys, tmp_path):
     links = {(k["a"], k["b"]) for k in served.ask("GET", "/api/v1/links")[1]}
     free = next((a, b) for a in range(5) for b in range(a + 1, 5) if (a, b) not in links)
     old = min(links)
@@ -89,7 +89,7 @@ def test_advice_is_taken_as_far_as_the_manager_can(served, capsys, tmp_path):
         ),
     ],
 )
-def test_advice_that_cannot_be_taken_is_one_sentence(served, capsys, tmp_path, text, said):
+def test_invalid_advice_is_one_line(served, capsys, tmp_path, text, said):
     (tmp_path / "advice.json").write_text(text)
     given = ["topology", "apply", served.url, "--advice", str(tmp_path / "advice.json")]
     assert main(given) == 2
@@ -98,7 +98,7 @@ def test_advice_that_cannot_be_taken_is_one_sentence(served, capsys, tmp_path, t
     assert "needs --advice FILE" in capsys.readouterr().err
 
 
-def test_the_graph_is_shown_and_changed(served, capsys, tmp_path):
+def test_graph_is_shown_and_changed(served, capsys, tmp_path):
     assert main(["topology", "show", served.url]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["0", "1", "2", "3", "4"]
@@ -153,12 +153,12 @@ def test_the_graph_is_shown_and_changed(served, capsys, tmp_path):
         (["dance"], "there is no 'dance'"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(capsys, given, said):
+def test_invalid_arguments_are_one_line(capsys, given, said):
     assert main(["topology", *given]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_what_the_manager_refuses_is_passed_on(served, capsys):
+def test_refusal_of_the_manager_is_printed(served, capsys):
     assert main(["topology", "remove", served.url, "0", "99"]) == 2
     assert "the manager knows no node '99'; it knows 0 (n0), 1 (n1), 2" in capsys.readouterr().err
     assert main(["topology", "add", served.url, "0", "n0"]) == 2
@@ -181,7 +181,7 @@ def test_name_that_is_the_number_of_another_node_must_be_qualified(served, capsy
     assert "'n2' is ambiguous: it names 2 (n2), 6 (n2)" in capsys.readouterr().err
 
 
-def test_what_speaks_no_http_is_no_manager(capsys):
+def test_server_without_http_is_no_manager(capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
 

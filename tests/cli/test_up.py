@@ -69,7 +69,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_everything_is_and_leaves_nothing_behind(tmp_path, number):
+def test_up_prints_addresses_and_cleans_up(tmp_path, number):
     (tmp_path / "ready.json").write_text("of a run that was killed")
     up = Up(tmp_path, "line:2", "--link-delay", "30", "--redundancy", "1", "--strategy", "mesh")
     eventually(lambda: not up.ready_file.exists(), "the old ready file is gone")
@@ -99,7 +99,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("pattern", MOMENTS.values(), ids=MOMENTS)
-def test_interrupted_at_any_moment_it_leaves_nothing_behind(tmp_path, pattern):
+def test_up_cleans_up_when_interrupted_at_any_moment(tmp_path, pattern):
     up = Up(tmp_path, "ring:3")
     eventually(lambda: [*up.temporary.glob(pattern)], pattern)
     os.killpg(up.process.pid, signal.SIGINT)  # as Ctrl-C does
@@ -110,7 +110,7 @@ def test_interrupted_at_any_moment_it_leaves_nothing_behind(tmp_path, pattern):
     assert up.children() == []
 
 
-def test_it_says_who_ended_before_it_was_told_to(tmp_path):
+def test_unexpected_exit_is_reported(tmp_path):
     up = Up(tmp_path, "line:2")
     nodes = up.nodes()
     os.kill(nodes[1]["agent_pid"], signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_it_says_who_ended_before_it_was_told_to(tmp_path):
     assert said.count("its log:") == 2  # the rest was told to
 
 
-def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path):
+def test_port_in_use_is_named(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         up = Up(tmp_path, "line:2", "--base-port", str(port))
@@ -156,13 +156,13 @@ def test_bad_arguments_are_refused(arguments, complaint):
         up.run(arguments)
 
 
-def test_telemetry_without_a_place_that_stays_is_refused():
+def test_telemetry_requires_keep():
     for given in (["--telemetry", "all"], ["--record", "plant/#"]):
         with pytest.raises(UsageError, match="--telemetry and --record need --keep DIR"):
             up.run(["ring:3", *given])
 
 
-def test_with_a_manager_the_links_are_its_business(tmp_path):
+def test_manager_plans_the_links(tmp_path):
     up_ = Up(tmp_path, "ring:3", "--manager")
     try:
         nodes = up_.nodes()
@@ -192,7 +192,7 @@ def listens(pid: int) -> set[int]:
 
 
 @pytest.mark.long
-def test_a_grid_linked_through_its_brokers_opens_no_other_port_between_nodes(tmp_path):
+def test_mqtt_links_use_only_broker_ports(tmp_path):
     """Agents listen for their pages only; what is published at one corner arrives at the other."""
     up = Up(tmp_path, "grid:3x3", "--link", "mqtt")
     try:

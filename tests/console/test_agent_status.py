@@ -47,7 +47,7 @@ def drawn(*pages, rates=None):
     return [" ".join(line.split()) for line in text.get().splitlines()]
 
 
-def test_all_that_an_operator_asks_is_there():
+def test_tables_show_nodes_links_topics_and_counters():
     lines = drawn(page(), page("beta", BETA))
     for line in (
         "alpha aa0000 127.0.0.1:1 2 installed",
@@ -60,13 +60,13 @@ def test_all_that_an_operator_asks_is_there():
         assert line in lines
 
 
-def test_a_member_whose_page_was_not_read_has_its_id():
+def test_member_without_status_is_shown_by_id():
     lines = drawn(page())
     assert "also members: bb0000" in lines
     assert "alpha bb0000 0.50 1,234 0" in lines
 
 
-def test_a_member_whose_page_was_not_read_is_called_by_its_name_if_that_is_told():
+def test_member_without_status_is_shown_by_known_name():
     lines = drawn(page(names={ALPHA: "alpha", BETA: "beta"}))
     assert "also members: beta" in lines
     assert "alpha beta 0.50 1,234 0" in lines
@@ -91,7 +91,7 @@ def test_problems_are_shown():
     assert drawn(parted)[told + 1] == "clock set back: behind"
 
 
-def test_an_incomplete_observer_is_shown_once_with_what_the_agent_asks_for():
+def test_incomplete_observer_is_shown_once():
     broker = {
         "address": "b:1",
         "connected": True,
@@ -105,14 +105,14 @@ def test_an_incomplete_observer_is_shown_once_with_what_the_agent_asks_for():
     assert "alpha 1 plant/#; others may be unknown, so it announces # yes" in lines
 
 
-def test_a_topic_without_members_among_the_pages_is_shown_once():
+def test_topic_without_known_members_is_shown_once():
     topic = {"core": BETA, "member": False, "interested_nodes": [BETA]}
     topic |= {"parents": [], "children": []}
     lines = drawn(page(groups={"plant/#": topic}, cores={}))
     assert "plant/# bb0000 bb0000 alpha, not a member" in lines
 
 
-def test_long_tables_end_and_say_so(monkeypatch):
+def test_long_tables_are_truncated(monkeypatch):
     monkeypatch.setattr(agent_status, "ROWS_MAX", 1)
     assert drawn(page(), page("beta", BETA)).count("1 more; --json has all") == 4
 
@@ -132,7 +132,7 @@ def test_counters_have_rates():
     }
 
 
-def test_a_page_that_was_not_there_has_no_rates():
+def test_rates_need_two_responses():
     nothing = [StatusResponse("http://alpha", problem="x")]
     assert agent_status.rates_between(nothing, [page()], 1.0) == {}
     assert agent_status.rates_between([page()], nothing, 1.0) == {}
@@ -142,5 +142,5 @@ def test_a_page_that_was_not_there_has_no_rates():
     "target",
     ["http://h:1", "h:1", "http://h:1/", "http://h:1/status"],
 )
-def test_an_address_may_be_written_in_several_ways(target):
+def test_forms_of_an_address(target):
     assert agent_status.status_urls(target) == ("http://h:1",)

@@ -40,7 +40,7 @@ def join(served: Served, number: int) -> Any:
     return answer
 
 
-def test_the_papers_body_and_the_papers_answer(served):
+def test_request_and_response_of_the_paper(served):
     status, first = served.ask("POST", "/api/v1/join", {"ip": "tcp://127.0.0.1:1883"})
     assert (status, first["id"], first["neighbors"]) == (200, 0, [])
     _, second = served.ask("POST", "/api/v1/join", {"ip": "tcp://127.0.0.1:1884"})
@@ -68,7 +68,7 @@ def test_the_papers_body_and_the_papers_answer(served):
     assert stored["latestHealthCheck"].endswith("Z")
 
 
-def test_a_whole_life(served):
+def test_join_report_change_and_leave(served):
     for number in range(4):
         told = join(served, number)
     assert [(n["id"], n["dial"]) for n in told["neighbors"]] == [(0, True), (1, True)]
@@ -130,19 +130,19 @@ def test_a_whole_life(served):
         ("DELETE", "/tokens/nobody", None, 404, "there is no token 'nobody'"),
     ],
 )
-def test_bad_requests_get_a_sentence(served, method, path, body, status, said):
+def test_invalid_requests_get_a_reason(served, method, path, body, status, said):
     got, answer = served.ask(method, f"/api/v1{path}", body)
     assert (got, said in answer["error"]) == (status, True), answer
 
 
-def test_what_is_no_json_and_what_is_too_large_get_a_sentence(served):
+def test_invalid_json_and_large_bodies_get_a_reason(served):
     status, answer = served.ask("POST", "/api/v1/join", raw=b"{")
     assert (status, "JSON" in answer["error"]) == (422, True)
     status, answer = served.ask("POST", "/api/v1/join", raw=b" " * (BODY_BYTES_MAX + 1))
     assert (status, answer["error"]) == (413, f"a body may have {BODY_BYTES_MAX} bytes at most")
 
 
-def test_tokens_open_only_what_their_scopes_say(tmp_path):
+def test_tokens_are_limited_to_their_scopes(tmp_path):
     served = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "root"})
     try:
         for name in ("join", "read"):
@@ -182,7 +182,7 @@ def test_tokens_open_only_what_their_scopes_say(tmp_path):
         served.stop()
 
 
-def test_beyond_loopback_a_token_is_needed(tmp_path):
+def test_token_is_required_beyond_loopback(tmp_path):
     database = f"sqlite:///{tmp_path / 'm.db'}"
     with pytest.raises(UsageError, match="no token is set"):
         Served(database, host="0.0.0.0")
@@ -190,7 +190,7 @@ def test_beyond_loopback_a_token_is_needed(tmp_path):
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.0.2.1", "example.org")))
 
 
-def test_who_asks_too_often_is_told_to_wait(tmp_path):
+def test_too_many_requests_are_refused(tmp_path):
     served = Served(f"sqlite:///{tmp_path / 'm.db'}", rate=1.0)
     try:
         answers = [served.ask("GET", "/api/v1/settings")[0] for _ in range(2)]
@@ -201,7 +201,7 @@ def test_who_asks_too_often_is_told_to_wait(tmp_path):
         served.stop()
 
 
-def test_a_pace_allows_a_burst_and_then_so_many_per_second_to_each():
+def test_rate_limit_allows_a_burst_per_client():
     pace = RateLimiter(2.0)
     assert [pace.admit("a", 0.0) for _ in range(5)] == [True] * 4 + [False]
     assert pace.admit("b", 0.0)
@@ -211,7 +211,7 @@ def test_a_pace_allows_a_burst_and_then_so_many_per_second_to_each():
     assert pace.admit("a", 2.0)  # it was forgotten, and starts anew
 
 
-def test_the_stream_tells_what_changes_and_can_be_taken_up_again(served):
+def test_event_stream_can_be_resumed(served):
     join(served, 0)
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
     connection.request("GET", "/api/v1/events?after=0")
@@ -235,7 +235,7 @@ def test_the_stream_tells_what_changes_and_can_be_taken_up_again(served):
     ]  # fmt: skip
 
 
-def test_stopping_ends_streams_at_once(served):
+def test_stop_closes_event_streams(served):
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
     connection.request("GET", "/api/v1/events")
     answer = connection.getresponse()
@@ -245,7 +245,7 @@ def test_stopping_ends_streams_at_once(served):
     connection.close()
 
 
-def test_who_is_exposed_keeps_the_last_token(store):
+def test_last_token_of_an_exposed_manager_is_kept(store):
     exposed = AccessControl(store, is_exposed=True)
     for name in ("ops", "agents"):
         exposed.add_token(name, ("admin",), 0.0)
@@ -256,7 +256,7 @@ def test_who_is_exposed_keeps_the_last_token(store):
     AccessControl(store).remove_token("ops")  # on loopback it may be open again
 
 
-def test_who_shows_no_token_does_not_fill_the_audit_log(tmp_path):
+def test_requests_without_token_do_not_fill_the_audit_log(tmp_path):
     served = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "root"}, rate=1000)
     try:
         began = time.monotonic()
@@ -272,7 +272,7 @@ def test_who_shows_no_token_does_not_fill_the_audit_log(tmp_path):
         served.stop()
 
 
-def test_a_manager_that_cannot_look_any_more_ends_with_the_reason(tmp_path, monkeypatch):
+def test_failed_background_task_ends_the_manager(tmp_path, monkeypatch):
     manager = ManagerService(ManagerOptions(port=0, database=f"sqlite:///{tmp_path / 'm.db'}"), {})
 
     def fail(now: float) -> None:
@@ -283,7 +283,7 @@ def test_a_manager_that_cannot_look_any_more_ends_with_the_reason(tmp_path, monk
         asyncio.run(manager.serve(manager.bind()))
 
 
-def test_a_token_that_another_process_has_made_counts_at_once(store):
+def test_token_added_by_another_process_is_accepted(store):
     running = AccessControl(store, "root")
     made = AccessControl(store).add_token("agents", ("join",), 0.0)
     assert running.identify(made).name == "agents"
@@ -292,7 +292,7 @@ def test_a_token_that_another_process_has_made_counts_at_once(store):
 
 
 @pytest.mark.parametrize("ip", ["[0]:1", "tcp://[::::]:1", "a..b:1", f"{'a' * 70}:1"])
-def test_a_broker_that_cannot_be_does_not_end_the_look_at_all_brokers(store, ip):
+def test_invalid_broker_does_not_stop_the_other_clients(store, ip):
     assert JoinRequest.model_validate({"ip": ip}).ip == ip
     federation = FederationRegistry(store)
     federation.join(JoiningNode(ip=ip), 0.0)
@@ -336,7 +336,7 @@ def test_unknown_and_ambiguous_names_list_the_candidates(served):
     assert served.ask("GET", "/api/v1/nodes/press")[1]["id"] == 0  # the other one has left
 
 
-def test_refusal_shows_no_names_to_whoever_may_only_join(tmp_path):
+def test_refusal_hides_names_from_join_tokens(tmp_path):
     running = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "admin"})
     try:
         body = {"link": "127.0.0.1:1", "node": hexes(1), "name": "press"}

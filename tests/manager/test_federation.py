@@ -67,7 +67,7 @@ class Scene:
         return sum(number in link for link in self.links())
 
 
-def test_ids_count_up_and_neighbours_are_as_in_the_paper(store):
+def test_ids_are_sequential_and_neighbours_follow_the_paper(store):
     scene = Scene(store)
     first = scene.join(0)
     assert (first.node.id, first.neighbours) == (0, [])
@@ -83,7 +83,7 @@ def test_ids_count_up_and_neighbours_are_as_in_the_paper(store):
     ]  # fmt: skip
 
 
-def test_an_agent_that_joins_again_keeps_its_id(store):
+def test_rejoining_agent_keeps_its_id(store):
     scene = Scene(store, 3)
     again = scene.join(1)
     assert (again.node.id, len(scene.federation.nodes())) == (1, 3)
@@ -94,7 +94,7 @@ def test_an_agent_that_joins_again_keeps_its_id(store):
     assert len(scene.federation.nodes()) == 5
 
 
-def test_what_is_known_survives_a_restart(database):
+def test_state_survives_a_restart(database):
     from hansa.manager.store import open_store
 
     first = open_store(database)
@@ -109,7 +109,7 @@ def test_what_is_known_survives_a_restart(database):
     second.close()
 
 
-def test_a_dead_node_is_gone_after_two_misses_and_the_rest_is_linked_again(store):
+def test_node_is_gone_after_two_missed_reports_and_replaced(store):
     scene = Scene(store, 9)
     scene.dead = {0, 7}
     scene.run(9)
@@ -124,7 +124,7 @@ def test_a_dead_node_is_gone_after_two_misses_and_the_rest_is_linked_again(store
     assert scene.federation.plan() == []
 
 
-def test_a_node_whose_reports_are_lost_but_whom_others_see_is_not_gone(store):
+def test_reachable_node_without_reports_is_not_gone(store):
     scene = Scene(store, 4)
     scene.silent = {2}
     scene.run(60)
@@ -132,7 +132,7 @@ def test_a_node_whose_reports_are_lost_but_whom_others_see_is_not_gone(store):
     assert scene.federation.suspected(scene.now) == {2}
 
 
-def test_a_federator_whose_broker_does_not_answer_is_gone(store):
+def test_federator_with_unreachable_broker_is_gone(store):
     """It says nothing of itself: who checks its broker reports for it."""
     scene = Scene(store, 3)
     papers = [f"tcp://paper-{n}:1883" for n in range(3)]
@@ -150,7 +150,7 @@ def test_a_federator_whose_broker_does_not_answer_is_gone(store):
     assert scene.states() == [NodeState.UP] * 4 + [NodeState.GONE] * 2
 
 
-def test_a_secret_binds_a_node_and_an_operator_is_trusted(store):
+def test_node_is_bound_to_its_secret_except_for_operators(store):
     federation = Scene(store).federation
     who = JoiningNode(link="h:1", node=agent(0), secret="digest")
     assert federation.join(who, 0.0, trusted=False).node.id == 0
@@ -164,7 +164,7 @@ def test_a_secret_binds_a_node_and_an_operator_is_trusted(store):
         federation.require_owner(0, "")
 
 
-def test_a_manager_that_hears_nobody_declares_nobody_gone(store):
+def test_no_node_is_gone_without_any_report(store):
     scene = Scene(store, 4)
     links = scene.links()
     scene.silent = {0, 1, 2, 3}
@@ -173,7 +173,7 @@ def test_a_manager_that_hears_nobody_declares_nobody_gone(store):
     assert scene.links() == links
 
 
-def test_a_manager_that_was_away_gives_everybody_time_to_report(store):
+def test_restarted_manager_waits_for_reports(store):
     scene = Scene(store, 4)
     again = FederationRegistry(store)
     again.tick(scene.now + 3600)
@@ -181,7 +181,7 @@ def test_a_manager_that_was_away_gives_everybody_time_to_report(store):
     assert [node.state for node in again.nodes()] == [NodeState.UP] * 4
 
 
-def test_a_node_that_comes_back_is_linked_again(store):
+def test_returning_node_is_linked_again(store):
     scene = Scene(store, 5)
     scene.dead = {2}
     scene.run(30)
@@ -194,7 +194,7 @@ def test_a_node_that_comes_back_is_linked_again(store):
     assert "returned (2,)" in scene.told
 
 
-def test_leaving_is_at_once_and_for_good(store):
+def test_leave_is_immediate_and_permanent(store):
     scene = Scene(store, 4)
     scene.federation.leave(3, scene.now)
     scene.federation.leave(3, scene.now)
@@ -205,7 +205,7 @@ def test_leaving_is_at_once_and_for_good(store):
     assert scene.join(3).node.id == 3
 
 
-def test_links_that_agents_made_by_themselves_count(store):
+def test_self_made_links_are_adopted(store):
     scene = Scene(store, 6)
     free = next((a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in scene.links())
     report = NodeReport(0.5, {agent(free[1]): 3.0}, frozenset(agent(n) for n in range(6)))
@@ -213,7 +213,7 @@ def test_links_that_agents_made_by_themselves_count(store):
     assert free[1] in [neighbour.node.id for neighbour in answer.neighbours]
 
 
-def test_a_link_that_was_just_taken_away_is_not_one_that_agents_made(store):
+def test_recently_removed_link_is_not_adopted(store):
     scene = Scene(store, 5)
     before = {link for link in scene.links() if 0 in link}
     scene.federation.drain(0, True, scene.now)
@@ -231,7 +231,7 @@ def test_a_link_that_was_just_taken_away_is_not_one_that_agents_made(store):
     assert gone[0] in fresh.links()
 
 
-def test_a_link_that_does_not_come_up_is_planned_elsewhere(store):
+def test_failed_link_is_replaced(store):
     scene = Scene(store, 4)
     scene.join(4)
     scene.count = 5
@@ -243,7 +243,7 @@ def test_a_link_that_does_not_come_up_is_planned_elsewhere(store):
     assert sum(4 in link for link in real()) >= 2
 
 
-def test_a_link_has_its_time_again_when_an_end_joins_again_or_the_manager_was_away(store):
+def test_link_timeout_restarts_after_a_rejoin_or_restart(store):
     scene = Scene(store, 4)
     before = scene.links()
     scene.join(0)  # it was killed, and its links come up again soon
@@ -261,7 +261,7 @@ def test_a_link_has_its_time_again_when_an_end_joins_again_or_the_manager_was_aw
     assert {(link.a, link.b) for link, _, _ in later.links()} == scene.links()
 
 
-def test_draining_links_the_others_first_and_then_leaves_one_link(store):
+def test_draining_node_keeps_one_link_after_others_are_linked(store):
     scene = Scene(store, 5)
     scene.federation.drain(0, True, scene.now)
     scene.run(60)
@@ -273,7 +273,7 @@ def test_draining_links_the_others_first_and_then_leaves_one_link(store):
     assert scene.degree(0) >= 2
 
 
-def test_a_draining_node_that_joins_again_is_still_draining_unless_it_had_left(store):
+def test_draining_survives_a_rejoin_but_not_a_leave(store):
     scene = Scene(store, 5)
     scene.federation.drain(0, True, scene.now)
     assert scene.join(0).node.draining
@@ -281,7 +281,7 @@ def test_a_draining_node_that_joins_again_is_still_draining_unless_it_had_left(s
     assert not scene.join(0).node.draining
 
 
-def test_an_operators_link_stays_and_one_that_was_removed_does_not_come_back(store):
+def test_planner_respects_links_of_the_operator(store):
     scene = Scene(store, 6, degree_max=3)
     free = [(a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in scene.links()]
     scene.federation.add_link(*free[0], scene.now)
@@ -303,20 +303,20 @@ def test_an_operators_link_stays_and_one_that_was_removed_does_not_come_back(sto
         (lambda f: f.remove_link(0, 9, 0.0), "there is no node 9"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(store, wish, said):
+def test_impossible_requests_are_refused(store, wish, said):
     scene = Scene(store, 2)
     with pytest.raises(RequestRefused, match=said):
         wish(scene.federation)
 
 
-def test_settings_are_checked_before_they_count(store):
+def test_invalid_settings_are_not_applied(store):
     scene = Scene(store, 2)
     with pytest.raises(UsageError, match="degree_max must be from 3 to 64"):
         scene.federation.change_settings({"degree_max": 1}, 0.0)
     assert scene.federation.settings.degree_max == 5
 
 
-def test_agents_and_the_papers_federators_are_planned_each_by_themselves(store):
+def test_agents_and_paper_federators_are_planned_separately(store):
     federation = Scene(store).federation
     for number in range(5):
         federation.join(JoiningNode(link=f"h{number}:1", node=agent(number)), 0.0)
@@ -329,7 +329,7 @@ def test_agents_and_the_papers_federators_are_planned_each_by_themselves(store):
         federation.add_link(0, 1, 0.0)
 
 
-def test_an_operators_link_waits_for_an_end_that_is_gone(store):
+def test_operator_link_is_kept_for_a_gone_node(store):
     scene = Scene(store, 6)
     free = [(a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in scene.links()]
     scene.federation.add_link(*free[0], scene.now)
@@ -347,7 +347,7 @@ def test_an_operators_link_waits_for_an_end_that_is_gone(store):
     assert free[0] not in scene.links()
 
 
-def test_links_on_the_other_side_of_a_split_are_there_when_it_ends(store):
+def test_links_behind_a_split_are_kept(store):
     scene = Scene(store, 8)
     far = {2, 3, 4, 5, 6, 7}
     beyond = {link for link in scene.links() if far.issuperset(link)}
@@ -361,7 +361,7 @@ def test_links_on_the_other_side_of_a_split_are_there_when_it_ends(store):
     assert beyond <= scene.links()
 
 
-def test_a_broker_that_does_not_answer_is_not_the_fastest(store):
+def test_unmeasured_broker_is_treated_as_slow(store):
     scene = Scene(store, 3)
     scene.federation.report(1, NodeReport(None), scene.now)
     assert [node.latency_ms for node in scene.federation.nodes()] == [0.5, None, 0.5]
@@ -369,7 +369,7 @@ def test_a_broker_that_does_not_answer_is_not_the_fastest(store):
     assert {link for link in scene.links() if 3 in link} == {(0, 3), (2, 3)}
 
 
-def test_a_round_trip_that_one_end_does_not_know_is_the_others(store):
+def test_round_trip_of_either_end_is_used(store):
     scene = Scene(store, 2)
     everybody = frozenset({agent(0), agent(1)})
     scene.federation.report(0, NodeReport(0.5, {agent(1): None}, everybody), scene.now)
@@ -404,7 +404,7 @@ def test_reinstalled_agent_replaces_the_gone_node_at_its_address(store):
     assert told == [f"{new} (n1) replaced 1 (n1) at h1:10500"]
 
 
-def test_reinstalled_agent_takes_over_the_links_that_the_operator_removed(store, caplog):
+def test_reinstalled_agent_inherits_removed_links(store, caplog):
     caplog.set_level("INFO", "hansa.manager")
     scene = Scene(store, 4)
     scene.federation.add_link(0, 1, scene.now)
@@ -419,7 +419,7 @@ def test_reinstalled_agent_takes_over_the_links_that_the_operator_removed(store,
     assert told[0] == ("left", (1,))
 
 
-def test_what_the_operator_wants_of_the_new_node_counts_more_than_of_the_old(store):
+def test_decisions_for_the_new_node_have_precedence(store):
     scene = Scene(store, 4)
     scene.federation.add_link(0, 1, scene.now)
     scene.federation.remove_link(0, 1, scene.now)

@@ -64,7 +64,7 @@ def paper(mosquitto: str, tmp_path) -> Iterator[Paper]:
         made.close()
 
 
-def test_brokers_are_measured_told_and_missed(paper):
+def test_brokers_are_measured_and_get_announcements(paper):
     for number in range(3):
         paper.join(number)
     paper.announcement(0, "NEW", 1)

@@ -33,12 +33,12 @@ def fuzz(database: str, folder: Path, *options: str) -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-def test_a_short_fuzz_run(tmp_path):
+def test_short_fuzz_run(tmp_path):
     database = f"sqlite:///{tmp_path / 'm.db'}"
     fuzz(database, tmp_path, "--max-examples", "3", "--phases", "coverage,fuzzing")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1000)
-def test_a_long_fuzz_run(database, tmp_path):
+def test_long_fuzz_run(database, tmp_path):
     fuzz(database, tmp_path, "--max-examples", "300")

@@ -29,7 +29,7 @@ def test_text_has_a_line_per_node():
     assert as_text(TopologyGraph([GraphNode(0, "", "up", False, None)], [])) == "0  -  up  — none"
 
 
-def test_json_and_dot_say_the_same():
+def test_json_and_dot_have_the_same_graph():
     shown = json.loads(as_json(GRAPH))
     assert [link["a"] for link in shown["links"]] == [0, 1]
     lines = as_dot(GRAPH).splitlines()
@@ -40,7 +40,7 @@ def test_json_and_dot_say_the_same():
     assert lines[-1] == "}"
 
 
-def test_the_picture_is_sound_svg_with_all_nodes_and_links():
+def test_svg_is_valid_and_complete():
     picture = ET.fromstring(as_svg(GRAPH))
     space = "{http://www.w3.org/2000/svg}"
     assert len(picture.findall(f"{space}circle")) == 3

@@ -4,7 +4,7 @@ from hansa.errors import UsageError
 from hansa.manager.settings import FederationSettings, make_settings, settings_from_environment
 
 
-def test_the_papers_variables_are_read_as_the_paper_writes_them():
+def test_variables_of_the_paper_are_parsed():
     given = settings_from_environment(
         {
             "CORE_ANN_INTERVAL": "500ms",
@@ -25,7 +25,7 @@ def test_the_papers_variables_are_read_as_the_paper_writes_them():
         ("FED_REDUNDANCY", "two", "must be a whole number"),
     ],
 )
-def test_what_is_no_value_is_said_with_its_name(variable, text, said):
+def test_invalid_variable_is_named(variable, text, said):
     with pytest.raises(UsageError, match=f"{variable} {said}"):
         settings_from_environment({variable: text})
 
@@ -33,10 +33,10 @@ def test_what_is_no_value_is_said_with_its_name(variable, text, said):
 @pytest.mark.parametrize(
     "bad", [{"redundancy": 0}, {"degree_max": 2}, {"health_interval": 0.0}, {"degree_max": 65}]
 )
-def test_what_cannot_work_is_refused(bad):
+def test_values_out_of_range_are_refused(bad):
     with pytest.raises(UsageError, match=next(iter(bad))):
         make_settings(bad)
 
 
-def test_settings_of_another_version_do_not_hurt():
+def test_unknown_settings_are_ignored():
     assert make_settings({"colour": "red"}) == FederationSettings()

@@ -26,7 +26,7 @@ NODE = NodeRow(
 )  # fmt: skip
 
 
-def test_what_is_saved_is_read_again_also_by_the_next_to_open_it(database):
+def test_saved_rows_are_read_after_reopening(database):
     first = open_store(database)
     link = LinkRow(0, 1, LinkOrigin.PLANNED, 5.0)
     later = NODE.with_changes(
@@ -43,14 +43,14 @@ def test_what_is_saved_is_read_again_also_by_the_next_to_open_it(database):
     second.close()
 
 
-def test_saving_again_replaces(store: ManagerStore):
+def test_saving_replaces_rows(store: ManagerStore):
     store.save([NODE], [LinkRow(0, 1, LinkOrigin.PLANNED, 1.0)])
     store.save([NODE.with_changes(name="b")], [LinkRow(0, 1, LinkOrigin.OPERATOR, 2.0)])
     assert [node.name for node in store.nodes()] == ["b"]
     assert store.links() == [LinkRow(0, 1, LinkOrigin.OPERATOR, 2.0)]
 
 
-def test_a_barred_link_is_dropped_until_it_is_saved_again(store: ManagerStore):
+def test_barred_link_is_dropped_until_saved(store: ManagerStore):
     store.save(
         links=[LinkRow(0, 1, LinkOrigin.PLANNED, 1.0), LinkRow(1, 2, LinkOrigin.PLANNED, 1.0)]
     )
@@ -60,7 +60,7 @@ def test_a_barred_link_is_dropped_until_it_is_saved_again(store: ManagerStore):
     assert (len(store.links()), store.barred()) == (1, [])
 
 
-def test_history_and_audit_are_read_in_pages_and_have_a_bound(store: ManagerStore, monkeypatch):
+def test_history_and_audit_are_paged_and_bounded(store: ManagerStore, monkeypatch):
     monkeypatch.setattr(module, "HISTORY_MAX", 3)
     monkeypatch.setattr(module, "AUDIT_MAX", 3)
     for number in range(1, 6):
@@ -74,7 +74,7 @@ def test_history_and_audit_are_read_in_pages_and_have_a_bound(store: ManagerStor
     assert [row.number for row in store.audit()] == [3, 4, 5]
 
 
-def test_what_is_noted_at_once_by_many_is_all_noted(store: ManagerStore):
+def test_concurrent_audit_entries_are_all_written(store: ManagerStore):
     def note(number: int) -> None:
         store.add_audit(1.0, "ops", "127.0.0.1", ("POST", f"/{number}", 200))
 
@@ -94,7 +94,7 @@ def test_settings_and_tokens(store: ManagerStore):
     assert not store.drop_token("agents")
 
 
-def test_a_failed_write_leaves_nothing_of_itself(store: ManagerStore):
+def test_failed_write_is_rolled_back(store: ManagerStore):
     store.save([NODE])
     bad = NODE.with_changes(id=1, name=None)
     with pytest.raises(StoreUnavailable):
@@ -104,7 +104,7 @@ def test_a_failed_write_leaves_nothing_of_itself(store: ManagerStore):
     assert store.save(history=[(2.0, "joined", (), "")])[0].number == 1
 
 
-def test_migrations_are_applied_once_and_from_any_earlier_form(database):
+def test_migrations_are_applied_once_from_any_version(database):
     address = database.replace("postgresql://", "postgresql+psycopg://")
     engine = create_engine(address)
     assert migrate(engine, STEPS[:1]) == 1
@@ -119,7 +119,7 @@ def test_migrations_are_applied_once_and_from_any_earlier_form(database):
     opened.close()
 
 
-def test_a_database_of_a_newer_version_is_refused(database):
+def test_database_of_a_newer_version_is_refused(database):
     opened = open_store(database)
     opened.close()
     engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
@@ -146,14 +146,14 @@ def test_a_database_of_a_newer_version_is_refused(database):
         ("sqlite://u:secret@h/d", "Invalid SQLite URL"),
     ],
 )
-def test_what_cannot_be_opened_is_said_in_one_line_without_the_password(url, said):
+def test_error_of_opening_hides_the_password(url, said):
     with pytest.raises(UsageError, match=said) as raised:
         open_store(url)
     assert "secret" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_one_manager_at_a_time_has_a_database(database):
+def test_database_is_locked_by_one_manager(database):
     first, second = open_store(database), open_store(database)
     first.acquire_lock()
     with pytest.raises(UsageError, match="another manager uses this database"):

@@ -53,13 +53,13 @@ async def echoed(count: int, delay_s: float, loss: float) -> tuple[int, float]:
     return len(came), came[0] - began
 
 
-def test_everything_comes_back_after_twice_the_delay():
+def test_round_trip_takes_twice_the_delay():
     count, first = asyncio.run(echoed(50, 0.05, 0.0))
     assert count == 50
     assert first >= 0.1
 
 
-def test_some_are_lost_each_way():
+def test_datagrams_are_lost_both_ways():
     count, _ = asyncio.run(echoed(400, 0.001, 0.3))
     assert 100 < count < 300  # 196 are expected
 
@@ -84,7 +84,7 @@ async def relayed() -> AsyncIterator[tuple[socket.socket, DatagramRelay, list[by
             await relay.stop()
 
 
-def test_nothing_passes_a_cut():
+def test_cut_drops_all_datagrams():
     async def run() -> tuple[bool, bool]:
         async with relayed() as (client, relay, arrived):
 
@@ -105,7 +105,7 @@ def test_nothing_passes_a_cut():
     assert asyncio.run(run()) == (False, True)
 
 
-def test_datagrams_come_twice_and_out_of_order_if_the_line_is_so():
+def test_datagrams_are_duplicated_and_reordered():
     async def run() -> list[bytes]:
         async with relayed() as (client, relay, arrived):
             async with asyncio.timeout(20):

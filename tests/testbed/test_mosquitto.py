@@ -9,14 +9,14 @@ from hansa.testbed import mosquitto
 from hansa.testbed.mosquitto import CANDIDATE_PORTS, free_port, require_free_port
 
 
-def test_free_ports_are_below_those_of_outgoing_connections_and_differ():
+def test_free_ports_are_distinct_and_not_ephemeral():
     ports = [free_port() for _ in range(500)]
     assert set(ports) <= set(CANDIDATE_PORTS)
     assert CANDIDATE_PORTS[-1] < 32_768
     assert len(set(ports)) == len(ports)
 
 
-def test_a_port_that_is_taken_is_passed_over(monkeypatch):
+def test_port_in_use_is_skipped(monkeypatch):
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
         other = free_port()
@@ -32,7 +32,7 @@ def test_no_free_port_is_one_line(monkeypatch):
             free_port()
 
 
-def test_a_taken_port_is_named():
+def test_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"^port {port} of 127.0.0.1 cannot be used: "):

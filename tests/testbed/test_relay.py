@@ -33,20 +33,20 @@ async def there_and_back(delay_s: float, data: bytes) -> tuple[bytes, float]:
     return answer, took
 
 
-def test_everything_comes_back_after_twice_the_delay():
+def test_round_trip_takes_twice_the_delay():
     answer, took = asyncio.run(there_and_back(0.05, b"hello"))
     assert answer == b"hello"
     assert took >= 0.1
 
 
-def test_bytes_keep_their_order_and_the_delay_does_not_add_up():
+def test_bytes_keep_their_order_and_delays_do_not_accumulate():
     data = b"".join(number.to_bytes(4, "big") for number in range(250_000))
     answer, took = asyncio.run(there_and_back(0.1, data))
     assert answer == data
     assert took < 5.0  # one delay after another would be seconds more
 
 
-def test_nobody_behind_it_looks_like_a_closed_connection():
+def test_missing_target_closes_the_connection():
     async def run() -> bytes:
         relay = Relay(1, 0.0)
         reader, writer = await asyncio.open_connection("127.0.0.1", await relay.start())
@@ -58,7 +58,7 @@ def test_nobody_behind_it_looks_like_a_closed_connection():
     assert asyncio.run(run()) == b""
 
 
-def test_a_cut_relay_is_silent_refuses_who_dials_and_loses_nothing():
+def test_cut_buffers_bytes_and_refuses_connections():
     async def run() -> tuple[bytes, bool, bytes]:
         server = await asyncio.start_server(echo, "127.0.0.1", 0)
         relay = Relay(server.sockets[0].getsockname()[1], 0.0)
@@ -139,7 +139,7 @@ def test_one_direction_alone_can_be_cut():
     assert asyncio.run(run()) == (b"back", True, b"out")
 
 
-def test_who_dials_a_black_hole_hears_nothing_until_it_is_mended():
+def test_connection_through_a_black_hole_waits_for_its_end():
     async def run() -> tuple[bool, bytes]:
         async with linked() as ends:
             ends.relay.cut(refuse_connections=False)
@@ -154,7 +154,7 @@ def test_who_dials_a_black_hole_hears_nothing_until_it_is_mended():
     assert asyncio.run(run()) == (True, b"hello")
 
 
-def test_a_reset_is_told_to_both_ends():
+def test_reset_reaches_both_ends():
     async def run() -> None:
         async with linked() as ends:
             ends.relay.reset()
@@ -165,7 +165,7 @@ def test_a_reset_is_told_to_both_ends():
     asyncio.run(run())
 
 
-def test_of_a_stranded_connection_the_far_end_knows_nothing_while_a_new_one_works():
+def test_half_open_connection_is_not_noticed_by_the_target():
     async def run() -> tuple[bool, bytes]:
         async with linked() as ends:
             ends.relay.make_half_open()
@@ -181,7 +181,7 @@ def test_of_a_stranded_connection_the_far_end_knows_nothing_while_a_new_one_work
     assert asyncio.run(run()) == (True, b"hello")
 
 
-def test_a_line_can_be_made_narrow_and_uneven_and_keeps_the_order():
+def test_bandwidth_and_jitter_keep_the_order():
     async def run() -> tuple[bytes, float]:
         async with linked() as ends:
             ends.relay.conditions = LinkConditions(0.0, 0.02, bytes_per_s=20_000.0)

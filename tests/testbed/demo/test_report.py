@@ -39,14 +39,14 @@ needs_spark = pytest.mark.skipif(
         (5, 4, "kill broker 2", None),
     ],
 )
-def test_a_difference_is_explained_by_what_was_done_or_by_nothing(counted, said, done, reason):
+def test_difference_is_explained_only_by_a_fault(counted, said, done, reason):
     assert explain_difference(counted, said, done) == reason
 
 
 # ---------------------------------------------------------------- what the demo writes down
 
 
-def test_every_fault_stands_in_the_records_for_itself(tmp_path):
+def test_every_fault_is_recorded(tmp_path):
     account = DemoRecord(tmp_path)
     for what in ("kill agent", "kill broker"):  # both at the broker whose agent is the core
         account.record_fault("2", Event(what, 0.0), NODES[1])
@@ -104,7 +104,7 @@ def test_directory_with_other_files_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["file", "no/such"])
-def test_place_that_cannot_be_written_to_is_refused_before_the_demo_begins(tmp_path, name):
+def test_unwritable_directory_is_refused_before_the_demo(tmp_path, name):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot write to"):
         DemoDirectory(tmp_path / name)
@@ -113,9 +113,7 @@ def test_place_that_cannot_be_written_to_is_refused_before_the_demo_begins(tmp_p
 # ---------------------------------------------------------------- with and without Spark
 
 
-def test_without_spark_the_demo_says_what_is_left_out_and_how_to_make_it(
-    tmp_path, monkeypatch, capsys
-):
+def test_demo_without_spark_prints_the_command_for_the_report(tmp_path, monkeypatch, capsys):
     failing = [sys.executable, "-c", "raise SystemExit(2)"]
     monkeypatch.setattr(report, "command_prefix", lambda: failing)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -129,9 +127,7 @@ def test_without_spark_the_demo_says_what_is_left_out_and_how_to_make_it(
     assert words[-1] == str(place.agents)
 
 
-def test_tables_that_cannot_be_made_although_spark_is_there_fail_the_demo(
-    tmp_path, monkeypatch, capsys
-):
+def test_failing_report_with_spark_fails_the_demo(tmp_path, monkeypatch, capsys):
     failing = [sys.executable, "-c", "raise SystemExit(1)"]
     monkeypatch.setattr(report, "command_prefix", lambda: failing)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
@@ -144,7 +140,7 @@ def test_tables_that_cannot_be_made_although_spark_is_there_fail_the_demo(
 @needs_spark
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("mosquitto")
-def test_demo_that_is_stopped_while_spark_runs_leaves_nothing(tmp_path):
+def test_demo_stopped_during_the_report_cleans_up(tmp_path):
     (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         DEMO,

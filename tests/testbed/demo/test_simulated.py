@@ -12,7 +12,7 @@ from hansa.testbed.demo.drawing import draw_grid
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_the_demo_ends_well_with_any_seed(seed, capsys):
+def test_simulated_demo_succeeds_with_any_seed(seed, capsys):
     assert main(["demo", "--simulated", "--seed", seed]) == 0
     out = capsys.readouterr().out
     assert f"seed {seed}." in out
@@ -24,7 +24,7 @@ def test_the_demo_ends_well_with_any_seed(seed, capsys):
     assert "broken" not in out
 
 
-def test_the_demo_says_when_a_promise_is_broken(monkeypatch, capsys):
+def test_broken_promise_is_printed(monkeypatch, capsys):
     run = Simulation.run
 
     def broken(self):
@@ -36,7 +36,7 @@ def test_the_demo_says_when_a_promise_is_broken(monkeypatch, capsys):
     assert "broken promise: no loop: something" in capsys.readouterr().out
 
 
-def test_a_terminal_gets_time_to_read(monkeypatch):
+def test_output_pauses_on_a_terminal(monkeypatch):
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     output.DemoOutput(Console(force_terminal=True, file=io.StringIO())).say("text")
@@ -44,7 +44,7 @@ def test_a_terminal_gets_time_to_read(monkeypatch):
     assert waited == [output.PARAGRAPH_PAUSE_S]
 
 
-def test_a_grid_is_drawn_with_its_mesh():
+def test_grid_is_drawn_with_its_mesh():
     drawn = draw_grid(2, 3, lambda node: "◆" if node == 4 else "○", {(0, 1), (1, 4)})
     assert drawn == [
         "○ 0  ━━━ ○ 1  ─── ○ 2",
@@ -53,7 +53,7 @@ def test_a_grid_is_drawn_with_its_mesh():
     ]
 
 
-def test_a_bad_seed_is_refused(capsys):
+def test_bad_seed_is_refused(capsys):
     assert main(["demo", "--seed", "x"]) == 2
     assert capsys.readouterr().err == (
         "hansa: argument --seed: 'x' is not a whole number; see `hansa demo --help`\n"

@@ -29,17 +29,17 @@ def only(**learned) -> BrokerAdvice:
     return advice
 
 
-def test_the_operator_reads_the_same_lines():
+def test_documentation_has_the_same_log_settings():
     page = Path(__file__).parents[3] / "docs" / "how-to" / "configure.md"
     lines = page.read_text(encoding="utf-8").splitlines()
     assert [line for line in LOG_SETTINGS if line not in lines] == []
 
 
-def test_what_is_unknown_is_no_reason_to_complain():
+def test_unknown_findings_give_no_advice():
     assert advise_on_broker(BrokerFindings()) == ()
 
 
-def test_broker_that_has_everything():
+def test_good_broker_gets_no_advice():
     learned = BrokerFindings(
         version="mosquitto version 2.0.11",
         limits=GOOD,
@@ -71,7 +71,7 @@ def test_broker_that_does_not_log_to_topics():
         ("logs_takeover", Severity.WARNING),
     ],
 )
-def test_one_kind_of_line_that_is_missing_brings_them_all(field, severity):
+def test_missing_log_type_gives_all_log_settings(field, severity):
     """The first `log_type` of a configuration turns off those that were on by default."""
     advice = only(**{field: False})
     assert (advice.severity, advice.lines) == (severity, LOG_SETTINGS)
@@ -85,12 +85,12 @@ def test_one_kind_of_line_that_is_missing_brings_them_all(field, severity):
         ("emqx 5.8", Severity.ERROR),
     ],
 )
-def test_versions_that_need_a_word(version, severity):
+def test_untested_versions_get_advice(version, severity):
     assert only(version=version).severity is severity
 
 
 @pytest.mark.parametrize("version", ["mosquitto version 2.0.11", "mosquitto version 2.1.2-beta"])
-def test_versions_that_were_tried(version):
+def test_tested_versions_get_no_advice(version):
     assert advise_on_broker(BrokerFindings(version=version)) == ()
 
 
@@ -116,7 +116,7 @@ def test_versions_that_were_tried(version):
         ({"limits": limits(version=Version.V311), "overlap_copies": 2}, ()),
     ],
 )
-def test_messages_can_be_lost(learned, lines):
+def test_possible_losses_are_warnings(learned, lines):
     advice = only(**learned)
     assert (advice.severity, advice.lines) == (Severity.WARNING, lines)
 
@@ -139,18 +139,18 @@ def test_messages_can_be_lost(learned, lines):
         ({"limits": limits(receive_maximum=20)}, ("max_inflight_messages 100",)),
     ],
 )
-def test_it_could_work_better(learned, lines):
+def test_improvements_are_notes(learned, lines):
     advice = only(**learned)
     assert (advice.severity, advice.lines) == (Severity.NOTE, lines)
 
 
 @pytest.mark.parametrize("dropped_count", [0, 7])
-def test_a_queue_that_was_tried_and_held_needs_no_word(dropped_count):
+def test_sufficient_queue_gets_no_advice(dropped_count):
     proof = DeliveryProbeResult(queued_count=1_200, queue_offered_count=1_200)
     assert advise_on_broker(BrokerFindings(dropped_count=dropped_count, proof=proof)) == ()
 
 
-def test_worst_comes_first_and_lines_come_once():
+def test_advice_is_sorted_and_lines_are_unique():
     advices = advise_on_broker(
         BrokerFindings(
             dropped_count=0, version="", bridges=("a",), logs_subscribe=False, has_history=False
@@ -167,7 +167,7 @@ def test_worst_comes_first_and_lines_come_once():
     )
 
 
-def test_of_a_broker_without_a_log_only_what_it_can_do_matters():
+def test_other_brokers_are_judged_by_capabilities_only():
     learned = BrokerFindings(
         version="",
         logs_subscribe=False,
@@ -185,7 +185,7 @@ def test_of_a_broker_without_a_log_only_what_it_can_do_matters():
     assert configuration_lines(advise_on_broker(learned, "static")) == ()
 
 
-def test_subscriptions_that_nothing_shows_are_a_warning_with_the_remedy_that_applies():
+def test_unknown_subscriptions_are_a_warning_with_a_remedy():
     advice = only(earlier_count=3)
     assert advice.severity is Severity.WARNING
     assert advice.problem.startswith("the broker had 3 subscriptions before this check")

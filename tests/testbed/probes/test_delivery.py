@@ -33,21 +33,21 @@ def untold(text: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "queued"), [((), 1_000), (("max_queued_messages 100000",), 1_200)]
 )
-def test_mosquitto_delivers_exactly_once_what_its_queue_holds(broker, lines, queued, version):
+def test_mosquitto_delivers_exactly_once_within_its_queue(broker, lines, queued, version):
     address = address_of(broker("allow_anonymous true", *lines))
     proof = asyncio.run(probe_delivery(address, untold, version))
     assert proof == replace(EXACT, queued_count=queued)
     assert classify(proof).delivery_class is DeliveryClass.EXACTLY_ONCE
 
 
-def test_without_qos_2_the_rest_is_tried_with_qos_1(broker):
+def test_broker_without_qos_2_is_probed_with_qos_1(broker):
     address = address_of(broker("max_qos 1", "allow_anonymous true", "max_queued_messages 100000"))
     assert asyncio.run(probe_delivery(address, untold)) == replace(
         EXACT, accepts_qos2=False, deduplicates_publish=None, repeats_pubcomp=None
     )
 
 
-def test_who_may_not_publish_finds_nothing_out(broker, tmp_path):
+def test_probe_without_permission_has_no_result(broker, tmp_path):
     rules = tmp_path / "acl"
     rules.write_text("topic read #\n")
     address = address_of(broker("allow_anonymous true", f"acl_file {rules}"))
@@ -62,7 +62,7 @@ def amqtt(tmp_path: Path) -> Iterator[BrokerAddress]:
     made.close()
 
 
-def test_amqtt_says_that_it_resumes_and_keeps_nothing(amqtt):
+def test_amqtt_resumes_sessions_without_their_messages(amqtt):
     proof = asyncio.run(probe_delivery(amqtt, untold, Version.V311))
     found = (
         proof.accepts_qos2,
@@ -105,7 +105,7 @@ def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
     assert BREAKING_OFF in seen
 
 
-def test_a_broker_that_stops_meanwhile_is_one_line(broker):
+def test_broker_that_stops_during_the_probe_is_one_line(broker):
     text = broker("allow_anonymous true")
 
     def tell(what: str) -> None:

@@ -31,7 +31,7 @@ def learned(directory: Path, *lines: str) -> BrokerFindings:
     return learn(read_settings(path))
 
 
-def test_a_configuration_that_has_everything(tmp_path):
+def test_complete_configuration(tmp_path):
     assert learned(tmp_path, *COMPLETE) == GOOD
     assert learned(tmp_path, *COMPLETE, "  # log_dest none", "", "max_queued_messages 0") == GOOD
     types = [line for line in COMPLETE if not line.startswith("log_type")]
@@ -51,7 +51,7 @@ def test_a_configuration_that_has_everything(tmp_path):
         ("persistence true", "has_persistence"),
     ],
 )
-def test_a_line_that_is_missing(tmp_path, missing, field):
+def test_missing_line(tmp_path, missing, field):
     found = learned(tmp_path, *(line for line in COMPLETE if line != missing))
     assert getattr(found, field) is False
 
@@ -64,7 +64,7 @@ def test_a_line_that_is_missing(tmp_path, missing, field):
         ("persistence false", "has_persistence"),
     ],
 )
-def test_the_last_line_counts(tmp_path, line, field):
+def test_last_line_has_precedence(tmp_path, line, field):
     assert getattr(learned(tmp_path, *COMPLETE, line), field) is False
 
 
@@ -74,7 +74,7 @@ def test_defaults_log_no_subscriptions_and_queue_little(tmp_path):
     assert found.dropped_count == 0
 
 
-def test_included_files_count(tmp_path):
+def test_included_files_are_read(tmp_path):
     included = tmp_path / "conf.d"
     included.mkdir()
     (included / "hansa.conf").write_text("\n".join(COMPLETE))
@@ -85,6 +85,6 @@ def test_included_files_count(tmp_path):
     )
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file(tmp_path):
     with pytest.raises(UsageError, match="cannot read .*: No such file"):
         read_settings(tmp_path / "none.conf")
