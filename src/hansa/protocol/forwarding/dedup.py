@@ -118,7 +118,7 @@ class DuplicateFilter:
         window = by_epoch[epoch] = SequenceWindow(self._size)
         return window
 
-    def ceiling(self, epoch: int) -> int:
+    def sequence_max(self, epoch: int) -> int:
         """Return the greatest sequence number of an epoch; -1 if the epoch is ahead of the
         clock."""
         return self._clock.numbers_max(epoch) if epoch <= self._clock.limit_ms else -1
@@ -128,7 +128,7 @@ class DuplicateFilter:
         not."""
         if publication.epoch > self._clock.limit_ms:
             return EPOCH_AHEAD if publication.qos else AHEAD
-        is_too_high = publication.sequence > self.ceiling(publication.epoch)
+        is_too_high = publication.sequence > self.sequence_max(publication.epoch)
         return "publication number out of bounds" if is_too_high else None
 
     def admit_origin(self, origin: NodeId) -> bool:

@@ -85,7 +85,7 @@ class ForwardingEngine:
             settings.dedup_window, origins.known, delivery.clock
         )
         self.origins = origins
-        self.numbering = LocalSequencer(node)
+        self.sequencer = LocalSequencer(node)
         self._node = node
         self._delivery = delivery
         self._share_selector = share_selector
@@ -112,14 +112,14 @@ class ForwardingEngine:
             return []
         interest = self._topic_interest(event.topic, plan)
         if not interest.shares:
-            return self.originate(self.numbering.make_publication(event, incarnation, version))
-        only, overlaps = self._share_selector.choose_receivers(interest, is_guaranteed=False)
+            return self.originate(self.sequencer.make_publication(event, incarnation, version))
+        receivers, overlaps = self._share_selector.choose_receivers(interest, is_guaranteed=False)
         counted: list[Effect] = [Ignored("share_overlap")] * overlaps
-        if not only:
+        if not receivers:
             return counted
-        counted += [Ignored("receivers_max")] * (len(only) - RECEIVERS_MAX)
-        publication = self.numbering.make_publication(
-            event, incarnation, version, only[:RECEIVERS_MAX]
+        counted += [Ignored("receivers_max")] * (len(receivers) - RECEIVERS_MAX)
+        publication = self.sequencer.make_publication(
+            event, incarnation, version, receivers[:RECEIVERS_MAX]
         )
         return counted + self.originate(publication)
 
@@ -205,7 +205,7 @@ class ForwardingEngine:
             self._incarnation = incarnation
             self.table.clear_plans()
         notifications: list[Effect] = []
-        plans, next_number = self.table.plans, self.numbering.next_sequence
+        plans, next_sequence = self.table.plans, self.sequencer.next_sequence
         for item in batch:
             plan = plans.get(item.topic)
             payload = item.payload
@@ -219,9 +219,9 @@ class ForwardingEngine:
             ):
                 notifications += self._publish_slow_path(item, incarnation, outgoing)
             elif plan.frame_templates:
-                number = next_number().to_bytes(8, "big")
+                sequence = next_sequence().to_bytes(8, "big")
                 for links, before, after in plan.frame_templates:
-                    frame = b"".join((before, number, after, payload))
+                    frame = b"".join((before, sequence, after, payload))
                     for link in links:
                         outgoing[link].append(frame)
         return notifications
@@ -275,42 +275,42 @@ class ForwardingEngine:
             PUBLICATION_HEADER.unpack_from,
         )
         by_origin = self.table.depends_on_origin
-        here, window, last_origin, last_epoch, ceiling = self._node, None, None, None, 0
+        own_node, window, last_origin, last_epoch, sequence_max = self._node, None, None, None, 0
         accepted = self.origins.accepted(link)
         for data in frames:
             if len(data) >= _HEAD_BYTES:
-                opening, hops, count, origin, epoch, number, topic_bytes = unpack(data)
+                opening, hops, count, origin, epoch, sequence, topic_bytes = unpack(data)
                 end = _HEAD_BYTES + topic_bytes
                 if count:
                     end += _GROUP_BYTES * count
                 key = data[TOPIC_BYTES_AT:end]
-                found = find(data[ORIGIN_SLICE] + key if by_origin else key)
+                flow = find(data[ORIGIN_SLICE] + key if by_origin else key)
                 if (
-                    found is not None
+                    flow is not None
                     and opening == PLAIN_FIRST_BYTES
                     and hops < HOPS_MAX
                     and end <= len(data) <= SMALL_BYTES_MAX
-                    and origin != here
+                    and origin != own_node
                 ):
                     if origin != last_origin or epoch != last_epoch:
                         known = accepted.get(origin)
                         if known is not None and known[0] == epoch:
-                            ceiling = known[1]
+                            sequence_max = known[1]
                         else:
-                            ceiling = self._ceiling(link, origin, epoch)
+                            sequence_max = self._sequence_max(link, origin, epoch)
                         window = (
                             self.duplicate_filter.window_for(origin, epoch, False)
-                            if ceiling >= 0
+                            if sequence_max >= 0
                             else None
                         )
                         last_origin, last_epoch = origin, epoch
-                    topic, links, target_groups = found
-                    if number > ceiling:  # the slow path reports why it is refused
+                    topic, links, target_groups = flow
+                    if sequence > sequence_max:  # the slow path reports why it is refused
                         accepted.pop(origin, None)
                     elif window is not None and (
-                        window.add_with_groups(number, target_groups)
+                        window.add_with_groups(sequence, target_groups)
                         if target_groups
-                        else window.add(number)
+                        else window.add(sequence)
                     ):
                         if topic is not None:
                             deliveries.append((topic, data[end:]))
@@ -323,7 +323,7 @@ class ForwardingEngine:
                                 outgoing[each].append(frame)
                         continue
                     elif window is not None and not count:
-                        notifications.append(Duplicate(origin, number))
+                        notifications.append(Duplicate(origin, sequence))
                         continue
             try:
                 effects = self._forward_slow_path(link, data, now)
@@ -339,16 +339,16 @@ class ForwardingEngine:
             find = self.table.flow_cache.setdefault(link, {}).get
         return None
 
-    def _ceiling(self, link: LinkId, origin: NodeId, epoch: int) -> int:
+    def _sequence_max(self, link: LinkId, origin: NodeId, epoch: int) -> int:
         """Return the greatest sequence number that a copy of an origin may have on a link; -1 if
         none is accepted."""
         if not self.origins.accepts(link, origin):
             return -1
-        ceiling = self.duplicate_filter.ceiling(epoch)
+        sequence_max = self.duplicate_filter.sequence_max(epoch)
         # else a peer could fill this table with invented origins
         if self.origins.is_reachable(origin):
-            self.origins.accepted(link)[origin] = (epoch, ceiling)
-        return ceiling
+            self.origins.accepted(link)[origin] = (epoch, sequence_max)
+        return sequence_max
 
     def _forward_slow_path(self, link: LinkId, data: bytes, now: float) -> list[Effect]:
         publication = decode_publication(data)
@@ -363,8 +363,8 @@ class ForwardingEngine:
         if len(raw) > _TOPIC_BYTES_MAX or len(copy.target_groups) > _TARGET_GROUPS_MAX:
             return
         plan = self.table.plan(copy.topic)
-        found = make_flow_entry(copy, plan, link, self._non_member_forwarding)
-        if found is not None:
+        flow = make_flow_entry(copy, plan, link, self._non_member_forwarding)
+        if flow is not None:
             flows = self.table.flow_cache
             if sum(map(len, flows.values())) >= FLOW_CACHE_MAX:
                 flows.clear()
@@ -372,7 +372,7 @@ class ForwardingEngine:
             names = [GROUP_ID_STRUCT.pack(group) for group in copy.target_groups]
             # Encoded as in a frame.
             key = b"".join((origin, len(raw).to_bytes(2, "big"), *names, raw))
-            flows.setdefault(link, {})[key] = found
+            flows.setdefault(link, {})[key] = flow
 
 
 def _append_frames(effects: list[Effect], outgoing: Outgoing) -> list[bytes] | None:
