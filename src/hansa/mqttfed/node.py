@@ -46,8 +46,8 @@ class FedNode:
     """Core, member, outside publisher or intermediate node, per topic."""
 
     def __init__(self, settings: FedSettings, wall_clock_s: int, now: float) -> None:
-        """`birth` grows by a second per second, also across incarnations: the format has no field
-        for an incarnation, so sequence numbers grow with it instead."""
+        """`wall_clock_s` grows by a second per second, also across incarnations: the format has no
+        field for an incarnation, so sequence numbers grow with it instead."""
         self._settings = settings
         self._clock_offset = wall_clock_s - now
         self._next_sequence = wall_clock_s * SEQUENCES_PER_SECOND % SEQUENCE_MODULUS

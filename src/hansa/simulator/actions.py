@@ -110,7 +110,7 @@ class RemoveLink(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class FlapLink(SimulatedAction):
-    """Cut and restore a link repeatedly, `per_s` times per second, for a while."""
+    """Cut and restore a link repeatedly, `hz` times per second, for a while."""
 
     a: int
     b: int

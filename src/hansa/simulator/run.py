@@ -25,7 +25,7 @@ from hansa.simulator.world.world import World
 
 
 class Simulation:
-    """One run, which can be inspected while it runs."""
+    """A run that can be inspected at any virtual time."""
 
     def __init__(
         self,
@@ -162,5 +162,5 @@ def simulate(
     listener: TranscriptListener | None = None,
     telemetry: Path | None = None,
 ) -> SimulationResult:
-    """Run one simulation. `listen` is called with time, place and notification or action."""
+    """Run one simulation. `listener` is called with time, place and notification or action."""
     return Simulation(options, listener, telemetry=telemetry).run()

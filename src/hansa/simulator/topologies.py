@@ -307,9 +307,11 @@ def _file(spec: str, arguments: str, _: random.Random) -> Topology:
 
 def _parse_node_count(spec: str, text: str, least: int) -> int:
     kind = spec.partition(":")[0]
-    good = text.isdecimal() and text.isascii() and len(text) < 10
+    is_number = text.isdecimal() and text.isascii() and len(text) < 10
     _require(
-        good, spec, f"{text!r} is not a number of nodes; write it as in {TOPOLOGY_EXAMPLES[kind]}"
+        is_number,
+        spec,
+        f"{text!r} is not a number of nodes; write it as in {TOPOLOGY_EXAMPLES[kind]}",
     )
     some = f"{least} node{'s' * (least > 1)}"
     noun = f"{kind} graph" if kind in ("full", "random", "geometric") else kind

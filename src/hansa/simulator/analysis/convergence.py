@@ -28,7 +28,7 @@ class ConvergenceTracker(Hooks):
     """Tracks the convergence of one world."""
 
     def __init__(self, world: World, structure: StructureCheck, always_compare: bool) -> None:
-        """With `always`, `is_converged` is current at all times; otherwise only during a
+        """With `always_compare`, `is_converged` is current at all times; otherwise only during a
         measurement, which saves most comparisons of a large federation."""
         self._world = world
         self._structure = structure

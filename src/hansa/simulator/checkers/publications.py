@@ -141,5 +141,5 @@ class Completeness(UndisturbedPublicationChecker):
         missing = [place for place in expected_places if place not in entry.delivered_at]
         if missing:
             places = ", ".join(f"n{place}" for place in missing)
-            what = f"publication {entry.number} on {entry.topic} from n{entry.place}"
-            self.report_violation(f"{what} did not reach {places}")
+            text = f"publication {entry.number} on {entry.topic} from n{entry.place}"
+            self.report_violation(f"{text} did not reach {places}")

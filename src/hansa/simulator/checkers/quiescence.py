@@ -47,18 +47,18 @@ class Quiescence(Checker):
             self.report_violation(text, name)
         self._problems = []
 
-    def _check_converged(self, what: str, disturbances: int, rechecks_left: int) -> None:
+    def _check_converged(self, description: str, disturbances: int, rechecks_left: int) -> None:
         if self._tracker.disturbance_count != disturbances:
             return
         self.checked_count += 1
         self._structure.truth.clear_statuses()
         problem = self._tracker.find_problem()
         if problem:
-            text = f"{self._convergence_limit_s:.2f} s after {what}: {problem}"
+            text = f"{self._convergence_limit_s:.2f} s after {description}: {problem}"
             self._problems = [(self.name, text)]
         else:
             self._problems = list(self._structure.find_broken_invariants())
         if self._problems and rechecks_left:
             self.world.scheduler.after(
-                RECHECK_S, self._check_converged, what, disturbances, rechecks_left - 1
+                RECHECK_S, self._check_converged, description, disturbances, rechecks_left - 1
             )

@@ -15,7 +15,7 @@ class Separations:
     def __init__(
         self, world: World, truth: GroundTruth, lease_s: float, detection_s: float
     ) -> None:
-        """`notice_s` is the time nodes may take to notice that they are connected again."""
+        """`detection_s` is the time nodes may take to notice that they are connected again."""
         self._world = world
         self._truth = truth
         self._lease_s = lease_s

@@ -33,5 +33,5 @@ class SharesServedOnce(UndisturbedPublicationChecker):
             extra_count = len(got) - len(expected_anyway)
             if not got or extra_count > (0 if expected_anyway else 1):
                 where = ", ".join(f"n{place}" for place in got) or "nowhere"
-                what = f"publication {entry.number} on {entry.topic} from n{entry.place}"
-                self.report_violation(f"{what} is served to {share} at {where}, of {places}")
+                text = f"publication {entry.number} on {entry.topic} from n{entry.place}"
+                self.report_violation(f"{text} is served to {share} at {where}, of {places}")

@@ -170,21 +170,21 @@ class SimulatedDisk:
         first_unsafe = self._inbox_upto + 1
         return len(self.inbox) - len(self._completed) + self.next_index - first_unsafe
 
-    def has_passed(self, mark: int) -> bool:
+    def has_passed(self, index: int) -> bool:
         """Whether the broker has everything before an index."""
         under_way = (place for place in self.inbox if place not in self._completed)
-        is_safe = self._inbox_upto + 1 >= min(mark, self.next_index)
-        return is_safe and next(under_way, mark) >= mark
+        is_safe = self._inbox_upto + 1 >= min(index, self.next_index)
+        return is_safe and next(under_way, index) >= index
 
     def has_packet(self, packet: int) -> bool:
         """Whether a packet is in the journal, synced or not."""
         return packet in self.journaled_packets or packet in self._unsynced_packets
 
-    def write(self, what: DiskWrite) -> bool:
+    def write(self, write: DiskWrite) -> bool:
         """Write; return whether a sync must be scheduled."""
-        if type(what) is OutboxWrite:
-            self._unsynced_packets[what.packet_id] = None
-        self._unsynced.append(what)
+        if type(write) is OutboxWrite:
+            self._unsynced_packets[write.packet_id] = None
+        self._unsynced.append(write)
         return len(self._unsynced) == 1
 
     def mark_completed(self, place: int) -> None:
@@ -196,14 +196,14 @@ class SimulatedDisk:
         written, self._unsynced = self._unsynced, []
         finished, self._completed = self._completed, []
         self._unsynced_packets.clear()
-        for what in written:
-            self._apply_write(what)
+        for write in written:
+            self._apply_write(write)
         for place in finished:
             self._apply_write(CompletedWrite(place))
         return written
 
-    def _apply_write(self, what: DiskWrite) -> None:
-        match what:
+    def _apply_write(self, write: DiskWrite) -> None:
+        match write:
             case OutboxWrite(publication, packet):
                 self._append_to_journal(publication)
                 if packet:
@@ -226,10 +226,10 @@ class SimulatedDisk:
             case SessionLostWrite():
                 self.accepted_by_broker.clear()
             case PeerWrite() | HeardWrite():
-                self._apply_peer_write(what)
+                self._apply_peer_write(write)
 
-    def _apply_peer_write(self, what: PeerWrite | HeardWrite) -> None:
-        match what:
+    def _apply_peer_write(self, write: PeerWrite | HeardWrite) -> None:
+        match write:
             case HeardWrite(node):
                 self.unheard_since.pop(node, None)
             case PeerWrite(_, node, ()):  # its lease has ended
@@ -241,8 +241,8 @@ class SimulatedDisk:
     def crash(self, surviving_fraction: float = 0.0) -> None:
         """Lose unsynced writes except for a fraction from 0 to 1, which may have reached the
         disk."""
-        for what in self._unsynced[: int(surviving_fraction * (len(self._unsynced) + 1))]:
-            self._apply_write(what)
+        for write in self._unsynced[: int(surviving_fraction * (len(self._unsynced) + 1))]:
+            self._apply_write(write)
         self._unsynced, self._completed = [], []
         self._unsynced_packets.clear()
         self.next_index = self._inbox_upto + 1
@@ -257,13 +257,13 @@ class SimulatedDisk:
         """Start a new epoch because the journal was an old copy. Publications that some receiver
         has not acknowledged move to the new epoch. Return them with the packets that are not
         acknowledged at the broker."""
-        writes = [what for what in self._unsynced if type(what) is OutboxWrite]
+        writes = [write for write in self._unsynced if type(write) is OutboxWrite]
         receivers = {
             *self.last_assigned,
-            *(to for what in writes for to, _ in what.publication.previous),
+            *(to for write in writes for to, _ in write.publication.previous),
         }
         writes = [*(OutboxWrite(item, packet_id=0) for item in self.journal), *writes]
-        self._unsynced = [what for what in self._unsynced if type(what) is not OutboxWrite]
+        self._unsynced = [write for write in self._unsynced if type(write) is not OutboxWrite]
         self._unsynced_packets.clear()
         self.epoch, self.next_seq = epoch, 1
         self.journal.clear()
@@ -272,8 +272,8 @@ class SimulatedDisk:
         self.unheard_since.clear()
         self._continues_epoch = False
         moved: list[OutboxWrite] = []
-        for kept in writes:
-            item = kept.publication
+        for outbox_write in writes:
+            item = outbox_write.publication
             pending_receivers = [
                 to
                 for to, _ in item.previous
@@ -283,7 +283,7 @@ class SimulatedDisk:
             moved_publication = replace(
                 item, epoch=epoch, sequence=self.next_seq, previous=previous
             )
-            moved.append(OutboxWrite(moved_publication, kept.packet_id))
+            moved.append(OutboxWrite(moved_publication, outbox_write.packet_id))
             self._apply_write(moved[-1])
         return moved
 

@@ -135,7 +135,7 @@ class Network:
         scheduler: Scheduler,
         on_event: Callable[[NetworkHost, LinkEvent], None],
     ) -> None:
-        """Start without links. `post` sends an event to an agent."""
+        """Start without links. `on_event` passes an event to an agent."""
         self._options = options
         self._is_ordered = options.is_ordered
         self._jitter = options.jitter_ms / 1000

@@ -39,16 +39,16 @@ class Transcript:
     __slots__ = ("_buffer", "_formats", "_hash", "_listener")
 
     def __init__(self, listener: TranscriptListener | None = None) -> None:
-        """`listen` is called for every line."""
+        """`listener` is called for every line."""
         self._hash = hashlib.blake2b(digest_size=16)
         self._buffer = bytearray()
         self._formats: dict[type, Callable[[object], str]] = {}
         self._listener = listener
 
-    def add_line(self, now: float, place: int | None, what: object) -> None:
-        self._buffer += format_line(now, place, self._text(what)).encode()
+    def add_line(self, now: float, place: int | None, event: object) -> None:
+        self._buffer += format_line(now, place, self._text(event)).encode()
         if self._listener:
-            self._listener(now, place, what)
+            self._listener(now, place, event)
 
     def add_frame(self, now: float, ends: tuple[int, int], size: int, checksum: int) -> None:
         """Add a frame sent from one place to another to the hash."""
@@ -65,14 +65,14 @@ class Transcript:
         self._hash.update(self._buffer)
         self._buffer.clear()
 
-    def _text(self, what: object) -> str:
-        """Return `repr(what)`, faster: a large federation has millions of lines."""
-        if isinstance(what, str):
-            return what
-        kind = type(what)
+    def _text(self, event: object) -> str:
+        """Return `repr(event)`, faster: a large federation has millions of lines."""
+        if isinstance(event, str):
+            return event
+        kind = type(event)
         if kind not in self._formats:
             self._formats[kind] = _make_formatter(kind)
-        return self._formats[kind](what)
+        return self._formats[kind](event)
 
 
 def format_line(now: float, place: int | None, text: str) -> str:
@@ -87,5 +87,5 @@ def _make_formatter(kind: type) -> Callable[[object], str]:
         return lambda _: template
     get = attrgetter(*names)
     if len(names) == 1:
-        return lambda what: template % (get(what),)
-    return lambda what: template % get(what)
+        return lambda event: template % (get(event),)
+    return lambda event: template % get(event)
