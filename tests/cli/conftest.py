@@ -1,4 +1,4 @@
-"""Real brokers, alone and as a small federation, for the tests that look at some."""
+"""A live federation for tests of commands."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ UP_TIMEOUT_S = 60.0
 
 @pytest.fixture(scope="session")
 def ready_file(mosquitto, tmp_path_factory):
-    """Two brokers with their agents: what `hansa up` wrote about them."""
+    """The ready file of a federation of two nodes."""
     path = tmp_path_factory.mktemp("up") / "up.json"
     command = [sys.executable, "-m", "hansa.cli", "up", "line:2", "--ready-file", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -32,6 +32,6 @@ def ready_file(mosquitto, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def nodes(ready_file: Path) -> list[dict[str, str]]:
-    """The nodes that the ready file names."""
+    """The nodes of the ready file."""
     found: list[dict[str, str]] = json.loads(ready_file.read_text())["nodes"]
     return found

@@ -1,4 +1,4 @@
-"""The demo from outside: live when there is a Mosquitto, simulated when there is none."""
+"""`hansa demo`: live with Mosquitto, with embedded brokers, simulated."""
 
 import os
 import re
@@ -18,13 +18,13 @@ HANSA = [sys.executable, "-m", "hansa.cli"]
 
 
 def left_behind(directory: Path) -> list[str]:
-    """Processes that have something open or configured in a directory, and what is still in it."""
+    """Return processes that use a directory, and files that are left in it."""
     found = subprocess.run(["pgrep", "-f", str(directory)], capture_output=True, text=True)
     return [*found.stdout.split(), *(path.name for path in directory.iterdir())]
 
 
 def started(*arguments: str, until: str) -> subprocess.Popen[str]:
-    """Start a command, and return when it has said a line that begins like this."""
+    """Start a command, and return when it has printed a line that starts with `until`."""
     process = subprocess.Popen(
         [*HANSA, *arguments],
         stdout=subprocess.PIPE,
@@ -39,7 +39,7 @@ def started(*arguments: str, until: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Where this test's federations put their files."""
+    """Temporary directory of the federations of a test."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 

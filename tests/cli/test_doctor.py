@@ -1,4 +1,4 @@
-"""`hansa doctor` against brokers that are configured well, badly, or not there."""
+"""`hansa doctor` with good and bad configurations of brokers, and without a broker."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ ROOM = ("max_inflight_messages 100", "max_queued_messages 100000")
 
 @pytest.fixture(autouse=True)
 def wait_for_lines(monkeypatch):
-    """Says how many seconds a line of the log is waited for: long, where it comes for sure."""
+    """Sets the timeout for log lines; long where a line must arrive."""
 
     def wait(seconds: float) -> None:
         monkeypatch.setattr(examination, "LINE_TIMEOUT_S", seconds)
@@ -50,7 +50,7 @@ def test_well_configured_broker_passes(broker, capsys):
 
 
 def test_doctor_leaves_no_interest_behind(broker, tmp_path, capsys):
-    """How long a session of MQTT 5 lasts no line tells: an agent must not have to wonder."""
+    """The log does not contain the session expiry of MQTT 5, so the doctor must unsubscribe."""
     log_file = tmp_path / "log"
     assert main(["doctor", broker("allow_anonymous true", *LOGS, f"log_dest file {log_file}")]) == 0
     lines = [line.split()[1:] for line in log_file.read_text().splitlines()]
@@ -208,7 +208,7 @@ def test_refused_connection_is_one_line(broker, capsys):
 
 def test_unreachable_broker_is_one_line(capsys):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["doctor", address]) == 2
     assert capsys.readouterr() == ("", f"hansa: broker {address}: Connection refused\n")
@@ -232,7 +232,7 @@ DEPLOYED = Path(__file__).parents[2] / "deploy" / "mosquitto.conf"
 
 @pytest.fixture
 def subscriber():
-    """What connects a client to a broker; it leaves with the test."""
+    """Connects clients to a broker; they disconnect at the end of the test."""
     made: list[Subscriber] = []
 
     def connect(address: str, name: str = "", *, clean: bool = True) -> Subscriber:

@@ -1,4 +1,4 @@
-"""`hansa experiment`: tables for people, JSON, and one line for every mistake."""
+"""`hansa experiment`: tables, JSON, errors in one line."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The command line from outside: help, versions, exit codes, and one line for every mistake."""
+"""The `hansa` command: help, version, exit codes, errors in one line."""
 
 import os
 import signal
@@ -98,7 +98,7 @@ def test_exit_codes_of_a_process():
 
 
 def test_help_is_fast():
-    """It imports neither the simulator nor rich; the interpreter itself takes most of the time."""
+    """Help must import neither the simulator nor rich."""
     code = "import sys, hansa.cli.main as m; m.main(['--help']); print(sorted(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     loaded = out.stdout.rpartition("\n[")[2]
@@ -144,7 +144,7 @@ def test_terminal_without_unicode_is_not_an_error():
 
 @pytest.mark.parametrize("more", [[], ["--runs", "100"]])
 def test_ctrl_c_stops_a_run_without_a_traceback(more, tmp_path):
-    """The topology is a pipe that nobody writes to, so the run waits until it is stopped."""
+    """The topology is a named pipe without data, so the run blocks until it is interrupted."""
     path = tmp_path / "links"
     os.mkfifo(path)
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`hansa simulate`: what it prints, what it refuses, and that a seed can be replayed."""
+"""`hansa simulate`: output, errors, replay of seeds."""
 
 import json
 import re
@@ -172,7 +172,7 @@ def test_recovery_from_scripted_faults_is_measured(capsys):
 
 @pytest.mark.parametrize(("qos", "lost"), [(0, 2), (2, 0)])
 def test_guaranteed_publications_reach_a_part_after_a_cut(qos, lost, capsys):
-    """The publications of seconds 2.5 and 3.75 are made while the only way is cut."""
+    """The publications at 2.5 s and 3.75 s are made while the only path is cut."""
     cut = ("--at", "2 cut 1-2", "--at", "4 restore 1-2", "--at", "4.5 publish 0 plant/x")
     clients = ("--subscribe", "2:plant/#", "--publish", "0:plant/temp", "--publications", "8")
     code, out, _ = run(capsys, "--topology", "line:3", *clients, *cut, "--qos", str(qos), "--json")

@@ -31,7 +31,7 @@ def test_invalid_ready_file_is_refused(text, tmp_path, capsys):
 
 def test_unreachable_agent_is_one_line(capsys):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         assert main(["status", url]) == 2
     assert capsys.readouterr() == (
@@ -64,7 +64,7 @@ def test_json_of_a_federation_has_all_nodes(ready_file, nodes, capsys):
 
 
 def test_other_http_server_is_one_line(nodes, capsys):
-    """Another page of an agent stands for any web server."""
+    """Another endpoint of an agent stands for any web server."""
     url = f"{nodes[0]['admin']}/healthz"
     assert main(["status", url]) == 2
     problem = "this is not the status of an agent (HTTP 404)"

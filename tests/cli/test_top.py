@@ -25,7 +25,7 @@ def test_bad_interval_is_refused(capsys):
 
 
 def shown_on_a_terminal(command: list[str], keys: bytes) -> tuple[int, bytes]:
-    """Run a command on a terminal of its own, press keys once it shows something."""
+    """Run a command on a pseudo-terminal; send keys after its first output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
@@ -41,7 +41,7 @@ def shown_on_a_terminal(command: list[str], keys: bytes) -> tuple[int, bytes]:
             if b"Neighbours" in shown and not pressed:
                 os.write(ours, keys)
                 pressed = True
-    except OSError:  # how the end of a terminal is told
+    except OSError:  # the terminal was closed
         pass
     finally:
         os.close(ours)
@@ -50,7 +50,7 @@ def shown_on_a_terminal(command: list[str], keys: bytes) -> tuple[int, bytes]:
     return process.wait(timeout=30), shown
 
 
-@pytest.mark.long  # seen once to show nothing, on a busy machine, for a reason not found yet
+@pytest.mark.long  # failed once on a busy machine without output; cause unknown
 def test_q_quits(nodes):
     command = [sys.executable, "-m", "hansa.cli", "top", nodes[0]["admin"]]
     code, shown = shown_on_a_terminal(command, b"xq")

@@ -1,4 +1,4 @@
-"""`hansa up` as people use it: a process, a ready file, a signal, and nothing left behind."""
+"""`hansa up` as a process: ready file, signals, clean-up."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("mosquitto")
 
 
 class Up:
-    """The command, with its temporary files in a directory of the test's."""
+    """A running `hansa up` with its temporary files in a directory of the test."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.ready_file = directory / "ready.json"
@@ -51,11 +51,11 @@ class Up:
         return code, self.said()
 
     def children(self) -> list[int]:
-        """Processes that it started and that still run."""
+        """Running child processes."""
         mark = f"TMPDIR={self.temporary}\0".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):  # gone meanwhile, or somebody else's
+            with suppress(OSError):  # ended meanwhile, or of another user
                 if mark in path.read_bytes():
                     found.append(int(path.parent.name))
         return found
@@ -121,7 +121,7 @@ def test_unexpected_exit_is_reported(tmp_path):
     assert code == 0
     assert "the agent of node 1 was killed by SIGKILL" in said
     assert "the broker of node 0 ended: 0" in said
-    assert said.count("its log:") == 2  # the rest was told to
+    assert said.count("its log:") == 2  # the others were stopped by the command
 
 
 def test_port_in_use_is_named(tmp_path):
@@ -178,7 +178,7 @@ def test_manager_plans_the_links(tmp_path):
 
 
 def listens(pid: int) -> set[int]:
-    """The TCP ports on which a process listens."""
+    """Return the TCP ports on which a process listens."""
     sockets = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):  # closed meanwhile
@@ -193,7 +193,7 @@ def listens(pid: int) -> set[int]:
 
 @pytest.mark.long
 def test_mqtt_links_use_only_broker_ports(tmp_path):
-    """Agents listen for their pages only; what is published at one corner arrives at the other."""
+    """Agents listen only on their admin ports; a publication at one corner reaches the other."""
     up = Up(tmp_path, "grid:3x3", "--link", "mqtt")
     try:
         nodes = up.nodes(patience=120.0)

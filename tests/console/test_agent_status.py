@@ -13,7 +13,7 @@ ALPHA, BETA, GAMMA = (f"{digits:0<16}" for digits in ("aa", "bb", "cc"))
 
 
 def page(name="alpha", node=ALPHA, **changes):
-    """What an agent of two says."""
+    """Status of one of two agents."""
     told = {
         "name": name,
         "node": node,
@@ -40,7 +40,7 @@ def page(name="alpha", node=ALPHA, **changes):
 
 
 def drawn(*pages, rates=None):
-    """The tables as text, blanks in a row as one."""
+    """Lines of the tables, with single blanks."""
     out = console()
     with out.capture() as text:
         out.print(agent_status.render_tables(pages, rates))
@@ -127,7 +127,7 @@ def test_counters_have_rates():
     after = [page(counters={"captured": 30, "injected": 1, "new": 4})]
     assert agent_status.rates_between(before, after, seconds=2.0) == {
         ("http://alpha", "captured"): 10.0,
-        ("http://alpha", "injected"): 0.5,  # it started anew
+        ("http://alpha", "injected"): 0.5,  # the agent restarted
         ("http://alpha", "new"): 2.0,
     }
 

@@ -1,4 +1,4 @@
-"""A database of each kind for the manager's tests: a file, and a PostgreSQL server of their own."""
+"""Databases for the tests of the manager: SQLite files, and a PostgreSQL server."""
 
 import os
 import pwd
@@ -20,7 +20,7 @@ START_TIMEOUT_S = 60.0
 
 
 def find_postgresql() -> Path | None:
-    """Where the server's programs are: Debian keeps them off the PATH."""
+    """Return the directory of PostgreSQL's programs, which Debian keeps off the PATH."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if found:
         return found[-1].parent
@@ -30,11 +30,11 @@ def find_postgresql() -> Path | None:
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
-    """A server on a free port, in a directory of its own, by somebody who is not root."""
+    """A PostgreSQL server on a free port, run by a user other than root."""
     programs = find_postgresql()
     if programs is None:
         pytest.skip("there is no PostgreSQL here; Debian: apt-get install postgresql")
-    owner = "postgres" if os.getuid() == 0 else None  # the server refuses to be root
+    owner = "postgres" if os.getuid() == 0 else None  # PostgreSQL does not run as root
     with tempfile.TemporaryDirectory(prefix="hansa-pg-") as folder:
         home = Path(folder)
         if owner:
@@ -62,7 +62,7 @@ def postgresql_server() -> Iterator[str]:
             wait_for_port(port, server, home / "log")
             yield f"postgresql://hansa@127.0.0.1:{port}"
         finally:
-            server.send_signal(signal.SIGINT)  # fast: it does not wait for clients
+            server.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients
             server.wait(30)
 
 
@@ -93,7 +93,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         try:
             admin = psycopg.connect(f"{server}/postgres", autocommit=True)
             break
-        except psycopg.OperationalError:  # it listens a moment before it lets anybody in
+        except psycopg.OperationalError:  # it listens before it accepts clients
             assert time.monotonic() < deadline
             time.sleep(0.05)
     with admin:
@@ -104,7 +104,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def store(database: str) -> Iterator[ManagerStore]:
-    """An open database of each kind."""
+    """An open store of each kind."""
     opened = open_store(database)
     yield opened
     opened.close()

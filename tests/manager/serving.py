@@ -1,4 +1,4 @@
-"""A manager that really listens, in a thread, and somebody who asks it."""
+"""A manager that listens on loopback in a thread, and requests to it."""
 
 import asyncio
 import http.client
@@ -36,7 +36,7 @@ class Served:
             await self._serving
 
     def stop(self) -> None:
-        """Stop; once is enough."""
+        """Stop; may be called repeatedly."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self.manager.stop)
         self._thread.join(20)

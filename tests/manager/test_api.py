@@ -48,7 +48,7 @@ def test_request_and_response_of_the_paper(served):
     (neighbour,) = second["neighbors"]
     assert (neighbour["id"], neighbour["ip"]) == (0, "tcp://127.0.0.1:1883")
     assert second["neighborsAmount"] == 1
-    # What its federator reads: an envelope, and times in nanoseconds.
+    # The paper's federator expects an envelope, and times in nanoseconds.
     assert (second["status"], second["code"], second["description"]) == ("success", 200, "")
     assert second["data"] == {
         "id": 1,
@@ -195,7 +195,7 @@ def test_too_many_requests_are_refused(tmp_path):
     try:
         answers = [served.ask("GET", "/api/v1/settings")[0] for _ in range(2)]
         assert answers == [200, 200]
-        # Whoever asks slowly gets one more each second.
+        # One more request per second is accepted.
         assert any(served.ask("GET", "/api/v1/settings")[0] == 429 for _ in range(50))
     finally:
         served.stop()
@@ -208,7 +208,7 @@ def test_rate_limit_allows_a_burst_per_client():
     assert [pace.admit("a", 1.0) for _ in range(3)] == [True, True, False]
     for number in range(CLIENTS_MAX + 1):
         pace.admit(str(number), 2.0)
-    assert pace.admit("a", 2.0)  # it was forgotten, and starts anew
+    assert pace.admit("a", 2.0)  # it was evicted, and has a full burst again
 
 
 def test_event_stream_can_be_resumed(served):
@@ -253,7 +253,7 @@ def test_last_token_of_an_exposed_manager_is_kept(store):
     with pytest.raises(RequestRefused, match="'ops' is the last token"):
         exposed.remove_token("ops")
     assert not exposed.is_open
-    AccessControl(store).remove_token("ops")  # on loopback it may be open again
+    AccessControl(store).remove_token("ops")  # on loopback the last token may be removed
 
 
 def test_requests_without_token_do_not_fill_the_audit_log(tmp_path):
@@ -301,7 +301,7 @@ def test_invalid_broker_does_not_stop_the_other_clients(store, ip):
         async with asyncio.timeout(0.3):
             await FederatorClients(federation, time.monotonic).run()
 
-    with pytest.raises(TimeoutError):  # and nothing else
+    with pytest.raises(TimeoutError):  # no further event
         asyncio.run(look())
 
 
@@ -333,7 +333,9 @@ def test_unknown_and_ambiguous_names_list_the_candidates(served):
     status, answer = served.ask("POST", "/api/v1/links", {"a": "press", "b": "mixer"})
     assert (status, answer["error"]) == (409, "'press' is ambiguous: it names 0 (press), 2 (press)")
     assert served.ask("POST", "/api/v1/nodes/2/leave")[0] == 204
-    assert served.ask("GET", "/api/v1/nodes/press")[1]["id"] == 0  # the other one has left
+    assert (
+        served.ask("GET", "/api/v1/nodes/press")[1]["id"] == 0
+    )  # the other has left
 
 
 def test_refusal_hides_names_from_join_tokens(tmp_path):
@@ -350,7 +352,7 @@ def test_refusal_hides_names_from_join_tokens(tmp_path):
 
 
 class Loaded(HTMLParser):
-    """What a browser would load for a page, and the fragments that it can jump to."""
+    """Collects the resources that a browser would load, and the anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

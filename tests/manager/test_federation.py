@@ -15,7 +15,7 @@ def agent(number: int) -> str:
 
 
 class Scene:
-    """A federation whose agents do what they are told, and report it."""
+    """A registry with agents that apply their assignments and report them."""
 
     def __init__(self, store: ManagerStore, count: int = 0, **settings: object) -> None:
         self.told: list[str] = []
@@ -40,7 +40,7 @@ class Scene:
         return {(link.a, link.b) for link, _, _ in self.federation.links()}
 
     def run(self, seconds: float) -> None:
-        """Let time pass: every second a tick, every five a report of everybody who lives."""
+        """Advance time: a tick every second, a report of every running agent every 5 s."""
         end = self.now + seconds
         while self.now < end:
             self.now += 1
@@ -133,7 +133,7 @@ def test_reachable_node_without_reports_is_not_gone(store):
 
 
 def test_federator_with_unreachable_broker_is_gone(store):
-    """It says nothing of itself: who checks its broker reports for it."""
+    """The client of its broker reports for a federator of the paper."""
     scene = Scene(store, 3)
     papers = [f"tcp://paper-{n}:1883" for n in range(3)]
     numbers = [scene.federation.join(JoiningNode(ip=ip), scene.now).node.id for ip in papers]
@@ -142,7 +142,7 @@ def test_federator_with_unreachable_broker_is_gone(store):
         for number in numbers:
             scene.federation.report(number, NodeReport(0.5), scene.now)
     assert scene.states() == [NodeState.UP] * 6
-    # Nobody says that these links stand, or that they do not.
+    # No report says whether these links are established.
     assert [scene.degree(number) for number in numbers] == [2, 2, 2]
     scene.run(15)
     assert scene.states() == [NodeState.UP] * 3 + [NodeState.GONE] * 3
@@ -158,7 +158,7 @@ def test_node_is_bound_to_its_secret_except_for_operators(store):
     for secret in ("", "other"):
         with pytest.raises(RequestRefused, match="joined with another secret"):
             federation.join(replace(who, secret=secret), 2.0, trusted=False)
-    federation.join(replace(who, secret=""), 3.0)  # an operator, and the node keeps its secret
+    federation.join(replace(who, secret=""), 3.0)  # by an operator; the node keeps its secret
     federation.require_owner(0, "digest")
     with pytest.raises(RequestRefused, match="joined with another secret"):
         federation.require_owner(0, "")
@@ -223,7 +223,7 @@ def test_recently_removed_link_is_not_adopted(store):
     everybody = frozenset(agent(n) for n in range(5))
     still = NodeReport(0.5, {agent(gone[0][1]): 3.0}, everybody)
     scene.federation.drain(0, False, scene.now)
-    fresh = Scene(store)  # another manager, which did not take it away
+    fresh = Scene(store)  # a new manager does not know that it was removed
     scene.federation.report(0, still, scene.now)
     taken = {link for link, _, _ in scene.federation.links() if link.origin == "healed"}
     assert gone[0] not in {(link.a, link.b) for link in taken}
@@ -246,7 +246,7 @@ def test_failed_link_is_replaced(store):
 def test_link_timeout_restarts_after_a_rejoin_or_restart(store):
     scene = Scene(store, 4)
     before = scene.links()
-    scene.join(0)  # it was killed, and its links come up again soon
+    scene.join(0)  # restarted; its links are established again soon
     none: dict[str, float | None] = {}
     for number in range(4):
         seen = frozenset(agent(n) for n in range(4))
@@ -356,7 +356,9 @@ def test_links_behind_a_split_are_kept(store):
     assert scene.states() == [NodeState.UP] * 2 + [NodeState.GONE] * 6
     assert beyond <= scene.links()
     members = frozenset(map(agent, far))
-    scene.federation.report(2, NodeReport(0.5, {}, members), scene.now)  # it sees the others there
+    scene.federation.report(
+        2, NodeReport(0.5, {}, members), scene.now
+    )  # it reaches others
     assert scene.states() == [NodeState.UP] * 8
     assert beyond <= scene.links()
 
@@ -378,7 +380,7 @@ def test_round_trip_of_either_end_is_used(store):
 
 
 def reinstall(scene: Scene, number: int) -> int:
-    """Node `number` dies; a new agent joins at its address. Return its id."""
+    """Node `number` crashes, and a new agent joins at its address; return its number."""
     scene.dead.add(number)
     link = f"h{number}:10500"
     who = JoiningNode(link=link, node=agent(scene.count), name=f"n{number}")

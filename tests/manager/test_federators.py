@@ -1,4 +1,4 @@
-"""Federators of the paper's kind beside real brokers: measured, told what changes, missed."""
+"""Federators of the paper with real brokers: latency, announcements, failure."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from hansa.testbed.mosquitto import Mosquitto, free_port
 
 
 class Paper:
-    """Brokers whose federators have joined with `ip` alone."""
+    """Brokers whose federators joined with `ip` only."""
 
     def __init__(self, served: Served, folder) -> None:
         self.served = served
@@ -33,7 +33,7 @@ class Paper:
         return found
 
     def announcement(self, at: int, action: str, number: int) -> None:
-        """Wait until a broker has had an announcement, under both names."""
+        """Wait until a broker has received an announcement on both topics."""
         payload = json.dumps({"action": action, "neighbor": {"id": number, "ip": self.ip(number)}})
 
         def came() -> bool:
@@ -54,7 +54,7 @@ class Paper:
 
 @pytest.fixture
 def paper(mosquitto: str, tmp_path) -> Iterator[Paper]:
-    # A broker has half of it to answer: with less, a busy machine would lose some.
+    # A broker has half of this to answer; less is too short on a busy machine.
     served = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_HEALTH_INTERVAL": "1"})
     made = Paper(served, tmp_path)
     try:
@@ -70,7 +70,7 @@ def test_brokers_are_measured_and_get_announcements(paper):
     paper.announcement(0, "NEW", 1)
     paper.announcement(0, "NEW", 2)
     paper.announcement(1, "NEW", 2)
-    assert not paper.clients[2].received  # it was told when it joined
+    assert not paper.clients[2].received  # it got its neighbours in the join response
     eventually(lambda: all(paper.node(n)["latency"] is not None for n in range(3)), "measured", 60)
     paper.thread.run(paper.brokers[2].stop())
     eventually(lambda: paper.node(2)["state"] == "gone", "node 2 is gone", 60)

@@ -185,7 +185,7 @@ def test_database_files_are_readable_by_their_owner_only(tmp_path):
     store.save_settings({"redundancy": 3})
     assert modes(tmp_path) == dict.fromkeys(files, 0o600)
     store.close()
-    for path in tmp_path.iterdir():  # as an earlier version left them
+    for path in tmp_path.iterdir():  # as in an earlier version
         path.chmod(0o644)
     store = open_store(f"sqlite:///{place}")
     store.acquire_lock()

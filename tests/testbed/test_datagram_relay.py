@@ -1,4 +1,4 @@
-"""The relay that makes a datagram link long and lossy."""
+"""The UDP relay."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from hansa.testbed.link_conditions import LinkConditions
 
 
 async def echoed(count: int, delay_s: float, loss: float) -> tuple[int, float]:
-    """Send datagrams through a relay to an echo; return how many came back, and when the first."""
+    """Send datagrams through a relay to an echo server; return count and first round trip."""
     loop = asyncio.get_running_loop()
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as echo,
@@ -35,7 +35,7 @@ async def echoed(count: int, delay_s: float, loss: float) -> tuple[int, float]:
             match client.recv(100):
                 case b"x":
                     came.append(time.monotonic())
-                case b"end":  # all are as long on their way: what has not come by now is lost
+                case b"end":  # all have the same delay: missing ones are lost
                     ended.set()
 
         loop.add_reader(client, note)
@@ -66,7 +66,7 @@ def test_datagrams_are_lost_both_ways():
 
 @asynccontextmanager
 async def relayed() -> AsyncIterator[tuple[socket.socket, DatagramRelay, list[bytes]]]:
-    """A client whose datagrams go through a relay, and what arrives behind it."""
+    """A client that sends through a relay, and the datagrams that arrive at the target."""
     loop = asyncio.get_running_loop()
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as target,

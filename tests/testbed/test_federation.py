@@ -1,4 +1,4 @@
-"""A whole federation of real Mosquittos and agents: what is published at one reaches the others."""
+"""A live federation: publications at one broker reach the others."""
 
 import asyncio
 import shutil
@@ -27,7 +27,7 @@ async def _publish(port: int, topic: str, payload: str) -> None:
 
 
 async def _lines_until(client: asyncio.subprocess.Process, last: str) -> list[str]:
-    """Read what a subscriber gets, up to the publication that is known to come last."""
+    """Read the deliveries of a subscriber up to the last publication."""
     assert client.stdout is not None
     lines: list[str] = []
     while last not in lines:
@@ -43,7 +43,7 @@ async def _interest(federation: LocalFederation) -> list[Any]:
 
 
 async def _wait_for(federation: LocalFederation, filters: int) -> None:
-    """Wait until so many filters are known at every node, and installed."""
+    """Wait until this number of filters is known at every node, and installed."""
     while True:
         known = await _interest(federation)
         counts = [sum(map(len, interest["remote"].values())) for interest in known]
@@ -79,7 +79,7 @@ async def _ring() -> list[list[str]]:
 def test_ring_delivers_each_publication_once_per_broker():
     received = asyncio.run(asyncio.wait_for(_ring(), TIMEOUT_S))
     once = ["plant/temp 1", "plant/temp 2", "plant/temp end"]
-    # MQTT sends one copy per matching subscription of a client; Mosquitto 2.0 sends one in all.
+    # MQTT allows one copy per matching subscription of a client; Mosquitto 2.0 sends one.
     assert [sorted(set(lines)) for lines in received] == [once] * 3
     assert received[0] == once
     assert received[2] == once

@@ -1,4 +1,4 @@
-"""The relay that makes a link long."""
+"""The TCP relay."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ def test_bytes_keep_their_order_and_delays_do_not_accumulate():
     data = b"".join(number.to_bytes(4, "big") for number in range(250_000))
     answer, took = asyncio.run(there_and_back(0.1, data))
     assert answer == data
-    assert took < 5.0  # one delay after another would be seconds more
+    assert took < 5.0  # accumulated delays would take seconds more
 
 
 def test_missing_target_closes_the_connection():
@@ -85,7 +85,7 @@ def test_cut_buffers_bytes_and_refuses_connections():
 
 
 class Linked:
-    """Two ends of a connection through a relay."""
+    """Both ends of a connection through a relay."""
 
     def __init__(self, relay: Relay, port: int) -> None:
         self.relay = relay

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hansa.pipeline.lake import Lake
 
 EXAMPLES = """\
-  hansa pipeline run --lake lake /var/lib/hansa          take in what there is now, and end
-  hansa pipeline run --lake lake --stream /var/lib/hansa    and go on until Ctrl-C
+  hansa pipeline run --lake lake /var/lib/hansa          read all recordings, and exit
+  hansa pipeline run --lake lake --stream /var/lib/hansa    and continue until Ctrl-C
   hansa pipeline run --lake lake --master spark://host:7077 /shared/hansa    on a cluster
   hansa pipeline tables --lake lake
   hansa pipeline query --lake lake "select * from delay_by_hops\""""

@@ -42,7 +42,7 @@ class LinkProfile:
 
     transport: str = "tcp"
     delay_s: float = 0.0
-    """Each way."""
+    """In each direction."""
     loss: float = 0.0
     """Probability that a datagram is lost; ignored for streams."""
     can_cut: bool = False

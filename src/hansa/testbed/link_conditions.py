@@ -16,11 +16,11 @@ BOTH_DIRECTIONS = tuple(Direction)
 @dataclass(slots=True)
 class LinkConditions:
     delay_s: float = 0.0
-    """Each way."""
+    """In each direction."""
     jitter_s: float = 0.0
     """Largest random addition to the delay. It reorders datagrams, but not streams."""
     bytes_per_s: float = math.inf
-    """Bandwidth of a stream, each way."""
+    """Bandwidth of a stream in each direction."""
     loss: float = 0.0
     """Probability that a datagram is lost; ignored for streams."""
     duplicate: float = 0.0

@@ -1,4 +1,4 @@
-"""The ready file of `hansa up`: JSON that tells other programs where a federation runs.
+"""The ready file of `hansa up`: JSON with addresses and process ids of a running federation.
 
 It appears only when the federation has converged, complete from the first moment (written beside
 and renamed), and is removed at the end.

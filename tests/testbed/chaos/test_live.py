@@ -1,6 +1,6 @@
 """Live federations under faults: no acknowledged publication is lost.
 
-All faults in turn in every test run; each scenario by itself with --long. A failure names the seed;
+All faults in turn in every test run; every scenario with --long. A failure names the seed;
 `hansa chaos NAME --seed N` repeats it, as far as a live machine is repeatable.
 """
 
@@ -63,7 +63,7 @@ def test_all_faults_in_turn():
 
 @pytest.mark.long
 def test_partition_of_a_minute_at_1500_publications_per_second():
-    """How long it takes to drain is in docs/chaos.md; a busy machine publishes less."""
+    """docs/chaos.md has the times to drain; a busy machine publishes less."""
     plan = ChaosRun(SCENARIOS["partition"], seconds=60.0, rate=1_500.0, drain_s=300.0)
     outcome = asyncio.run(run_chaos(plan))
     assert outcome.violations == [], outcome.verdict.examples
@@ -71,7 +71,7 @@ def test_partition_of_a_minute_at_1500_publications_per_second():
     reached = outcome.verdict.published / (2 * 1_500 * 62.0)
     if reached < 0.9:
         pytest.skip(f"too busy: nothing was lost, but at {reached:.0%} of the rate")
-    # All of a minute but for its last two seconds comes late, at QoS 1 and 2, on both sides.
+    # All publications at QoS 1 and 2 except those of the last 2 s arrive late, on both sides.
     assert outcome.verdict.fates["recovered"] > 0.8 * 2 * 1_000 * 58.0
 
 

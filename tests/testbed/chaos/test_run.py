@@ -23,7 +23,7 @@ from hansa.testbed.mosquitto import free_port
 
 
 class OfflinePublisher(HistoryPublisher):
-    """Publishes without a broker, or fails at it."""
+    """Publishes nothing, or fails."""
 
     def __init__(self, name: str, failure: Exception | None = None) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What an outage was, from what was sent and what came."""
+"""Measurement of outages."""
 
 from hansa.testbed.demo.healing import OutageMeasurement, measure_outage
 

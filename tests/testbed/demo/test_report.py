@@ -1,4 +1,4 @@
-"""The end of the demo: its tables and its page agree with what the demo printed, or it says why."""
+"""The report of the demo: tables and page agree with the printed results."""
 
 import importlib.util
 import os
@@ -210,7 +210,7 @@ def number(text: str) -> int:
 
 
 def observations_printed(text: str) -> set[tuple[str, ...]]:
-    """Event, pair, interruption, lost, published and duplicates of every line of the summary."""
+    """Return event, pair, interruption, losses, publications and duplicates of the summary."""
     found = re.findall(
         r"^ ((?:kill|start) \w+ \d), (\d) to (\d) +interruption (.+); (\d+) of (\d+) lost,"
         r" (\d+) twice *$",

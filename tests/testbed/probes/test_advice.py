@@ -1,4 +1,4 @@
-"""What `hansa doctor` says about a Mosquitto."""
+"""Advice of `hansa doctor`."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def test_broker_that_does_not_log_to_topics():
     ],
 )
 def test_missing_log_type_gives_all_log_settings(field, severity):
-    """The first `log_type` of a configuration turns off those that were on by default."""
+    """The first `log_type` of a configuration turns off the default types."""
     advice = only(**{field: False})
     assert (advice.severity, advice.lines) == (severity, LOG_SETTINGS)
 

@@ -1,4 +1,4 @@
-"""What a broker does when clients break off, found out at real brokers."""
+"""Delivery probes with real brokers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def address_of(text: str) -> BrokerAddress:
 
 
 def untold(text: str) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 @pytest.mark.parametrize("version", list(Version))
@@ -56,7 +56,7 @@ def test_probe_without_permission_has_no_result(broker, tmp_path):
 
 @pytest.fixture
 def amqtt(tmp_path: Path) -> Iterator[BrokerAddress]:
-    """A broker of another kind, in a process of its own: it leaves things to the collector."""
+    """amqtt in a separate process: it leaves resources to the garbage collector."""
     made = Other("amqtt", tmp_path)
     yield BrokerAddress("127.0.0.1", made.port)
     made.close()
@@ -70,7 +70,7 @@ def test_amqtt_resumes_sessions_without_their_messages(amqtt):
         proof.redelivers_unacknowledged,
         proof.queued_count,
     )
-    assert found == (True, True, False, 0)  # whether it delivers QoS 2 once is a matter of chance
+    assert found == (True, True, False, 0)  # whether it deduplicates QoS 2 is random
     assert classify(proof).delivery_class is DeliveryClass.BEST_EFFORT
 
 
@@ -98,7 +98,7 @@ def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
         assert task.cancelled() is is_cancelled
         roles = ("sender", "keeper", "listener")
         left = [await present(role) for role in roles]
-        assert all([await present(role) for role in roles])  # had there been one, it would show
+        assert all([await present(role) for role in roles])  # sessions exist before the clean-up
         return left
 
     assert asyncio.run(run()) == [False, False, False]

@@ -1,4 +1,4 @@
-"""What a Mosquitto's configuration says about what an agent would learn."""
+"""Findings from a configuration of Mosquitto."""
 
 from pathlib import Path
 

@@ -31,7 +31,7 @@ class LinkActuator:
         self._federation.cut_link(a, b)
 
     def black_hole(self, a: int, b: int, directions: Iterable[Direction] = BOTH_DIRECTIONS) -> None:
-        """Let nothing pass, one way or both; new connections get no answer either."""
+        """Let nothing pass, in one direction or both; new connections get no answer either."""
         self._fault_effects.record_fault("black-hole", a, b)
         self._blocked.add((a, b))
         self._tcp_relay(a, b).cut(directions, refuse_connections=False)
