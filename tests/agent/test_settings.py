@@ -231,7 +231,10 @@ def test_a_password_is_not_shown():
         ("[link.mqtt]\nchunk_bytes = 99", "[link.mqtt] chunk_bytes must be from 1024 to 65536"),
         ("[link]\nneighbours = ['x://a:1']", "neighbour 'x://a:1': the transport must be one of"),
         ("[link]\nneighbours = ['udp://a:x']", "neighbour 'a:x': the port must be a number"),
-        ("[link]\nwindow_bytes = 1000", "[link] window_bytes must be at least 262144 bytes, not 1000"),
+        (
+            "[link]\nwindow_bytes = 1000",
+            "[link] window_bytes must be at least 262144 bytes, not 1000",
+        ),
         ("[broker]\nport = 0", "[broker] port must be from 1 to 65535, not 0"),
         ("[link]\nport = 65536", "[link] port must be from 0 to 65535, not 65536"),
         ("[admin]\nport = -1", "[admin] port must be from 0 to 65535, not -1"),
@@ -249,7 +252,11 @@ def test_what_cannot_be_is_refused_with_what_to_change(tmp_path, text, complaint
     [
         ("HANSA_BROKER_PROT", "1", "'HANSA_BROKER_PROT'; did you mean 'HANSA_BROKER_PORT'?"),
         ("HANSA_BROKER_PORT", "many", "HANSA_BROKER_PORT: port must be a whole number, not 'many'"),
-        ("HANSA_PROTOCOL_DEDUP_WINDOW", "7", "environment: dedup_window must be a power of two, at least 64"),
+        (
+            "HANSA_PROTOCOL_DEDUP_WINDOW",
+            "7",
+            "environment: dedup_window must be a power of two, at least 64",
+        ),
     ],
 )
 def test_the_environment_is_checked_too(name, text, complaint):

@@ -141,7 +141,7 @@ def test_inbox_is_not_read_as_a_copy_of_the_journal(tmp_path):
         tmp_path / INBOX, 1, [InboxRecord(n, 2, 3, n, 1, "a/b", b"x" * 100) for n in range(1, 50)]
     )
     (feed,) = find_feeds([str(tmp_path)], telemetry=False).values()
-    assert feed.place == str(tmp_path / "journal" / "7")
+    assert feed.location == str(tmp_path / "journal" / "7")
     assert INBOX == INBOX_DIRECTORY
 
 

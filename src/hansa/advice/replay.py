@@ -39,13 +39,13 @@ def cost_from_result(federation: RecordedFederation, result: SimulationResult) -
 
 def replay_options(federation: RecordedFederation) -> SimulationOptions:
     """Return a simulation with the same nodes, links, delays, interest, cores and sample."""
-    place = {node: number for number, node in enumerate(federation.nodes)}
-    link_places = {link: sorted((place[link[0]], place[link[1]])) for link in federation.links}
-    delays = tuple((a, b, federation.links[link] / 2) for link, (a, b) in link_places.items())
+    numbers = {node: number for number, node in enumerate(federation.nodes)}
+    link_numbers = {link: sorted((numbers[link[0]], numbers[link[1]])) for link in federation.links}
+    delays = tuple((a, b, federation.links[link] / 2) for link, (a, b) in link_numbers.items())
     topology = Topology(
         "recorded",
-        len(place),
-        tuple(sorted((a, b) for a, b in link_places.values())),
+        len(numbers),
+        tuple(sorted((a, b) for a, b in link_numbers.values())),
         federation.nodes,
     )
     traffic_at = START_S + 2 * CORE_LEAD_S + 1.0
@@ -54,7 +54,7 @@ def replay_options(federation: RecordedFederation) -> SimulationOptions:
     published = [
         ScheduledAction(
             traffic_at + time_scale * each.at_s,
-            ClientPublish(place[each.origin], each.topic, payload_bytes=each.payload_bytes),
+            ClientPublish(numbers[each.origin], each.topic, payload_bytes=each.payload_bytes),
         )
         for each in federation.sample
     ]
@@ -63,13 +63,15 @@ def replay_options(federation: RecordedFederation) -> SimulationOptions:
         federation.protocol,
         seed=1,
         links=LinkOptions(delays_ms=delays),
-        schedule=(*_subscriptions(federation, place), *published),
+        schedule=(*_subscriptions(federation, numbers), *published),
         phases=Phases(warm_up_s=traffic_at, traffic_s=time_scale * span, settle_s=2.0),
         check_invariants=False,
     )
 
 
-def _subscriptions(federation: RecordedFederation, place: dict[str, int]) -> list[ScheduledAction]:
+def _subscriptions(
+    federation: RecordedFederation, numbers: dict[str, int]
+) -> list[ScheduledAction]:
     """Subscribe the clients of cores first: the first node with interest becomes the core."""
     core_by_group = {
         group: federation.core(group, members) for group, members in federation.groups().items()
@@ -77,7 +79,7 @@ def _subscriptions(federation: RecordedFederation, place: dict[str, int]) -> lis
     return [
         ScheduledAction(
             START_S + (0 if core_by_group[group] == node else CORE_LEAD_S),
-            ClientSubscribe(place[node], each),
+            ClientSubscribe(numbers[node], each),
         )
         for node in federation.nodes
         for each in remove_covered(federation.interest.get(node, ()))

@@ -98,8 +98,8 @@ def _write_batch(lake: Lake, table: str, frame: DataFrame, number: int) -> int:
 
     A batch gets its name only when it is complete, and the same offsets give the same rows. The
     source writes the files while Spark collects their list."""
-    place = lake.batch_path(table, number)
-    if place.exists():
+    directory = lake.batch_path(table, number)
+    if directory.exists():
         return 0
     staged = lake.staging(f"{table}-{number}")
     staged.mkdir()
@@ -108,7 +108,7 @@ def _write_batch(lake: Lake, table: str, frame: DataFrame, number: int) -> int:
         folder = staged / f"day={file.day}"
         folder.mkdir(exist_ok=True)
         Path(file.path).rename(folder / Path(file.path).name)
-    staged.rename(place)
+    staged.rename(directory)
     return sum(file.rows for file in files)
 
 

@@ -76,11 +76,11 @@ def _build(spark: SparkSession, lake: Lake, on_progress: ProgressCallback) -> li
             for name in table.inputs
         }
         on_progress(table.layer, table.name, None)
-        place = staged / table.layer / table.name
+        directory = staged / table.layer / table.name
         if empty.issuperset(table.inputs):
-            result = _build_empty_table(spark, table, frames, place)
+            result = _build_empty_table(spark, table, frames, directory)
         else:
-            result = _build_table(spark, table, frames, place)
+            result = _build_table(spark, table, frames, directory)
         if not result.entry.rows:
             empty.add(table.name)
         on_progress(table.layer, table.name, result.entry.rows)
@@ -99,27 +99,27 @@ def _build(spark: SparkSession, lake: Lake, on_progress: ProgressCallback) -> li
 
 
 def _build_table(
-    spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], place: Path
+    spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], directory: Path
 ) -> "BuiltTable":
     frame = table.build_from(frames)
-    frame.write.partitionBy(*table.partitions).parquet(str(place))
-    written = spark.read.schema(frame.schema).parquet(str(place))
+    frame.write.partitionBy(*table.partitions).parquet(str(directory))
+    written = spark.read.schema(frame.schema).parquet(str(directory))
     count = check_table(table, written)
     entry = TableEntry(table.name, table.layer, table.grain, count, frame.schema.toDDL())
     return BuiltTable(written if count else mark_empty(written), entry)
 
 
 def _build_empty_table(
-    spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], place: Path
+    spark: SparkSession, table: LakeTable, frames: Mapping[str, DataFrame], directory: Path
 ) -> "BuiltTable":
     """Write a table without rows. With about thirty tables, avoiding Spark jobs saves seconds."""
     schema = table.build_from(frames).schema
-    place.mkdir(parents=True)
+    directory.mkdir(parents=True)
     if not table.partitions:  # a partitioned table without rows has no files
         no_rows = to_arrow_schema(schema, timezone="UTC").empty_table()
-        parquet.write_table(no_rows, place / "part-0.parquet")
+        parquet.write_table(no_rows, directory / "part-0.parquet")
     entry = TableEntry(table.name, table.layer, table.grain, 0, schema.toDDL())
-    return BuiltTable(mark_empty(spark.read.schema(schema).parquet(str(place))), entry)
+    return BuiltTable(mark_empty(spark.read.schema(schema).parquet(str(directory))), entry)
 
 
 @dataclass(frozen=True, slots=True)

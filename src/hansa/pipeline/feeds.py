@@ -33,7 +33,7 @@ class Feed:
 
     node: int
     epoch: int
-    place: str
+    location: str
     """Directory, or address of the agent."""
 
     @property
@@ -51,8 +51,8 @@ class Feed:
         return self._reader().bounds
 
     def end_offset(self) -> int:
-        """Return the present end; 0 if there is another log, or none, at this place."""
-        path = Path(self.place)
+        """Return the present end; 0 if there is another log, or none, at this location."""
+        path = Path(self.location)
         header = _header(path) if path.is_dir() else None
         is_same = header is not None and (header.node, header.epoch) == (self.node, self.epoch)
         return self.bounds().end if is_same else 0
@@ -68,7 +68,7 @@ class Feed:
         if target >= end:
             return end
         nearest_first = reversed(self._indexed_offsets(start, target))
-        nearest = next((place for place in nearest_first if self._is_record_start(place)), None)
+        nearest = next((offset for offset in nearest_first if self._is_record_start(offset)), None)
         if nearest is not None:
             return nearest
         try:
@@ -80,13 +80,13 @@ class Feed:
     def split(self, start: int, end: int, size: int) -> list[tuple[int, int]]:
         """Split a range into parts of about `size` bytes, as far as the index allows."""
         starts = [start]
-        for place in self._indexed_offsets(start, end):
-            if place - starts[-1] >= size and self._is_record_start(place):
-                starts.append(place)
+        for offset in self._indexed_offsets(start, end):
+            if offset - starts[-1] >= size and self._is_record_start(offset):
+                starts.append(offset)
         return list(pairwise([*starts, end]))
 
     def _reader(self) -> JournalReader | RemoteJournalReader:
-        return JournalReader(Path(self.place))
+        return JournalReader(Path(self.location))
 
     def _search_boundary(self, start: int, target: int, end: int) -> int:
         last = start
@@ -98,7 +98,7 @@ class Feed:
 
     def _indexed_offsets(self, start: int, end: int) -> list[int]:
         """Return the starts of records and segments in a range, according to the index."""
-        path, found = Path(self.place), []
+        path, found = Path(self.location), []
         for base in segment_bases(path):
             found += [base, *(offset for _, offset in index.read_index(path, base))]
         return [offset for offset in found if start < offset < end]
@@ -120,11 +120,11 @@ class RemoteFeed(Feed):
 
     def end_offset(self) -> int:
         own = (self.log, self.node, self.epoch)
-        logs = LogClient(self.place, self.token).list_logs()
+        logs = LogClient(self.location, self.token).list_logs()
         return next((log.end for log in logs if (log.name, log.node, log.epoch) == own), 0)
 
     def _reader(self) -> RemoteJournalReader:
-        return RemoteJournalReader(LogClient(self.place, self.token), self.log)
+        return RemoteJournalReader(LogClient(self.location, self.token), self.log)
 
     def _indexed_offsets(self, start: int, end: int) -> list[int]:
         return []
@@ -133,7 +133,7 @@ class RemoteFeed(Feed):
         """Request one range; the agent returns the start of the next."""
         size = min(target - start, RANGE_BYTES)
         query = {"start": start, "end": end, "bytes": size}
-        _, following = LogClient(self.place, self.token).fetch(f"/logs/{self.log}", query)
+        _, following = LogClient(self.location, self.token).fetch(f"/logs/{self.log}", query)
         return int(following)
 
 
@@ -202,9 +202,9 @@ def _under(root: Path) -> Iterator[Feed]:
 
 def _header(path: Path) -> SegmentHeader | None:
     """Return the header of the last segment: retention may remove older ones meanwhile."""
-    while places := segment_bases(path):
+    while bases := segment_bases(path):
         try:
-            return read_header(path, places[-1])
+            return read_header(path, bases[-1])
         except FileNotFoundError:
             continue
         except OSError as error:

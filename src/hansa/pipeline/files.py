@@ -21,13 +21,13 @@ FILE_DDL = "path string, day date, rows bigint"
 
 
 def write_files(
-    batches: Iterable[pa.RecordBatch], place: Path, name: str
+    batches: Iterable[pa.RecordBatch], directory: Path, name: str
 ) -> Iterator[pa.RecordBatch]:
     """Write rows to files in a directory, one day per file; yield a row per file."""
-    place.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for number, table in enumerate(_combine(batches)):
         for day, rows in _by_day(table):
-            path = place / f"{name}-{number}-{day}.parquet"
+            path = directory / f"{name}-{number}-{day}.parquet"
             _write(rows, path)
             file_row = [[str(path)], [day], [len(rows)]]
             yield pa.RecordBatch.from_arrays(

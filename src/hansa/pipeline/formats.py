@@ -70,16 +70,16 @@ def append_batches(lake: Lake, log: TableLog) -> None:
     for table in BRONZE:
         root = lake.path / "bronze" / table
         last = log.last_batch(table, root)
-        for place in sorted(root.glob("batch=*")):
-            batch = int(place.name.partition("=")[2])
-            files = files_under(place) if batch > last else []
+        for directory in sorted(root.glob("batch=*")):
+            batch = int(directory.name.partition("=")[2])
+            files = files_under(directory) if batch > last else []
             if files:
                 log.append(table, root, batch, files)
 
 
-def files_under(place: Path) -> list[Path]:
+def files_under(directory: Path) -> list[Path]:
     """Return the files of a table, sorted."""
-    return sorted(place.rglob("*.parquet"))
+    return sorted(directory.rglob("*.parquet"))
 
 
 def _footer(path: Path) -> Any:
@@ -93,8 +93,8 @@ class DeltaLog:
     """A Delta log in the directory of each table."""
 
     def last_batch(self, table: str, root: Path) -> int:
-        made = self._open_table(root)
-        known = made.transaction_version(DELTA_APP_ID) if made else None
+        delta_table = self._open_table(root)
+        known = delta_table.transaction_version(DELTA_APP_ID) if delta_table else None
         return -1 if known is None else int(known)
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
@@ -112,7 +112,7 @@ class DeltaLog:
         tables = importlib.import_module("deltalake").DeltaTable
         return tables(str(root)) if tables.is_deltatable(str(root)) else None
 
-    def _commit(self, made: Any, root: Path, files: list[Path], version: int) -> None:
+    def _commit(self, delta_table: Any, root: Path, files: list[Path], version: int) -> None:
         """Add files to a log; create it if there is none."""
         delta = importlib.import_module("deltalake")
         transaction = importlib.import_module("deltalake.transaction")
@@ -127,8 +127,8 @@ class DeltaLog:
         properties = delta.CommitProperties(
             app_transactions=[delta.Transaction(DELTA_APP_ID, version)]
         )
-        if made:
-            made.create_write_transaction(
+        if delta_table:
+            delta_table.create_write_transaction(
                 actions, "append", schema, partitions, commit_properties=properties
             )
         else:
@@ -165,23 +165,23 @@ class IcebergLog:
     def __init__(self, lake: Lake) -> None:
         logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # empty files have no statistics
         sql = importlib.import_module("pyiceberg.catalog.sql")
-        place = lake.path / "iceberg"
-        place.mkdir(exist_ok=True)
+        directory = lake.path / "iceberg"
+        directory.mkdir(exist_ok=True)
         self._catalog = sql.SqlCatalog(
-            "hansa", uri=f"sqlite:///{lake.path / 'iceberg.db'}", warehouse=place.as_uri()
+            "hansa", uri=f"sqlite:///{lake.path / 'iceberg.db'}", warehouse=directory.as_uri()
         )
         for layer in ("bronze", "silver", "gold"):
             self._catalog.create_namespace_if_not_exists(layer)
 
     def last_batch(self, table: str, root: Path) -> int:
         name = f"bronze.{table}"
-        made = self._catalog.load_table(name) if self._catalog.table_exists(name) else None
-        snapshot = made.current_snapshot() if made else None
+        iceberg_table = self._catalog.load_table(name) if self._catalog.table_exists(name) else None
+        snapshot = iceberg_table.current_snapshot() if iceberg_table else None
         return int(snapshot.summary[ICEBERG_BATCH_PROPERTY]) if snapshot else -1
 
     def append(self, table: str, root: Path, batch: int, files: list[Path]) -> None:
-        made = self._table(f"bronze.{table}", files[0])
-        made.add_files(_urls(files), {ICEBERG_BATCH_PROPERTY: str(batch)})
+        iceberg_table = self._table(f"bronze.{table}", files[0])
+        iceberg_table.add_files(_urls(files), {ICEBERG_BATCH_PROPERTY: str(batch)})
 
     def prepare_table(self, root: Path) -> None:
         """Do nothing: the catalog needs the final paths."""
@@ -192,18 +192,18 @@ class IcebergLog:
         files = files_under(root)
         if not files:  # a partitioned table without rows
             return
-        made = self._table(f"{entry.layer}.{entry.name}", files[0])
-        with warnings.catch_warnings(), made.transaction() as change:
+        table = self._table(f"{entry.layer}.{entry.name}", files[0])
+        with warnings.catch_warnings(), table.transaction() as change:
             warnings.simplefilter("ignore", UserWarning)  # nothing to delete
             change.delete(always)
             change.add_files(_urls(files))
 
     def _table(self, name: str, example: Path) -> Any:
         schema = _footer(example).schema.to_arrow_schema().remove_metadata()
-        made = self._catalog.create_table_if_not_exists(name, schema)
-        with made.update_schema() as change:  # a newer version adds columns
+        table = self._catalog.create_table_if_not_exists(name, schema)
+        with table.update_schema() as change:  # a newer version adds columns
             change.union_by_name(schema)
-        return made
+        return table
 
 
 def _urls(files: Iterable[Path]) -> list[str]:

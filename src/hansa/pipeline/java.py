@@ -33,11 +33,11 @@ exec {java} "$@"
 def java_home(environment: Mapping[str, str]) -> Path:
     """Return the first usable JAVA_HOME; raise UsageError with what was tried if there is none."""
     tried = []
-    for place, home in _homes(environment):
+    for source, home in _homes(environment):
         version = _version(home / "bin" / "java")
         if version in VERSIONS:
             return home
-        tried.append(f"{place} is {f'Java {version}' if version else 'not Java'}")
+        tried.append(f"{source} is {f'Java {version}' if version else 'not Java'}")
     bundled = _bundled()
     if bundled:
         return _with_script(bundled, environment)

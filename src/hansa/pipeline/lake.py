@@ -124,8 +124,8 @@ class Lake:
 
     def has_rows(self, table: str) -> bool:
         """Return whether any batch of a table has rows: a stream begins with an empty batch."""
-        place = self.path / "bronze" / table
-        return next(place.glob("batch=*/day=*/*.parquet"), None) is not None
+        path = self.path / "bronze" / table
+        return next(path.glob("batch=*/day=*/*.parquet"), None) is not None
 
     def _check_checkpoint(self, table: str) -> None:
         """Raise UsageError if bronze and checkpoint do not match: restoring one loses rows."""
@@ -145,10 +145,10 @@ class Lake:
 
     def staging(self, name: str) -> Path:
         """Return a new staging path; its parent exists."""
-        place = self._staging / name
-        shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return place
+        path = self._staging / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def publish(self, staged: Path, entries: list[TableEntry]) -> None:
         """Make a staged generation the current one."""
@@ -157,10 +157,10 @@ class Lake:
         generations = self.path / "generations"
         generations.mkdir(exist_ok=True)
         numbers = sorted(int(name) for name in os.listdir(generations) if name.isdecimal())
-        place = generations / f"{(numbers[-1] + 1 if numbers else 0):08d}"
-        staged.rename(place)
+        path = generations / f"{(numbers[-1] + 1 if numbers else 0):08d}"
+        staged.rename(path)
         link = self.staging("tables")
-        link.symlink_to(place.relative_to(self.path))
+        link.symlink_to(path.relative_to(self.path))
         link.replace(self.path / "tables")
         for number in numbers[: -(GENERATIONS_KEPT - 1)]:
             shutil.rmtree(generations / f"{number:08d}", ignore_errors=True)
@@ -168,8 +168,8 @@ class Lake:
     @property
     def payloads(self) -> Path | None:
         """The last given declaration of payload tables, which later runs use again."""
-        place = self.path / "payloads.toml"
-        return place if place.exists() else None
+        path = self.path / "payloads.toml"
+        return path if path.exists() else None
 
     def save_payloads(self, given: Path) -> None:
         """Store a valid declaration of payload tables."""
@@ -198,8 +198,8 @@ class Lake:
     @property
     def experiments(self) -> Path | None:
         """Directory of the simulations of sweeps, if there are any."""
-        place = self.path / EXPERIMENTS
-        return place if place.is_dir() else None
+        path = self.path / EXPERIMENTS
+        return path if path.is_dir() else None
 
     @property
     def is_only_experiments(self) -> bool:

@@ -229,7 +229,7 @@ def _decoded(feed: Feed, offset: int, kind: int, body: bytes) -> object:
 
 
 def _undecodable(feed: Feed, offset: int, error: ValueError) -> JournalDamaged:
-    text = f"{feed.place}: the record at {offset} cannot be decoded: {error}"
+    text = f"{feed.location}: the record at {offset} cannot be decoded: {error}"
     return JournalDamaged(text, offset)
 
 

@@ -148,14 +148,14 @@ class _FeedRangeReader:
         # Spark's worker collects garbage after every task: exclude the imported modules.
         gc.freeze()
         batches = self._rows(partition)
-        place = self.options.write_files_to
-        yield from files.write_files(batches, place, partition.name) if place else batches
+        directory = self.options.write_files_to
+        yield from files.write_files(batches, directory, partition.name) if directory else batches
 
     def _rows(self, part: FeedRange) -> Iterator[pa.RecordBatch]:
         start, feed_end = part.start, part.feed.end_offset()
         if feed_end < part.end and self.options.fail_on_loss:
             raise JournalDamaged(
-                f"{part.feed.place}: the feed {part.feed.name} is to be read up to offset"
+                f"{part.feed.location}: the feed {part.feed.name} is to be read up to offset"
                 f" {part.end}, but ends at {feed_end}",
                 feed_end,
             )
@@ -236,7 +236,7 @@ class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTrigger
             if begin < bounds.start:
                 begin = self._resume_after(
                     JournalTrimmed(
-                        f"{feed.place}: retention dropped the offsets from {begin} to"
+                        f"{feed.location}: retention dropped the offsets from {begin} to"
                         f" {bounds.start} before they were read",
                         bounds.start,
                     )
@@ -260,9 +260,9 @@ class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTrigger
             if name in found:
                 parts += self._split(found[name], begin, stop)
             elif self.options.fail_on_loss:
-                places = ", ".join(self.options.sources)
+                sources = ", ".join(self.options.sources)
                 raise UsageError(
                     f"the feed {name} is to be read from offset {begin}, but is no longer at"
-                    f" {places}"
+                    f" {sources}"
                 )
         return parts

@@ -80,17 +80,19 @@ def compare_rules(trial: TopologyTrial) -> list[RuleScore]:
         federations_by_rule["paper"].append(_grow_by_paper(federation, trial.degree_max))
         federations_by_rule["planner"].append(replace(federation, links=planned.links))
         federations_by_rule["planner, measured"].append(measured)
-    return [_score(rule, made, trial) for rule, made in federations_by_rule.items()]
+    return [_score(rule, federations, trial) for rule, federations in federations_by_rule.items()]
 
 
 def _make_federation(count: int, rng: random.Random) -> _TrialFederation:
-    places = [
+    positions = [
         (rng.uniform(0, SQUARE_SIDE_MS), rng.uniform(0, SQUARE_SIDE_MS)) for _ in range(count)
     ]
     centre = (SQUARE_SIDE_MS / 2, SQUARE_SIDE_MS / 2)
-    members = [PlannerNode(f"n{n:03}", math.dist(place, centre)) for n, place in enumerate(places)]
+    members = [
+        PlannerNode(f"n{n:03}", math.dist(position, centre)) for n, position in enumerate(positions)
+    ]
     rtt_ms = {
-        make_link_pair(members[a].name, members[b].name): math.dist(places[a], places[b])
+        make_link_pair(members[a].name, members[b].name): math.dist(positions[a], positions[b])
         for a in range(count)
         for b in range(a)
     }

@@ -96,7 +96,7 @@ def _per_link_second(facts: RunFacts) -> float:
 
 def run_cards(facts: RunFacts) -> list[str]:
     """Return the cards of one run, without those that have no data."""
-    made = (
+    cards = (
         _client_deliveries(facts),
         _delay_by_hops(facts),
         _delay_by_pair(facts),
@@ -109,7 +109,7 @@ def run_cards(facts: RunFacts) -> list[str]:
         _topics(facts),
         _overhead(facts),
     )
-    return [each for each in made if each]
+    return [each for each in cards if each]
 
 
 def _client_deliveries(facts: RunFacts) -> str:
@@ -448,7 +448,7 @@ def _overhead(facts: RunFacts) -> str:
 
 def sweep_cards(sweep: SweepSummary) -> list[str]:
     """Return a card per measure: lines if federation sizes differ, else a bar per combination."""
-    made = []
+    cards = []
     for measure, (question, unit, _) in MEASURES.items():
         found = sweep.series[measure]
         if not any(value for points in found.values() for _, value in points):
@@ -472,5 +472,5 @@ def sweep_cards(sweep: SweepSummary) -> list[str]:
             plot = plots.bars(
                 unit, [(label, [points[0][1]]) for label, points in found.items()], unit
             )
-        made.append(card(question, answer, plot, numbers))
-    return made
+        cards.append(card(question, answer, plot, numbers))
+    return cards

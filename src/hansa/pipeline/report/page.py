@@ -86,7 +86,7 @@ def render_page(report: ReportData, papers: Sequence[ReportedPaper]) -> str:
         f"<title>Federation report</title><style>{STYLE}</style></head><body><main>"
         "<h1>Federation report</h1>"
         + "".join(parts)
-        + f"<footer>Hansa {escape(__version__)}, from the gold tables of a lake; made with Spark."
+        + f"<footer>Hansa {escape(__version__)}, from the gold tables of a lake; html with Spark."
         "</footer></main></body></html>\n"
     )
 
@@ -109,7 +109,7 @@ def _run(facts: RunFacts) -> str:
 
 
 def _recorded(rows: Rows) -> str:
-    made = cards.table(
+    html = cards.table(
         ("topic", "messages", "bytes", "brokers", "first", "last"),
         (
             (
@@ -123,23 +123,23 @@ def _recorded(rows: Rows) -> str:
             for row in rows
         ),
     )
-    return f'<h2>Recorded publications</h2><section class="card">{made}</section>'
+    return f'<h2>Recorded publications</h2><section class="card">{html}</section>'
 
 
 def _papers(papers: Sequence[ReportedPaper]) -> str:
-    made = []
+    html = []
     for paper in papers:
         rows = "".join(
             f"<tr><td>{escape(claim.quantity)}</td><td>{escape(claim.paper_value)}</td>"
             f'<td class="{_verdict(claim.is_confirmed)}">{escape(claim.measured_value)}</td></tr>'
             for claim in paper.claims
         )
-        made.append(
+        html.append(
             f'<section class="card"><h3>{escape(paper.title)}</h3><div class="wide"><table><thead>'
             "<tr><th></th><th>paper</th><th>Hansa</th></tr></thead>"
             f"<tbody>{rows}</tbody></table></div></section>"
         )
-    return f'<h2>Reproduced papers</h2><div class="cards">{"".join(made)}</div>'
+    return f'<h2>Reproduced papers</h2><div class="cards">{"".join(html)}</div>'
 
 
 def _verdict(is_confirmed: bool | None) -> str:

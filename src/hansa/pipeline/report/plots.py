@@ -89,8 +89,8 @@ def bars(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> 
     steps = _steps(max((sum(parts) for _, parts in rows), default=0))
     reach = WIDTH - LABEL - 24
     body = _axis(steps, bottom, unit)
-    for place, (label, parts) in enumerate(rows):
-        y = 8 + ROW * place
+    for index, (label, parts) in enumerate(rows):
+        y = 8 + ROW * index
         body.append(_text(LABEL - 6, y + 15, _short(label), "label", "end"))
         x = float(LABEL)
         for part, value in enumerate(parts):
@@ -111,8 +111,8 @@ def ranges(title: str, rows: Sequence[tuple[str, float, float, float]], unit: st
     steps = _steps(max((row[3] for row in rows), default=0))
     reach = WIDTH - LABEL - 24
     body = _axis(steps, bottom, unit)
-    for place, (label, *values) in enumerate(rows):
-        y = 8 + ROW * place + ROW / 2
+    for index, (label, *values) in enumerate(rows):
+        y = 8 + ROW * index + ROW / 2
         p50, p95, p99 = (LABEL + reach * value / steps[-1] for value in values)
         texts = [format_number(value, unit) for value in values]
         words = f"{label}: median {texts[0]}, 95 % {texts[1]}, 99 % {texts[2]}"
@@ -141,9 +141,9 @@ def heat(
     most = max(values.values(), default=0) or 1
     body = [_text(left, 12, f"{axes[1]} →", "tick"), _text(2, top - 6, f"{axes[0]} ↓", "tick")]
     every = math.ceil(14 / cell)
-    for place, name in enumerate(names):
-        if place % every == 0:
-            middle = cell * (place + 0.5)
+    for index, name in enumerate(names):
+        if index % every == 0:
+            middle = cell * (index + 0.5)
             body.append(_text(left - 6, top + middle + 4, _short(name, 11), "label", "end"))
             body.append(_text(left + middle, top - 6, _short(name, 4), "label", "middle"))
     for row, one in enumerate(names):
@@ -185,11 +185,11 @@ def columns(title: str, values: Sequence[tuple[str, float]], limit: float, limit
         body.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH}" y2="{y:.1f}" class="grid"/>')
         body.append(_text(left - 6, y + 4, format_number(tick), "tick", "end"))
     wide = max(1.0, step - min(2.0, step / 3))
-    for place, (label, value) in enumerate(values):
+    for index, (label, value) in enumerate(values):
         tall = (bottom - 10) * value / top
         over = "part1" if value > limit else "part0"
         body.append(
-            f'<rect x="{left + step * place:.1f}" y="{bottom - tall:.1f}"'
+            f'<rect x="{left + step * index:.1f}" y="{bottom - tall:.1f}"'
             f' width="{wide:.1f}" height="{tall:.1f}" class="{over}">'
             f"<title>{escape(label)}: {format_number(value)}</title></rect>"
         )
@@ -215,21 +215,21 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acros
         x = left + (right - left) * step / steps_x[-1]
         body.append(_text(x, bottom + 16, format_number(step), "tick", "middle"))
     body.append(_text(right, bottom + 32, across, "tick", "end"))
-    for place, (label, line) in enumerate(shown.items()):
+    for index, (label, line) in enumerate(shown.items()):
         at = [
             (left + (right - left) * x / steps_x[-1], bottom - (bottom - top) * y / steps_y[-1])
             for x, y in line
         ]
         points_text = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        body.append(f'<polyline points="{points_text}" class="line line{place}"/>')
+        body.append(f'<polyline points="{points_text}" class="line line{index}"/>')
         for (x, y), (across_value, value) in zip(at, line, strict=True):
             words = f"{label}, {format_number(across_value, across)}: {format_number(value)}"
             body.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot{place}">'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot{index}">'
                 f"<title>{escape(words)}</title></circle>"
             )
-        x, y = 8 + (WIDTH / 2) * (place % 2), bottom + 48 + 20 * (place // 2)
-        body.append(f'<rect x="{x}" y="{y - 9}" width="14" height="8" class="dot{place}"/>')
+        x, y = 8 + (WIDTH / 2) * (index % 2), bottom + 48 + 20 * (index // 2)
+        body.append(f'<rect x="{x}" y="{y - 9}" width="14" height="8" class="dot{index}"/>')
         body.append(_text(x + 20, y, _short(label, 30), "label"))
     return _svg(bottom + 48 + 20 * ((len(shown) + 1) // 2), title, body)
 
@@ -243,8 +243,8 @@ def timeline(
     longest = max(known, default=0) or 1
     left, reach = 218.0, WIDTH - 218.0 - 84
     body = [f'<line x1="62" y1="6" x2="62" y2="{8 + ROW * len(rows)}" class="range"/>']
-    for place, (at, event, took) in enumerate(rows):
-        y = 8 + ROW * place + ROW / 2
+    for index, (at, event, took) in enumerate(rows):
+        y = 8 + ROW * index + ROW / 2
         body += [
             _text(52, y + 4, f"{at:.1f} s", "tick", "end"),
             f'<circle cx="62" cy="{y:.1f}" r="4" class="part1"/>',

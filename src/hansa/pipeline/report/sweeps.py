@@ -60,8 +60,8 @@ def collect_sweeps(experiments: "DataFrame") -> list[SweepSummary]:
     by_sweep: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in grouped.collect():
         by_sweep[row["sweep"]].append(row.asDict())
-    made = [_sweep(name, _of_one_version(rows)) for name, rows in by_sweep.items()]
-    return sorted(made, key=lambda sweep: (-sweep.simulations, sweep.name))[:SWEEPS_MAX]
+    sweeps = [_sweep(name, _of_one_version(rows)) for name, rows in by_sweep.items()]
+    return sorted(sweeps, key=lambda sweep: (-sweep.simulations, sweep.name))[:SWEEPS_MAX]
 
 
 def _of_one_version(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

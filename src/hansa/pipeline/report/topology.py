@@ -21,12 +21,12 @@ def draw_topology(
     """Return the SVG; `bytes_by_link` has each link once."""
     nodes = nodes[:NODES_MAX]
     links = {pair: amount for pair, amount in bytes_by_link.items() if set(pair) <= set(nodes)}
-    places = _fit(_place_nodes(nodes, list(links)))
+    positions = _fit(_place_nodes(nodes, list(links)))
     most = max(links.values(), default=0) or 1
     radius = 15.0 if len(nodes) <= 30 else 7.0
     body = []
     for (a, b), amount in links.items():
-        (x1, y1), (x2, y2) = places[a], places[b]
+        (x1, y1), (x2, y2) = positions[a], positions[b]
         width = 1.5 + 8.5 * amount / most
         body.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="link"'
@@ -34,7 +34,7 @@ def draw_topology(
             f"<title>{escape(a)} – {escape(b)}: {format_bytes(amount)}</title></line>"
         )
     for node in nodes:
-        x, y = places[node]
+        x, y = positions[node]
         body.append(
             f'<g><title>{escape(node)}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
             ' class="node"/>'
@@ -86,10 +86,10 @@ def _initial_positions(
     two = max(nodes, key=lambda node: min(distances[one][node], 2 * distances[nodes[0]][node]))
     return {
         node: (
-            distances[one][node] + 0.1 * math.cos(place),
-            distances[two][node] + 0.1 * math.sin(place),
+            distances[one][node] + 0.1 * math.cos(index),
+            distances[two][node] + 0.1 * math.sin(index),
         )
-        for place, node in enumerate(nodes)
+        for index, node in enumerate(nodes)
     }
 
 
