@@ -14,7 +14,7 @@ from typing import Protocol
 from hansa.agent import tasks
 from hansa.agent.error_text import describe_fault
 from hansa.agent.links.link import Link
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.sampler import Sampler
 from hansa.errors import InvalidFrame
 from hansa.protocol.effects import (

@@ -37,6 +37,7 @@ from hansa.agent.error_text import listen_error_text
 from hansa.agent.event_log import EventLog
 from hansa.agent.links.link import Address
 from hansa.agent.links.link_manager import LinkManager, own_link_address
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.agent.settings import AgentSettings, broker_address, link_access
 from hansa.agent.shutdown import Shutdown
 from hansa.agent.storage.state_directory import (
@@ -45,7 +46,6 @@ from hansa.agent.storage.state_directory import (
     StateDirectory,
 )
 from hansa.agent.telemetry.endpoints import LogEndpoints
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.service import TelemetryService
 from hansa.agent.topology.service import TopologyService
 from hansa.errors import UsageError, install_extra

@@ -53,21 +53,21 @@ class JournalReader:
     @property
     def bounds(self) -> OffsetBounds:
         """Offsets of the durable records; start and end are equal if there is no journal."""
-        found, end = self._find_segments()
-        return OffsetBounds(found[0] if found else end, end)
+        bases, end = self._find_segments()
+        return OffsetBounds(bases[0] if bases else end, end)
 
     def headers(self) -> list[SegmentHeader]:
         """Return the headers of all segments."""
-        found: dict[int, SegmentHeader] = {}
+        headers: dict[int, SegmentHeader] = {}
         for base in self._find_segments()[0]:
             try:
-                found[base] = self._known_headers.get(base) or read_header(self._path, base)
+                headers[base] = self._known_headers.get(base) or read_header(self._path, base)
             except FileNotFoundError:  # trimmed meanwhile, and so are the older ones
-                found.clear()
+                headers.clear()
             except OSError as error:
                 raise self._unreadable_error(error) from error
-        self._known_headers = found
-        return list(found.values())
+        self._known_headers = headers
+        return list(headers.values())
 
     def raw_records(
         self, start: int | None = None, end: int | None = None
@@ -76,15 +76,15 @@ class JournalReader:
 
         `start` is the offset of a record or of a segment (default: the first); `end` is excluded.
         """
-        found, durable = self._find_segments()
-        if not found:
+        bases, durable = self._find_segments()
+        if not bases:
             return
-        start = found[0] if start is None else start
-        if start < found[0]:
-            raise self._trimmed_error(found[0])
+        start = bases[0] if start is None else start
+        if start < bases[0]:
+            raise self._trimmed_error(bases[0])
         end = durable if end is None else min(end, durable)
-        ends = [*found[1:], durable]
-        for base, segment_end in zip(found, ends, strict=True):
+        ends = [*bases[1:], durable]
+        for base, segment_end in zip(bases, ends, strict=True):
             stop = min(segment_end, end)
             if start < stop:
                 yield from self._scan_segment(base, start, stop, segment_end)
@@ -133,13 +133,13 @@ class JournalReader:
                 if self._durable is None
                 else self._durable
             )
-            found_bases = segment_bases(self._path)
+            bases = segment_bases(self._path)
         except OSError as error:
             raise self._unreadable_error(error) from error
-        if durable and not found_bases:
+        if durable and not bases:
             raise segments_missing_error(self._path, durable)
         # All segments but the last are durable, whatever the mark says.
-        return found_bases, max(durable, found_bases[-1]) if found_bases else 0
+        return bases, max(durable, bases[-1]) if bases else 0
 
     def _scan_segment(
         self, base: int, start: int, stop: int, segment_end: int

@@ -54,21 +54,21 @@ class RecoveredJournal:
 
 def recover(path: Path) -> RecoveredJournal:
     """Recover a journal; raise JournalDamaged if durable data is lost."""
-    found = RecoveredJournal()
+    recovered = RecoveredJournal()
     for base in reversed(segment_bases(path)):
         try:
             header = read_header(path, base)
         except JournalDamaged as error:
-            if not found.headers:
+            if not recovered.headers:
                 raise
-            found.add_damage(f"{error}; the records are read without it")
-            header = _estimate_header(path, base, found.headers[0])
-        found.headers.insert(0, header)
-    if found.headers:
-        _read_last_segment(path, found.headers[-1], found)
+            recovered.add_damage(f"{error}; the records are read without it")
+            header = _estimate_header(path, base, recovered.headers[0])
+        recovered.headers.insert(0, header)
+    if recovered.headers:
+        _read_last_segment(path, recovered.headers[-1], recovered)
     elif durable := durable_mark.read_durable_mark(path):
         raise segments_missing_error(path, durable)
-    return found
+    return recovered
 
 
 def _estimate_header(path: Path, base: int, following: SegmentHeader) -> SegmentHeader:
@@ -82,46 +82,49 @@ def _estimate_header(path: Path, base: int, following: SegmentHeader) -> Segment
     return replace(following, base=base, next_sequence=number)
 
 
-def _read_last_segment(path: Path, header: SegmentHeader, found: RecoveredJournal) -> None:
+def _read_last_segment(path: Path, header: SegmentHeader, recovered: RecoveredJournal) -> None:
     file = path / log_name(header.base)
     descriptor = os.open(file, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         try:
-            _index_records(descriptor, size, header, found)
+            _index_records(descriptor, size, header, recovered)
         except TornRecord as torn:
-            found.truncated_bytes = _written_bytes(descriptor, torn.position, size)
-            found.end = header.base + torn.position
+            recovered.truncated_bytes = _written_bytes(descriptor, torn.position, size)
+            recovered.end = header.base + torn.position
             if _record_follows(descriptor, torn.position, size):
-                found.add_damage(
-                    f"{file} is damaged at offset {found.end}, and truncated there although a whole"
-                    " record follows: durable data may be lost"
+                recovered.add_damage(
+                    f"{file} is damaged at offset {recovered.end}, and truncated there although a"
+                    " whole record follows: durable data may be lost"
                 )
     finally:
         os.close(descriptor)
     try:
-        found.durable = durable_mark.read_durable_mark(path)
+        recovered.durable = durable_mark.read_durable_mark(path)
     except JournalDamaged as error:  # without the mark, all whole records count
-        found.add_damage(str(error))
+        recovered.add_damage(str(error))
         return
-    if found.end < found.durable:
+    if recovered.end < recovered.durable:
         raise JournalDamaged(
-            f"{file} is damaged at offset {found.end}, and {found.durable - found.end} durable"
-            f" bytes after it are lost; move {path} away and start again, the rest stays readable",
-            found.end,
+            f"{file} is damaged at offset {recovered.end}, and"
+            f" {recovered.durable - recovered.end} durable bytes after it are lost;"
+            f" move {path} away and start again, the rest stays readable",
+            recovered.end,
         )
 
 
 def _index_records(
-    descriptor: int, size: int, header: SegmentHeader, found: RecoveredJournal
+    descriptor: int, size: int, header: SegmentHeader, recovered: RecoveredJournal
 ) -> None:
-    found.next_sequence = header.next_sequence
-    found.end = header.base + size
+    recovered.next_sequence = header.next_sequence
+    recovered.end = header.base + size
     spacing = IndexSpacing(header.base)
     for position, kind, _ in scan_records(descriptor, HEADER_BYTES, size):
         if kind == CapturedRecord.KIND:  # sequence numbers are consecutive: counting is enough
-            spacing.add_if_due(found.index_entries, found.next_sequence, header.base + position)
-            found.next_sequence += 1
+            spacing.add_if_due(
+                recovered.index_entries, recovered.next_sequence, header.base + position
+            )
+            recovered.next_sequence += 1
 
 
 def _record_follows(descriptor: int, position: int, size: int) -> bool:

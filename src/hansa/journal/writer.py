@@ -83,10 +83,10 @@ class JournalWriter:
             self._lock = _lock_directory(path)
             on_failure.callback(self._lock.close)
             try:
-                found = self._recover(node)
+                recovered = self._recover(node)
                 self._active_segment = ActiveSegment(path)
                 on_failure.callback(self._active_segment.close)
-                self._continue_or_create(found, SegmentHeader(node, new_epoch, 0, 1, clock()))
+                self._continue_or_create(recovered, SegmentHeader(node, new_epoch, 0, 1, clock()))
             except OSError as error:
                 raise _write_error(path, error) from error
             on_failure.pop_all()

@@ -273,7 +273,7 @@ def test_connect_waits_for_the_disk_and_the_loop_does_not(monkeypatch, tmp_path)
 
     async def work(made: Connection) -> None:
         made.connect_hooks = connect_marker.ConnectMarker(
-            tmp_path / "greeting", lambda problem: None
+            tmp_path / "connecting", lambda problem: None
         )
         await until(disk.is_asked.is_set, "the mark on disk")
         await rounds()
@@ -292,7 +292,7 @@ def test_a_connection_that_ends_before_connect_leaves_is_told_and_leaves_no_doub
 
     async def work(made: Connection) -> None:
         made.connect_hooks = met = connect_marker.ConnectMarker(
-            tmp_path / "greeting", lambda problem: None
+            tmp_path / "connecting", lambda problem: None
         )
         await until(lambda: scene.writers and disk.is_asked.is_set(), "the mark on disk")
         scene.writers[0].close()

@@ -13,7 +13,7 @@ from tests.journal.journals import spoil
 from hansa.agent.delivery.dedup.history import CaptureDedup, CaptureHistory
 from hansa.agent.delivery.dedup.redelivery import RedeliveryCandidate, content_digest
 from hansa.agent.delivery.outbox_journal import OutboxJournal
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.journal.records import CapturedRecord, RecordedPublication
 from hansa.journal.segment import frame_record
 from hansa.journal.settings import JournalSettings

@@ -14,8 +14,8 @@ from hansa.agent.alarms import Alarms
 from hansa.agent.delivery.poison_quarantine import DISCONNECTS_MAX
 from hansa.agent.delivery.service import DeliveryService
 from hansa.agent.delivery.settings import DeliverySettings
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.agent.storage.state_directory import StateDirectory
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
 from hansa.protocol.effects import Gap, NodeReachable, ReadJournal
@@ -161,11 +161,11 @@ def test_session_losses_on_full_disk_are_recorded_later(tmp_path, monkeypatch):
 
     async def work() -> None:
         scene = Scene(tmp_path)
-        greeting, mark = scene.delivery.connect_marker, tmp_path / "greeting"
+        marker, mark = scene.delivery.connect_marker, tmp_path / "connecting"
         with monkeypatch.context() as broken:
             broken.setattr(os, "pwrite", full)
             for _ in range(3):
-                await greeting.before_connect()
+                await marker.before_connect()
                 scene.delivery.on_connected(False, True, limits)
                 scene.delivery.on_disconnected()
             await until(lambda: "journal" in scene.alarms.active, "the alarm")

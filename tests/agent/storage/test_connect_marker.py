@@ -4,13 +4,19 @@ import asyncio
 from pathlib import Path
 
 from hansa.agent.storage.connect_marker import ConnectMarker
+from hansa.agent.storage.state_directory import (
+    CONNECT_MARKER_FILE,
+    OLD_CONNECT_MARKER_FILE,
+    StateDirectory,
+)
 
 
-def greeting(directory: Path, problems: list[str] | None = None) -> ConnectMarker:
-    return ConnectMarker(directory / "greeting", (problems if problems is not None else []).append)
+def marker(directory: Path, problems: list[str] | None = None) -> ConnectMarker:
+    alarms = [] if problems is None else problems
+    return ConnectMarker(directory / CONNECT_MARKER_FILE, alarms.append)
 
 
-def doubts(made: ConnectMarker) -> bool:
+def is_uncertain(made: ConnectMarker) -> bool:
     return made.is_uncertain
 
 
@@ -19,57 +25,64 @@ def begin(made: ConnectMarker) -> None:
 
 
 def test_crash_while_connecting_is_uncertain(tmp_path):
-    first = greeting(tmp_path)
-    assert not doubts(first)
+    first = marker(tmp_path)
+    assert not is_uncertain(first)
     begin(first)
-    assert not doubts(first)
-    second = greeting(tmp_path)
-    assert doubts(second)
+    assert not is_uncertain(first)
+    second = marker(tmp_path)
+    assert is_uncertain(second)
     begin(second)
     second.on_session_kept()
-    assert not doubts(second)
-    assert not doubts(greeting(tmp_path))
+    assert not is_uncertain(second)
+    assert not is_uncertain(marker(tmp_path))
 
 
 def test_missing_connack_is_uncertain_and_refusal_is_not(tmp_path):
-    made = greeting(tmp_path)
+    made = marker(tmp_path)
     begin(made)
     made.on_connect_refused()
     begin(made)
-    assert not doubts(made)
+    assert not is_uncertain(made)
     begin(made)
-    assert doubts(made)
+    assert is_uncertain(made)
     made.on_connect_refused()
-    assert doubts(made), "that of before is still unknown"
-    assert doubts(greeting(tmp_path))
+    assert is_uncertain(made), "the first attempt is still unknown"
+    assert is_uncertain(marker(tmp_path))
     made.on_session_kept()
-    assert not doubts(made)
+    assert not is_uncertain(made)
 
 
 def test_full_disk_raises_alarm(tmp_path):
     problems: list[str] = []
-    made = greeting(tmp_path / "gone", problems)
+    made = marker(tmp_path / "gone", problems)
     begin(made)
-    assert problems == [f"cannot write {tmp_path}/gone/greeting: No such file or directory"]
+    assert problems == [f"cannot write {tmp_path}/gone/connecting: No such file or directory"]
     (tmp_path / "gone").mkdir()
     begin(made)
     assert problems[1:] == [""]
-    (tmp_path / "gone" / "greeting").unlink()
-    (tmp_path / "gone" / "greeting").mkdir()
+    (tmp_path / "gone" / "connecting").unlink()
+    (tmp_path / "gone" / "connecting").mkdir()
     made.on_session_kept()
     assert problems[2].startswith("cannot remove")
 
 
 def test_loss_that_is_not_durable_is_uncertain_after_restart_only(tmp_path):
-    made = greeting(tmp_path)
+    made = marker(tmp_path)
     begin(made)
     made.on_session_lost()
     begin(made)
-    assert not doubts(made), "it was told"
+    assert not is_uncertain(made), "the loss is known"
     made.on_session_kept()
-    assert doubts(greeting(tmp_path))
+    assert is_uncertain(marker(tmp_path))
     begin(made)
     made.on_loss_durable()
-    assert doubts(greeting(tmp_path)), "the last question has no answer yet"
+    assert is_uncertain(marker(tmp_path)), "the last CONNECT has no CONNACK yet"
     made.on_session_kept()
-    assert not doubts(greeting(tmp_path))
+    assert not is_uncertain(marker(tmp_path))
+
+
+def test_marker_of_version_0_1_is_found(tmp_path):
+    (tmp_path / OLD_CONNECT_MARKER_FILE).touch()
+    StateDirectory(tmp_path).close()
+    assert is_uncertain(marker(tmp_path))
+    assert not (tmp_path / OLD_CONNECT_MARKER_FILE).exists()

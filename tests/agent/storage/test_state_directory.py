@@ -25,7 +25,7 @@ def path(tmp_path):
     return tmp_path / "deep" / "state"
 
 
-def lives(path, count=1):
+def identities(path, count=1):
     """Return the identities of successive incarnations."""
     found = []
     for _ in range(count):
@@ -42,22 +42,22 @@ def mode(path):
 
 
 def test_restart_keeps_id_and_raises_incarnation(path):
-    first, second, third = lives(path, 3)
+    first, second, third = identities(path, 3)
     assert first.node == second.node == third.node
     assert first.incarnation < second.incarnation < third.incarnation
     assert (first.name, first.addresses, first.capacity) == ("a", ("x:1",), 2.0)
 
 
 def test_incarnation_increases_even_if_clock_is_set_back(path):
-    ahead = lives(path)[0].incarnation + AHEAD_MAX_MS // 2
+    ahead = identities(path)[0].incarnation + AHEAD_MAX_MS // 2
     state = StateDirectory(path)
     state.save_incarnation(ahead)
     state.close()
-    assert lives(path)[0].incarnation == ahead + 1
+    assert identities(path)[0].incarnation == ahead + 1
 
 
 def test_two_directories_are_two_nodes(tmp_path):
-    assert lives(tmp_path / "a")[0].node != lives(tmp_path / "b")[0].node
+    assert identities(tmp_path / "a")[0].node != identities(tmp_path / "b")[0].node
 
 
 def test_two_agents_cannot_share_a_directory(path):
@@ -80,7 +80,7 @@ def test_everything_is_for_the_owner_only(path):
 
 
 def test_node_id_follows_from_public_key(path):
-    identity = lives(path)[0]
+    identity = identities(path)[0]
     shown = ["openssl", "pkey", "-in", str(path / "key.pem"), "-pubout", "-outform", "DER"]
     public = subprocess.run(shown, check=True, capture_output=True).stdout[-32:]
     assert identity.key == public
@@ -103,10 +103,10 @@ def other_key(password: bytes | None) -> bytes:
     ids=["empty", "text", "bytes", "another kind", "password"],
 )
 def test_damaged_key_is_refused(path, content):
-    lives(path)
+    identities(path)
     (path / "key.pem").write_bytes(content)
     with pytest.raises(UsageError, match="is not an Ed25519 key .*: remove it to run"):
-        lives(path)
+        identities(path)
     assert (path / "key.pem").read_bytes() == content
     StateDirectory(path).close()
 
@@ -114,30 +114,30 @@ def test_damaged_key_is_refused(path, content):
 def test_unreadable_key_is_refused(path):
     (path / "key.pem").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"cannot read .*key.pem: Is a directory"):
-        lives(path)
+        identities(path)
 
 
 def test_identity_of_version_without_keys_is_refused(path):
     path.mkdir(parents=True)
     (path / "identity").write_text("ab" * 32)
     with pytest.raises(UsageError, match="belongs to a version without key pairs: remove it"):
-        lives(path)
+        identities(path)
     (path / "identity").unlink()
-    lives(path)
+    identities(path)
 
 
 def test_incarnation_far_ahead_is_ignored(path):
     state = StateDirectory(path)
     state.save_incarnation((time.time_ns() // 1_000_000) + 2 * AHEAD_MAX_MS)
     state.close()
-    incarnation = lives(path)[0].incarnation
+    incarnation = identities(path)[0].incarnation
     assert incarnation <= time.time_ns() // 1_000_000
 
 
 def test_damaged_incarnation_starts_from_the_clock(path):
-    before = lives(path)[0].incarnation
+    before = identities(path)[0].incarnation
     (path / "incarnation").write_text("many")
-    assert lives(path)[0].incarnation > before
+    assert identities(path)[0].incarnation > before
 
 
 def test_saved_values_are_loaded(path):

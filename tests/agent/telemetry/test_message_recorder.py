@@ -13,10 +13,10 @@ from tests.agent.live import Live, eventually
 from tests.agent.process import Process, Scene
 
 from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.agent.recorded_topics import TOPICS_MAX, RecordedTopics
 from hansa.agent.settings import load_settings
 from hansa.agent.storage.state_directory import JOURNAL_DIRECTORY
 from hansa.agent.telemetry.message_recorder import MessageRecorder
-from hansa.agent.telemetry.recorded_topics import TOPICS_MAX, RecordedTopics
 from hansa.errors import JournalUnusable, UsageError
 from hansa.journal.reader import JournalReader
 from hansa.journal.records import CapturedRecord, JournalRecord, RecordedPublication

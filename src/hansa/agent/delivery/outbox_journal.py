@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hansa.agent.delivery.dedup.history import CaptureDedup, CaptureHistory, DedupRecord
 from hansa.agent.delivery.epoch_rollover import EpochRollover, remove_unfinished
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.agent.storage import clone_detection
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.reader import JournalReader
 from hansa.journal.records import (

@@ -22,6 +22,7 @@ from hansa.agent.delivery.injection import Injection, InjectionCallbacks, Inject
 from hansa.agent.delivery.outbox_journal import OutboxJournal
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.agent.error_text import quote_text
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.agent.storage.connect_marker import SESSION_UNCERTAIN, ConnectMarker
 from hansa.agent.storage.lease_store import LeaseStore
 from hansa.agent.storage.peer_store import PeerStore, load_peers
@@ -32,7 +33,6 @@ from hansa.agent.storage.state_directory import (
     JOURNAL_DIRECTORY,
     StateDirectory,
 )
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.journal.crash import pass_crash_point
 from hansa.journal.records import InboxRecord
 from hansa.mqtt.limits import BrokerLimits
@@ -398,8 +398,8 @@ class DeliveryService:
         else:
             pass_crash_point(DeliveryCrashPoint.SESSION_LOST)
             self.connect_marker.on_session_lost()
-            for former in self._loss_tasks:
-                former.cancel()  # the new task waits for later records
+            for task in self._loss_tasks:
+                task.cancel()  # the new task waits for later records
             _start_task(self._await_loss_durable(), self._loss_tasks)
 
     async def _await_loss_durable(self) -> None:

@@ -59,9 +59,9 @@ class PeerStore:
 
     def persist_peer(self, command: PersistPeer, records: Iterable[Record]) -> None:
         """Save the current records of a node; without records, remove it."""
-        found = tuple(records)
-        if found:
-            self._encoded_peers[command.node] = msgspec.Raw(_encode(found))
+        current = tuple(records)
+        if current:
+            self._encoded_peers[command.node] = msgspec.Raw(_encode(current))
         else:
             self._encoded_peers.pop(command.node, None)
         self._save_id = command.save_id

@@ -8,6 +8,7 @@ private key never leaves the directory. No peer asks for a proof of possession y
 authenticated, anybody who knows the public key can claim to be this node.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -48,9 +49,11 @@ RETAINED_FILE = "retained"
 SUBSCRIPTIONS_FILE = "subscriptions.log"
 """Subscriptions of the agent's session at the broker."""
 
-CONNECT_MARKER_FILE = "greeting"
-"""Exists while the agent connects to its broker. The name is that of version 0.1: a file that such
-an agent left must be found."""
+CONNECT_MARKER_FILE = "connecting"
+"""Exists while the agent connects to its broker."""
+
+OLD_CONNECT_MARKER_FILE = "greeting"
+"""Its name in version 0.1."""
 
 TOPOLOGY_FILE = "topology.json"
 REDUNDANCY_FILE = "redundancy"
@@ -87,6 +90,8 @@ class StateDirectory:
             raise UsageError(
                 f"another agent runs with the state directory {path}; give this one its own"
             ) from error
+        with contextlib.suppress(FileNotFoundError):
+            (path / OLD_CONNECT_MARKER_FILE).rename(path / CONNECT_MARKER_FILE)
 
     def close(self) -> None:
         """Release the lock."""

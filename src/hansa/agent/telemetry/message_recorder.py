@@ -14,7 +14,7 @@ from itertools import count
 from typing import Protocol
 
 from hansa.agent.driver import BrokerPort, Driver
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.errors import JournalUnusable
 from hansa.journal.records import RecordedPublication
 from hansa.mqtt.packets import PublishPacket

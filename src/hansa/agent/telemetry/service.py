@@ -7,8 +7,8 @@ from pathlib import Path
 from hansa.agent.alarms import Alarms
 from hansa.agent.delivery.service import DeliveryService
 from hansa.agent.driver import BrokerPort, Driver
+from hansa.agent.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.message_recorder import MessageRecorder
-from hansa.agent.telemetry.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.settings import TelemetrySettings
 from hansa.agent.telemetry.writer import TelemetryWriter
 from hansa.errors import JournalUnusable

@@ -13,8 +13,9 @@ The broker sends a publication to the agent again for four reasons, and each has
         The agent published it itself, and MQTT 3.1.1 has no No Local option.
 
 A packet id does not identify a publication, because brokers reuse packet ids. The filters therefore
-compare content, the DUP flag and the order of packet ids. Where a redelivery cannot be told from a
-new publication with equal content, QoS 1 is captured again: a duplicate is allowed, a loss is not.
+compare content, the DUP flag and the order of packet ids. Where a redelivery is indistinguishable
+from a new publication with equal content, QoS 1 is captured again: a duplicate is allowed, a loss
+is not.
 
 A redelivery:
 

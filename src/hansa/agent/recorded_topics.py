@@ -1,15 +1,15 @@
-"""The topics that are recorded."""
+"""The filters of recorded topics, with a cache of matches."""
 
 from collections.abc import Sequence
 
 from hansa.protocol.topics import FilterTrie
 
 TOPICS_MAX = 65_536
-"""Topics whose result is cached; when full, the cache is cleared."""
+"""Topics in the cache; when it is full, it is cleared."""
 
 
 class RecordedTopics:
-    """The topics that some filters match."""
+    """The topics that the filters match."""
 
     def __init__(self, filters: Sequence[str] = ()) -> None:
         self.filters = tuple(filters)
@@ -19,11 +19,9 @@ class RecordedTopics:
         self._matches: dict[str, bool] = {}
 
     def __bool__(self) -> bool:
-        """Whether any topic is recorded."""
         return bool(self.filters)
 
     def __contains__(self, topic: str) -> bool:
-        """Whether publications to a topic are recorded."""
         known = self._matches.get(topic)
         if known is None:
             if len(self._matches) >= TOPICS_MAX:
