@@ -973,8 +973,10 @@ def test_interest_acks_and_receivers_in_force():
     wire = Wire("1-2 2-3")
     wire.subscribe(1, "g/#")
     assert list(wire.nodes[1].interest_acks()) == []
+    assert not wire.nodes[1].is_interest_installed()
     wire.run(0.5)
     assert sorted(wire.nodes[1].interest_acks()) == [2, 3]
+    assert wire.nodes[1].is_interest_installed()
     assert wire.nodes[3].receivers_in_force("g/h") == [1]
     assert wire.nodes[3].receivers_in_force("h") == []
     wire.subscribe(1, "h")
