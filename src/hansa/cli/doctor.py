@@ -29,7 +29,7 @@ from hansa.testbed.probes.examination import (
     advise_on_examination,
     examine_broker,
 )
-from hansa.testbed.probes.mosquitto_conf import learn, read_settings
+from hansa.testbed.probes.mosquitto_conf import make_findings, read_settings
 
 PASSWORD_VARIABLE = "HANSA_BROKER_PASSWORD"
 
@@ -130,9 +130,9 @@ def _exit_code(advices: Sequence[BrokerAdvice]) -> int:
 
 
 def _check_configuration(path: Path) -> int:
-    learned = learn(read_settings(path))
-    advices, out = advise_on_broker(learned), console()
-    if learned.logs_subscribe and learned.has_history:
+    findings = make_findings(read_settings(path))
+    advices, out = advise_on_broker(findings), console()
+    if findings.logs_subscribe and findings.has_history:
         text = f"{path}: an agent would know every subscription since the start of the broker"
         out.print(f"[green]✓[/green] {_shown(text)}")
     _show_advices(out, advices)
@@ -168,16 +168,16 @@ def _show(
     advices: Sequence[BrokerAdvice],
     has_log: bool,
 ) -> None:
-    learned, limits = examination.learned, examination.learned.limits
-    version = learned.version or "a broker of unknown make"
+    findings, limits = examination.findings, examination.findings.limits
+    version = findings.version or "a broker of unknown make"
     out.print(f"[green]✓[/green] {_shown(address)}: {_shown(version)}")
     if limits is not None:
         spoken = "MQTT 5" if limits.version == 5 else "MQTT 3.1.1"
         out.print(f"[green]✓[/green] {spoken}, receive maximum {limits.receive_maximum}")
     if has_log:
-        _show_log(out, learned)
-    if learned.proof is not None:
-        _show_class(out, learned.proof)
+        _show_log(out, findings)
+    if findings.delivery is not None:
+        _show_class(out, findings.delivery)
     _show_advices(out, advices)
 
 
@@ -201,30 +201,30 @@ def _shown(text: object) -> str:
     return escape(printable(str(text)))
 
 
-def _show_log(out: Console, learned: BrokerFindings) -> None:
+def _show_log(out: Console, findings: BrokerFindings) -> None:
     lines = {
-        "subscribe": learned.logs_subscribe,
-        "unsubscribe": learned.logs_unsubscribe,
-        "connect": learned.logs_connect,
-        "takeover": learned.logs_takeover,
+        "subscribe": findings.logs_subscribe,
+        "unsubscribe": findings.logs_unsubscribe,
+        "connect": findings.logs_connect,
+        "takeover": findings.logs_takeover,
     }
     seen = [word for word, is_seen in lines.items() if is_seen]
     mark = "[green]✓[/green]" if len(seen) == len(lines) else "[red]✗[/red]"
     out.print(f"{mark} log lines received: {', '.join(seen) or 'none'}")
-    if learned.is_observed:
-        text = f"all {learned.known_count} subscriptions are known, confirmed by broker counters"
+    if findings.is_observed:
+        text = f"all {findings.known_count} subscriptions are known, confirmed by broker counters"
         out.print(f"[green]✓[/green] {text}")
 
 
-def _show_class(out: Console, proof: DeliveryProbeResult) -> None:
-    verdict = classify(proof)
+def _show_class(out: Console, delivery: DeliveryProbeResult) -> None:
+    verdict = classify(delivery)
     word = verdict.delivery_class.value if verdict.delivery_class else "unknown"
     good = verdict.delivery_class is DeliveryClass.EXACTLY_ONCE
     mark = "[green]✓[/green]" if good else MARKS[Severity.WARNING]
     out.print(f"{mark} guaranteed delivery: {word}: {_shown(verdict.reason)}")
-    if proof.queued_count is not None and not proof.has_queue_overflowed:
-        kept = f"all of {proof.queued_count} publications for a disconnected client were kept"
-        more = "; --queue tries more" if proof.queue_offered_count <= QUEUE_TRIED_BRIEFLY else ""
+    if delivery.queued_count is not None and not delivery.has_queue_overflowed:
+        kept = f"all of {delivery.queued_count} publications for a disconnected client were kept"
+        more = "; --queue tries more" if delivery.queue_offered_count <= QUEUE_TRIED_BRIEFLY else ""
         out.print(f"[green]✓[/green] {kept}{more}")
 
 

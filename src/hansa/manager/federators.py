@@ -106,13 +106,13 @@ class FederatorClients:
         self._trusted = frozenset(trusted)
         self._rng = random.Random()  # for back-off, not for secrets
         self._clients: dict[int, FederatorClient] = {}
-        self._told_on_join: dict[int, Neighbours] = {}
+        self._neighbours_at_join: dict[int, Neighbours] = {}
         self._wakeup = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def on_node_joined(self, assignment: Assignment) -> None:
         """Note the neighbours in a join response; may be called from any thread."""
-        self._told_on_join[assignment.node.id] = _neighbour_addresses(assignment)
+        self._neighbours_at_join[assignment.node.id] = _neighbour_addresses(assignment)
         self.on_links_changed()
 
     def on_links_changed(self) -> None:
@@ -168,7 +168,7 @@ class FederatorClients:
             federator = self._clients[number] = FederatorClient(number, address, self._rng)
             federator.announced = _neighbour_addresses(assignment)
             federator.connection.start()
-        if (answered := self._told_on_join.pop(number, None)) is not None:
+        if (answered := self._neighbours_at_join.pop(number, None)) is not None:
             federator.announced = answered
         return federator
 

@@ -24,8 +24,8 @@ def limits(**changed) -> BrokerLimits:
     return BrokerLimits(**{**given, **changed})
 
 
-def only(**learned) -> BrokerAdvice:
-    (advice,) = advise_on_broker(BrokerFindings(**learned))
+def only(**findings) -> BrokerAdvice:
+    (advice,) = advise_on_broker(BrokerFindings(**findings))
     return advice
 
 
@@ -40,7 +40,7 @@ def test_unknown_findings_give_no_advice():
 
 
 def test_good_broker_gets_no_advice():
-    learned = BrokerFindings(
+    findings = BrokerFindings(
         version="mosquitto version 2.0.11",
         limits=GOOD,
         logs_subscribe=True,
@@ -51,7 +51,7 @@ def test_good_broker_gets_no_advice():
         has_history=True,
         has_persistence=True,
     )
-    assert advise_on_broker(learned) == ()
+    assert advise_on_broker(findings) == ()
 
 
 def test_broker_that_does_not_log_to_topics():
@@ -95,7 +95,7 @@ def test_tested_versions_get_no_advice(version):
 
 
 @pytest.mark.parametrize(
-    ("learned", "lines"),
+    ("findings", "lines"),
     [
         (
             {"has_history": False},
@@ -105,7 +105,7 @@ def test_tested_versions_get_no_advice(version):
         ({"has_persistence": False}, ("persistence true", "autosave_interval 60")),
         ({"dropped_count": 7}, ("max_queued_messages 100000",)),
         (
-            {"proof": DeliveryProbeResult(queued_count=1_000, queue_offered_count=1_200)},
+            {"delivery": DeliveryProbeResult(queued_count=1_000, queue_offered_count=1_200)},
             ("max_queued_messages 100000",),
         ),
         ({"limits": limits(qos_max=1)}, ("max_qos 2",)),
@@ -116,38 +116,38 @@ def test_tested_versions_get_no_advice(version):
         ({"limits": limits(version=Version.V311), "overlap_copies": 2}, ()),
     ],
 )
-def test_possible_losses_are_warnings(learned, lines):
-    advice = only(**learned)
+def test_possible_losses_are_warnings(findings, lines):
+    advice = only(**findings)
     assert (advice.severity, advice.lines) == (Severity.WARNING, lines)
 
 
 @pytest.mark.parametrize(
-    ("learned", "lines"),
+    ("findings", "lines"),
     [
         ({"dropped_count": 0}, ("max_queued_messages 100000",)),
         (
             {
                 "dropped_count": 0,
-                "proof": DeliveryProbeResult(queued_count=700, queue_offered_count=700),
+                "delivery": DeliveryProbeResult(queued_count=700, queue_offered_count=700),
             },
             ("max_queued_messages 100000",),
         ),
         (
-            {"proof": DeliveryProbeResult(resumes_session=True)},
+            {"delivery": DeliveryProbeResult(resumes_session=True)},
             ("persistence true", "autosave_interval 60"),
         ),
         ({"limits": limits(receive_maximum=20)}, ("max_inflight_messages 100",)),
     ],
 )
-def test_improvements_are_notes(learned, lines):
-    advice = only(**learned)
+def test_improvements_are_notes(findings, lines):
+    advice = only(**findings)
     assert (advice.severity, advice.lines) == (Severity.NOTE, lines)
 
 
 @pytest.mark.parametrize("dropped_count", [0, 7])
 def test_sufficient_queue_gets_no_advice(dropped_count):
-    proof = DeliveryProbeResult(queued_count=1_200, queue_offered_count=1_200)
-    assert advise_on_broker(BrokerFindings(dropped_count=dropped_count, proof=proof)) == ()
+    delivery = DeliveryProbeResult(queued_count=1_200, queue_offered_count=1_200)
+    assert advise_on_broker(BrokerFindings(dropped_count=dropped_count, delivery=delivery)) == ()
 
 
 def test_advice_is_sorted_and_lines_are_unique():
@@ -168,21 +168,21 @@ def test_advice_is_sorted_and_lines_are_unique():
 
 
 def test_other_brokers_are_judged_by_capabilities_only():
-    learned = BrokerFindings(
+    findings = BrokerFindings(
         version="",
         logs_subscribe=False,
         limits=limits(version=Version.V311, packet_bytes_max=2_000),
-        proof=DeliveryProbeResult(queued_count=1, queue_offered_count=2),
+        delivery=DeliveryProbeResult(queued_count=1, queue_offered_count=2),
         overlap_copies=1,
     )
-    problems = [advice.problem.split(":")[0] for advice in advise_on_broker(learned, "static")]
+    problems = [advice.problem.split(":")[0] for advice in advise_on_broker(findings, "static")]
     assert problems == [
         "of 2 publications for a disconnected client the broker kept 1 and dropped the rest",
         "the broker does not support MQTT 5",
         "the broker accepts packets of at most 2000 bytes",
         "the broker sends one copy of a publication that matches two filters of a client",
     ]
-    assert configuration_lines(advise_on_broker(learned, "static")) == ()
+    assert configuration_lines(advise_on_broker(findings, "static")) == ()
 
 
 def test_unknown_subscriptions_are_a_warning_with_a_remedy():

@@ -35,9 +35,9 @@ def untold(text: str) -> None:
 )
 def test_mosquitto_delivers_exactly_once_within_its_queue(broker, lines, queued, version):
     address = address_of(broker("allow_anonymous true", *lines))
-    proof = asyncio.run(probe_delivery(address, untold, version))
-    assert proof == replace(EXACT, queued_count=queued)
-    assert classify(proof).delivery_class is DeliveryClass.EXACTLY_ONCE
+    delivery = asyncio.run(probe_delivery(address, untold, version))
+    assert delivery == replace(EXACT, queued_count=queued)
+    assert classify(delivery).delivery_class is DeliveryClass.EXACTLY_ONCE
 
 
 def test_broker_without_qos_2_is_probed_with_qos_1(broker):
@@ -63,15 +63,15 @@ def amqtt(tmp_path: Path) -> Iterator[BrokerAddress]:
 
 
 def test_amqtt_resumes_sessions_without_their_messages(amqtt):
-    proof = asyncio.run(probe_delivery(amqtt, untold, Version.V311))
+    delivery = asyncio.run(probe_delivery(amqtt, untold, Version.V311))
     found = (
-        proof.accepts_qos2,
-        proof.resumes_session,
-        proof.redelivers_unacknowledged,
-        proof.queued_count,
+        delivery.accepts_qos2,
+        delivery.resumes_session,
+        delivery.redelivers_unacknowledged,
+        delivery.queued_count,
     )
     assert found == (True, True, False, 0)  # whether it deduplicates QoS 2 is random
-    assert classify(proof).delivery_class is DeliveryClass.BEST_EFFORT
+    assert classify(delivery).delivery_class is DeliveryClass.BEST_EFFORT
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

@@ -6,7 +6,7 @@ import pytest
 
 from hansa.errors import UsageError
 from hansa.testbed.probes.advice import LOG_SETTINGS, BrokerFindings
-from hansa.testbed.probes.mosquitto_conf import learn, read_settings
+from hansa.testbed.probes.mosquitto_conf import make_findings, read_settings
 
 COMPLETE = (
     *LOG_SETTINGS,
@@ -25,17 +25,17 @@ GOOD = BrokerFindings(
 )
 
 
-def learned(directory: Path, *lines: str) -> BrokerFindings:
+def findings(directory: Path, *lines: str) -> BrokerFindings:
     path = directory / "mosquitto.conf"
     path.write_text("\n".join(lines) + "\n")
-    return learn(read_settings(path))
+    return make_findings(read_settings(path))
 
 
 def test_complete_configuration(tmp_path):
-    assert learned(tmp_path, *COMPLETE) == GOOD
-    assert learned(tmp_path, *COMPLETE, "  # log_dest none", "", "max_queued_messages 0") == GOOD
+    assert findings(tmp_path, *COMPLETE) == GOOD
+    assert findings(tmp_path, *COMPLETE, "  # log_dest none", "", "max_queued_messages 0") == GOOD
     types = [line for line in COMPLETE if not line.startswith("log_type")]
-    assert learned(tmp_path, *types, "log_type all") == GOOD
+    assert findings(tmp_path, *types, "log_type all") == GOOD
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_complete_configuration(tmp_path):
     ],
 )
 def test_missing_line(tmp_path, missing, field):
-    found = learned(tmp_path, *(line for line in COMPLETE if line != missing))
+    found = findings(tmp_path, *(line for line in COMPLETE if line != missing))
     assert getattr(found, field) is False
 
 
@@ -65,11 +65,11 @@ def test_missing_line(tmp_path, missing, field):
     ],
 )
 def test_last_line_has_precedence(tmp_path, line, field):
-    assert getattr(learned(tmp_path, *COMPLETE, line), field) is False
+    assert getattr(findings(tmp_path, *COMPLETE, line), field) is False
 
 
 def test_defaults_log_no_subscriptions_and_queue_little(tmp_path):
-    found = learned(tmp_path, "log_dest topic", "log_dest file /x")
+    found = findings(tmp_path, "log_dest topic", "log_dest file /x")
     assert (found.logs_subscribe, found.logs_connect, found.has_history) == (False, True, True)
     assert found.dropped_count == 0
 
@@ -79,7 +79,7 @@ def test_included_files_are_read(tmp_path):
     included.mkdir()
     (included / "hansa.conf").write_text("\n".join(COMPLETE))
     (included / "README").write_text("sys_interval 0")
-    assert learned(tmp_path, "include_dir conf.d", "connection far") == BrokerFindings(
+    assert findings(tmp_path, "include_dir conf.d", "connection far") == BrokerFindings(
         **{name: getattr(GOOD, name) for name in GOOD.__slots__ if name != "bridges"},
         bridges=("far",),
     )

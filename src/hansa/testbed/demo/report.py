@@ -148,25 +148,32 @@ class DemoRecord:
 # ---------------------------------------------------------------- tables and report
 
 
-def write_report(output: DemoOutput, record: DemoRecord, place: DemoDirectory) -> bool:
+def write_report(output: DemoOutput, record: DemoRecord, directory: DemoDirectory) -> bool:
     """Make tables and report; return whether the tables agree with the record."""
     output.say("\n[bold]Your data.[/bold] Spark makes tables of the agents' recordings.")
-    arguments = ["--lake", place.lake, "--payloads", place.payloads, "--out", place.report]
-    words = ["report", *map(str, arguments), "--query", readings.QUERY, str(place.agents)]
+    arguments = [
+        "--lake",
+        directory.lake,
+        "--payloads",
+        directory.payloads,
+        "--out",
+        directory.report,
+    ]
+    words = ["report", *map(str, arguments), "--query", readings.QUERY, str(directory.agents)]
     try:
         code, answer = run_until_stopped(_output([*command_prefix(), *words]))
     except KeyboardInterrupt:
-        place.remove()
+        directory.remove()
         raise
     if code != 0:
-        return _without(output, place, words)
+        return _without(output, directory, words)
     output.print(answer)
-    tables = place.lake / "tables"
+    tables = directory.lake / "tables"
     is_recorded = _compare_recorded(output, record, tables)
     is_delivered = _compare_delivered(output, record, tables)
     output.say("This shows the table of your data again:")
     output.print(
-        f"  {command_line('pipeline', 'query', '--lake', str(place.lake), readings.QUERY)}"
+        f"  {command_line('pipeline', 'query', '--lake', str(directory.lake), readings.QUERY)}"
     )
     return is_recorded and is_delivered
 
@@ -197,27 +204,27 @@ async def _output(words: list[str]) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
-def _without(output: DemoOutput, place: DemoDirectory, words: list[str]) -> bool:
+def _without(output: DemoOutput, directory: DemoDirectory, words: list[str]) -> bool:
     """Print why there is no report; that is a failure only if Spark is installed."""
     importlib.invalidate_caches()
     is_installed = importlib.util.find_spec("pyspark") is not None
     why = "that failed, see above" if is_installed else "Spark is not installed, see above"
     output.say(
         f"   No table of readings and no report, because {why}. The recordings of the agents are in"
-        f" {place.agents}; this command makes both later:"
+        f" {directory.agents}; this command makes both later:"
     )
     output.print(f"  {command_line(*words)}")
     return not is_installed
 
 
-def _compare_recorded(output: DemoOutput, account: DemoRecord, tables: Path) -> bool:
+def _compare_recorded(output: DemoOutput, record: DemoRecord, tables: Path) -> bool:
     """Compare the readings in the table with the publications of the sensors."""
     found = Counter(row["site"] for row in _rows(tables / "silver" / "temperatures"))
-    if found == account.published:
+    if found == record.published:
         output.say(f"   All {found.total():,} published readings are in the table, once.")
         return True
     output.say(
-        f"[red]The sensors published {_by_site(account.published)}, the table has"
+        f"[red]The sensors published {_by_site(record.published)}, the table has"
         f" {_by_site(found)}: these must be equal.[/red]"
     )
     return False
@@ -227,22 +234,22 @@ def _by_site(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} at {site}" for site, count in sorted(counts.items())) or "nothing"
 
 
-def _compare_delivered(output: DemoOutput, account: DemoRecord, tables: Path) -> bool:
+def _compare_delivered(output: DemoOutput, record: DemoRecord, tables: Path) -> bool:
     """Compare the deliveries that agents recorded with those that their clients received."""
     names = {row["node_id"]: row["node_name"] for row in _rows(tables / "silver" / "nodes")}
-    told: Counter[str] = Counter()
+    recorded: Counter[str] = Counter()
     for row in _rows(tables / "gold" / "traffic_matrix"):
-        told[names[row["node_id"]]] += row["publications"]
+        recorded[names[row["node_id"]]] += row["publications"]
     made = make_table(
         "at broker", ">published elsewhere", ">client received", ">agent delivered", ""
     )
     is_good = True
-    for name in sorted(account.received_counts):
-        counted, said = account.received_counts[name], told[name]
-        reason = explain_difference(counted, said, account.faults_by_broker.get(name, ""))
+    for name in sorted(record.received_counts):
+        received, delivered = record.received_counts[name], recorded[name]
+        reason = explain_difference(received, delivered, record.faults_by_broker.get(name, ""))
         is_good = is_good and reason is not None
         shown = "[red]must be equal[/red]" if reason is None else reason
-        made.add_row(name, f"{account.expected[name]:,}", f"{counted:,}", f"{said:,}", shown)
+        made.add_row(name, f"{record.expected[name]:,}", f"{received:,}", f"{delivered:,}", shown)
     output.say(
         "   The report has both counts of deliveries: received by clients, recorded by agents."
     )

@@ -88,7 +88,7 @@ class BrokerFindings:
     """Whether the broker keeps sessions over a restart."""
     dropped_count: int | None = None
     """Value of `$SYS/broker/publish/messages/dropped`."""
-    proof: DeliveryProbeResult | None = None
+    delivery: DeliveryProbeResult | None = None
     """Delivery to clients that were disconnected."""
     bridges: tuple[str, ...] = ()
     """Names of connected bridges."""
@@ -128,39 +128,39 @@ def configuration_lines(advices: tuple[BrokerAdvice, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for advice in advices for line in advice.lines))
 
 
-def _check_version(learned: BrokerFindings) -> list[BrokerAdvice]:
-    if learned.version is None:
+def _check_version(findings: BrokerFindings) -> list[BrokerAdvice]:
+    if findings.version is None:
         return []
-    if not learned.version:
+    if not findings.version:
         problem = (
             "no $SYS topics: sys_interval is 0, or an access list hides them from the agent; or it"
             " is not Mosquitto, then try again with --observer beacon or static"
         )
         return [BrokerAdvice(Severity.WARNING, problem, ("sys_interval 10",))]
-    found = _VERSION.fullmatch(learned.version)
+    found = _VERSION.fullmatch(findings.version)
     if found is None:
         problem = (
-            f"{learned.version!r} is not Mosquitto: use the observer beacon or static, and try"
+            f"{findings.version!r} is not Mosquitto: use the observer beacon or static, and try"
             " again with --observer"
         )
         return [BrokerAdvice(Severity.ERROR, problem)]
     if (int(found[1]), int(found[2])) < (2, 0):
-        problem = f"{learned.version} is older than 2.0: its log format is not tested"
+        problem = f"{findings.version} is older than 2.0: its log format is not tested"
         return [BrokerAdvice(Severity.WARNING, problem)]
     return []
 
 
-def _check_logs(learned: BrokerFindings) -> list[BrokerAdvice]:
+def _check_logs(findings: BrokerFindings) -> list[BrokerAdvice]:
     rows = (
-        (learned.logs_subscribe, Severity.ERROR, "subscriptions are not logged"),
-        (learned.logs_connect, Severity.ERROR, "connections are not logged"),
+        (findings.logs_subscribe, Severity.ERROR, "subscriptions are not logged"),
+        (findings.logs_connect, Severity.ERROR, "connections are not logged"),
         (
-            learned.logs_unsubscribe,
+            findings.logs_unsubscribe,
             Severity.WARNING,
             "unsubscriptions are not logged: the agent keeps forwarding for ended subscriptions",
         ),
         (
-            learned.logs_takeover,
+            findings.logs_takeover,
             Severity.WARNING,
             "take-overs are not logged: filters may be dropped too early",
         ),
@@ -188,29 +188,29 @@ RESTART_IS_NOT_ENOUGH = (
 )
 
 
-def _check_history(learned: BrokerFindings) -> list[BrokerAdvice]:
+def _check_history(findings: BrokerFindings) -> list[BrokerAdvice]:
     """Check whether an agent would know subscriptions from before its start."""
     found: list[BrokerAdvice] = []
-    if learned.has_history is False:
+    if findings.has_history is False:
         problem = (
             "subscriptions from before the agent's start are unknown: let the broker also log to a"
             " file that the agent can read; `information` has the line that marks its start"
         )
         found.append(BrokerAdvice(Severity.WARNING, problem, LOG_FILE_LINES))
-    if learned.is_observed is False:
-        remedy = RESTART_IS_NOT_ENOUGH if learned.restores_sessions else SIGHUP_IS_NOT_ENOUGH
+    if findings.is_observed is False:
+        remedy = RESTART_IS_NOT_ENOUGH if findings.restores_sessions else SIGHUP_IS_NOT_ENOUGH
         problem = (
-            f"an agent would not know every subscription: {learned.observer_problem}; {remedy}"
+            f"an agent would not know every subscription: {findings.observer_problem}; {remedy}"
         )
         found.append(BrokerAdvice(Severity.WARNING, problem))
-    elif learned.earlier_count and learned.has_history is not True:
+    elif findings.earlier_count and findings.has_history is not True:
         problem = (
-            f"the broker had {learned.earlier_count} subscriptions before this check. An agent"
+            f"the broker had {findings.earlier_count} subscriptions before this check. An agent"
             " learns them only from a log file since the start of the broker: give --log-file"
             f" or --config to compare them. Without a log file, {SIGHUP_IS_NOT_ENOUGH}"
         )
         found.append(BrokerAdvice(Severity.WARNING, problem))
-    if learned.publishes_counts is False and learned.version != "":
+    if findings.publishes_counts is False and findings.version != "":
         problem = (
             "the broker's counters do not arrive: the agent cannot check whether it knows all"
             " subscriptions"
@@ -219,49 +219,49 @@ def _check_history(learned: BrokerFindings) -> list[BrokerAdvice]:
     return found
 
 
-def _check_bridges(learned: BrokerFindings) -> list[BrokerAdvice]:
+def _check_bridges(findings: BrokerFindings) -> list[BrokerAdvice]:
     return [
         BrokerAdvice(
             Severity.WARNING,
             f"bridge {name!r}: if it connects to a broker of this federation, messages loop;"
             " remove its `connection` from the configuration",
         )
-        for name in learned.bridges
+        for name in findings.bridges
     ]
 
 
-def _check_persistence(learned: BrokerFindings) -> list[BrokerAdvice]:
+def _check_persistence(findings: BrokerFindings) -> list[BrokerAdvice]:
     lines = ("persistence true", "autosave_interval 60")
-    if learned.has_persistence is False:
+    if findings.has_persistence is False:
         problem = "the broker loses its sessions and their queued messages when it restarts"
         return [BrokerAdvice(Severity.WARNING, problem, lines)]
     if (
-        learned.has_persistence is None
-        and learned.proof is not None
-        and learned.proof.resumes_session
+        findings.has_persistence is None
+        and findings.delivery is not None
+        and findings.delivery.resumes_session
     ):
         problem = "it is unknown whether the broker keeps its sessions when it restarts"
         return [BrokerAdvice(Severity.NOTE, problem, lines)]
     return []
 
 
-def _check_queue(learned: BrokerFindings) -> list[BrokerAdvice]:
+def _check_queue(findings: BrokerFindings) -> list[BrokerAdvice]:
     """Check the queue of a disconnected client. A probe has precedence over the default and over
     earlier drops, which may have been caused by a probe."""
     lines = (f"max_queued_messages {QUEUED_RECOMMENDED}",)
-    proof = learned.proof or DeliveryProbeResult()
-    if proof.has_queue_overflowed:
+    delivery = findings.delivery or DeliveryProbeResult()
+    if delivery.has_queue_overflowed:
         problem = (
-            f"of {proof.queue_offered_count} publications for a disconnected client the broker kept"
-            f" {proof.queued_count} and dropped the rest"
+            f"of {delivery.queue_offered_count} publications for a disconnected client the"
+            f" broker kept {delivery.queued_count} and dropped the rest"
         )
         return [BrokerAdvice(Severity.WARNING, problem, lines)]
-    if (proof.queued_count or 0) > QUEUED_BY_DEFAULT:
+    if (delivery.queued_count or 0) > QUEUED_BY_DEFAULT:
         return []
-    if learned.dropped_count:
-        problem = f"the broker has dropped {learned.dropped_count} messages for slow clients"
+    if findings.dropped_count:
+        problem = f"the broker has dropped {findings.dropped_count} messages for slow clients"
         return [BrokerAdvice(Severity.WARNING, problem, lines)]
-    if learned.dropped_count == 0:
+    if findings.dropped_count == 0:
         problem = (
             f"by default the broker queues {QUEUED_BY_DEFAULT} messages for a client and drops the"
             " rest"
@@ -298,11 +298,11 @@ def _check_limits(limits: BrokerLimits | None) -> list[BrokerAdvice]:
     return found
 
 
-def _check_overlap(learned: BrokerFindings) -> list[BrokerAdvice]:
+def _check_overlap(findings: BrokerFindings) -> list[BrokerAdvice]:
     """MQTT 5 identifies copies by subscription identifiers; for 3.1.1 the agent must know their
     number."""
-    limits = learned.limits
-    if limits is None or limits.version is Version.V5 or learned.overlap_copies != 1:
+    limits = findings.limits
+    if limits is None or limits.version is Version.V5 or findings.overlap_copies != 1:
         return []
     problem = (
         "the broker sends one copy of a publication that matches two filters of a client: set"

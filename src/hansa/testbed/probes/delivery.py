@@ -212,14 +212,14 @@ class _DeliveryProbe:
         ):
             return DeliveryProbeResult()
         await sender.abort()
-        proof = await self._try_repeated_publish(listener)
+        delivery = await self._try_repeated_publish(listener)
         await listener.abort()
         on_progress("an aborted connection")
-        proof = await self._try_aborted_connection(proof)
-        if proof.resumes_session:
+        delivery = await self._try_aborted_connection(delivery)
+        if delivery.resumes_session:
             on_progress(f"{self._queue_tried} publications for a disconnected client")
-            proof = await self._try_queue(proof)
-        return proof
+            delivery = await self._try_queue(delivery)
+        return delivery
 
     async def clean_up(self) -> None:
         """Close all connections and end all sessions by a clean start.
@@ -274,21 +274,21 @@ class _DeliveryProbe:
             and await listener.wait_for(lambda: bool(listener.count_copies(fence)))
         )
 
-    async def _try_aborted_connection(self, proof: DeliveryProbeResult) -> DeliveryProbeResult:
+    async def _try_aborted_connection(self, delivery: DeliveryProbeResult) -> DeliveryProbeResult:
         """Abort a connection with unacknowledged publications, and reconnect."""
         keeper = await self._connect("keeper", acknowledges=False)
-        in_flight = await self._put_in_flight(keeper, qos_max=2 if proof.accepts_qos2 else 1)
+        in_flight = await self._put_in_flight(keeper, qos_max=2 if delivery.accepts_qos2 else 1)
         await keeper.abort()
         keeper = await self._connect("keeper")
         if not keeper.session_present:
-            return replace(proof, resumes_session=False)
+            return replace(delivery, resumes_session=False)
         redelivers = await keeper.wait_for(
             lambda: keeper.ids_by_payload().keys() >= in_flight.keys()
         )
         await keeper.wait_for(keeper.is_all_released)  # else they stay in the queue
         await keeper.abort()
         return replace(
-            proof,
+            delivery,
             resumes_session=True,
             redelivers_unacknowledged=redelivers,
             keeps_packet_ids=keeper.ids_by_payload() == in_flight if redelivers else None,
@@ -309,7 +309,7 @@ class _DeliveryProbe:
         await sender.abort()
         return keeper.ids_by_payload()
 
-    async def _try_queue(self, proof: DeliveryProbeResult) -> DeliveryProbeResult:
+    async def _try_queue(self, delivery: DeliveryProbeResult) -> DeliveryProbeResult:
         """Publish for the disconnected keeper, and count what it receives; unknown if it still
         receives some at the timeout."""
         sender = await self._connect("sender")
@@ -320,7 +320,9 @@ class _DeliveryProbe:
             pass
         queued = keeper.count_queued(tried)
         is_known = is_whole or not queued
-        return replace(proof, queued_count=queued if is_known else None, queue_offered_count=tried)
+        return replace(
+            delivery, queued_count=queued if is_known else None, queue_offered_count=tried
+        )
 
     async def _receives_more(self, keeper: ProbeConnection, tried: int) -> bool:
         """Whether queued publications still arrive after the mark: some brokers interleave queued

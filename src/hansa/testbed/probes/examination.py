@@ -46,7 +46,7 @@ WATCHED = (VERSION, SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, UPTIME, DROPPED, BRID
 class Examination:
     """Results of all probes."""
 
-    learned: BrokerFindings
+    findings: BrokerFindings
     refused: tuple[str, ...]
     """Topics that this user may not subscribe to."""
     delivers: bool
@@ -65,15 +65,15 @@ async def examine_broker(
     probe = ObservationProbe(address, version, log_file) if is_observed else None
     if probe is not None:
         await probe.start()
-    examination, proof = await asyncio.gather(
+    examination, delivery = await asyncio.gather(
         examine(address, version),
         probe_delivery(address, lambda text: on_progress(f"trying {text}"), version, queue_tried),
     )
     on_progress("waiting for the broker's counters")
     observed = Observation() if probe is None else await probe.finish()
-    learned = replace(
-        examination.learned,
-        proof=proof,
+    findings = replace(
+        examination.findings,
+        delivery=delivery,
         has_history=None if log_file is None else observed.known_count is not None,
         earlier_count=observed.earlier_count,
         known_count=observed.known_count,
@@ -81,7 +81,7 @@ async def examine_broker(
         observer_problem=observed.reason,
         restores_sessions=observed.has_persistence,
     )
-    return replace(examination, learned=learned)
+    return replace(examination, findings=findings)
 
 
 def advise_on_examination(
@@ -95,7 +95,7 @@ def advise_on_examination(
     if examination.refused and observer == "mosquitto":
         problem = f"this user may not subscribe to {', '.join(examination.refused)}"
         found.append(BrokerAdvice(Severity.ERROR, problem))
-    return (*found, *advise_on_broker(examination.learned, observer))
+    return (*found, *advise_on_broker(examination.findings, observer))
 
 
 async def supported_version(address: BrokerAddress) -> Version:
@@ -147,7 +147,7 @@ def _conclude(watcher: RecordingClient, probe: RecordingClient, topic: str) -> E
     arrivals, client_id = watcher.arrivals, probe.client_id
     last = {arrival.topic: arrival.payload.decode(errors="replace") for arrival in arrivals}
     dropped = last.get(DROPPED, "")
-    learned = BrokerFindings(
+    findings = BrokerFindings(
         version=last.get(VERSION, ""),
         limits=watcher.limits,
         logs_subscribe=_has_line(arrivals, SUBSCRIBE, client_id),
@@ -166,7 +166,7 @@ def _conclude(watcher: RecordingClient, probe: RecordingClient, topic: str) -> E
         ),
     )
     refused = tuple(name for name in watcher.filters if not watcher.granted.get(name, True))
-    return Examination(learned, refused, topic in last)
+    return Examination(findings, refused, topic in last)
 
 
 def _has_line(arrivals: list[Arrival], topic: str, text: str) -> bool:

@@ -29,7 +29,7 @@ def read_settings(path: Path) -> Settings:
     return settings
 
 
-def learn(settings: Settings) -> BrokerFindings:
+def make_findings(settings: Settings) -> BrokerFindings:
     """Return the findings about a broker with these settings."""
     destinations = settings.get("log_dest", [])
     types = set(settings.get("log_type", DEFAULT_LOG_TYPES))
