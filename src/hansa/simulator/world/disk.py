@@ -167,14 +167,14 @@ class SimulatedDisk:
     @property
     def inbox_count(self) -> int:
         """Publications of other nodes in flight to the broker, synced or not."""
-        first_unsafe = self._inbox_upto + 1
-        return len(self.inbox) - len(self._completed) + self.next_index - first_unsafe
+        first_unsynced = self._inbox_upto + 1
+        return len(self.inbox) - len(self._completed) + self.next_index - first_unsynced
 
     def has_passed(self, index: int) -> bool:
         """Whether the broker has everything before an index."""
-        under_way = (place for place in self.inbox if place not in self._completed)
-        is_safe = self._inbox_upto + 1 >= min(index, self.next_index)
-        return is_safe and next(under_way, index) >= index
+        pending = (each for each in self.inbox if each not in self._completed)
+        is_synced = self._inbox_upto + 1 >= min(index, self.next_index)
+        return is_synced and next(pending, index) >= index
 
     def has_packet(self, packet: int) -> bool:
         """Whether a packet is in the journal, synced or not."""

@@ -1,6 +1,5 @@
 """Every publication of a run with its expected receivers, deliveries and delays."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hansa.protocol.model import NodeId, Publication
@@ -87,11 +86,5 @@ class Ledger:
         return delay_statistics([sample for samples in self._delays.values() for sample in samples])
 
     def delay_statistics_by_place(self) -> dict[int, DelayStatistics]:
-        summed = {place: _require_statistics(self._delays[place]) for place in sorted(self._delays)}
-        return summed
-
-
-def _require_statistics(samples_s: Sequence[float]) -> DelayStatistics:
-    delay = delay_statistics(samples_s)
-    assert delay is not None
-    return delay
+        by_place = {place: delay_statistics(self._delays[place]) for place in sorted(self._delays)}
+        return {place: delay for place, delay in by_place.items() if delay is not None}
