@@ -41,6 +41,7 @@ def loss(place: int, lost_state: LostState) -> FaultEffects:
             ["agent 0: alarm undelivered publications trimmed: too small"],
         ),
         (status("a", {"incarnation raised": "a copy runs", "broker dropped messages": "full"}), []),
+        (status("a", {"delivery gap": "3 to 5 of b"}), []),  # gaps are checked one by one
     ],
 )
 def test_pending_publications_gaps_and_alarms_are_problems(answer, problems):

@@ -114,8 +114,8 @@ def _pending_problems(delivery: StatusJson, gone: Set[str]) -> Iterator[str]:
 def _allowed_alarms(has_loss: bool, has_state_loss: bool) -> Set[str]:
     """Return the allowed alarms; gaps are checked one by one."""
     if has_state_loss:
-        return EXPECTED_ALARMS | STATE_LOSS_ALARMS | {"gap"}
-    return EXPECTED_ALARMS | {"gap"} | (SESSION_LOSS_ALARMS if has_loss else frozenset())
+        return EXPECTED_ALARMS | STATE_LOSS_ALARMS | {"delivery gap"}
+    return EXPECTED_ALARMS | {"delivery gap"} | (SESSION_LOSS_ALARMS if has_loss else frozenset())
 
 
 def _alarm_problems(alarms: Mapping[str, str], allowed: Set[str]) -> Iterator[str]:
