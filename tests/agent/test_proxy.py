@@ -67,7 +67,7 @@ class Pair:
                 found
                 and sorted(found["interest"]["local"]) == sorted(filters)
                 and found["interest"]["installed"]
-                and len(found["members"]) == 2
+                and len(found["reachable_nodes"]) == 2
             )
 
         eventually(is_settled, f"{filters} installed, not {self.status()}")

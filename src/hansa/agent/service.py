@@ -1,26 +1,18 @@
-"""One agent, put together and run: state, node, links, broker, pages; until told to stop."""
+"""Assembles one agent and runs it until told to stop: state, node, links, broker, endpoints."""
 
 import asyncio
 import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hansa import __version__
 from hansa.agent import tasks
 from hansa.agent.admin import status
-from hansa.agent.admin.metrics import METRICS_CONTENT_TYPE, render_metrics
-from hansa.agent.admin.overview import membership_overview
-from hansa.agent.admin.server import (
-    Endpoints,
-    HttpResponse,
-    console_endpoints,
-    json_response,
-    serve,
-)
+from hansa.agent.admin.endpoints import INCOMPLETE, AgentEndpoints, StatusSources
+from hansa.agent.admin.server import serve
 from hansa.agent.alarms import Alarms
 from hansa.agent.broker.access import tls_context
 from hansa.agent.broker.client import BrokerClient
@@ -35,6 +27,7 @@ from hansa.agent.delivery.service import DeliveryService
 from hansa.agent.driver import Driver
 from hansa.agent.error_text import listen_error_text
 from hansa.agent.event_log import EventLog
+from hansa.agent.interest_reporter import InterestReporter
 from hansa.agent.links.link import Address
 from hansa.agent.links.link_manager import LinkManager, own_link_address
 from hansa.agent.recorded_topics import RecordedTopics
@@ -59,22 +52,19 @@ from hansa.observers.base import (
 )
 from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import Effect, Ignored, IncarnationRaised
-from hansa.protocol.events import ClockRead, InterestChanged
+from hansa.protocol.events import ClockRead
 from hansa.protocol.model import NodeId
 from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only, split_share
 from hansa.protocol.wire.codec import HEADER_BYTES_MAX
 
-if TYPE_CHECKING:  # amqtt is not there unless asked for
+if TYPE_CHECKING:  # amqtt is an optional dependency
     from hansa.agent.broker.embedded import EmbeddedBroker
 
 log = logging.getLogger("hansa.agent")
 
-RETRY_S = 1.0
-"""Seconds until the disk is tried again."""
-
 FAULT_EXIT_CODE = 70
-"""Exit code of a process that ends by a fault of Hansa."""
+"""Exit code after a fault of Hansa."""
 
 CONTESTED = (
     "another record with this node's id was met and outranked: a copy of this agent runs elsewhere"
@@ -86,30 +76,33 @@ FILTERS_REFUSED = {
     "filters_per_neighbour_max": "of the nodes behind a neighbour that dialled this agent",
     "filters_per_node_max": "of one node",
 }
-"""Reasons for which filters are refused: the setting, and what it bounds."""
-
-INCOMPLETE = "observer incomplete"
-"""The alarm while subscriptions at the broker may be unknown."""
+"""Settings that bound filters, and what each bounds."""
 
 
 class Agent:
-    """Everything that one agent consists of."""
+    """One agent with all its parts."""
 
     def __init__(self, settings: AgentSettings, state: StateDirectory) -> None:
-        """Put the parts together; nothing happens before `run`."""
+        """Build the parts, each after those it needs; nothing runs before `run`.
+
+        Node and broker need each other, so the driver gets its ports (broker, delivery, retained
+        values) last.
+        """
         self._settings = settings
         self._state = state
         self._rng = random.Random()  # for back-off, not for secrets
         self._stop_requested: asyncio.Event = asyncio.Event()
         self._shutdown = Shutdown()
+        self._alarms = Alarms()
+        self._event_log = EventLog(self._name_of)
+        self._filters_refused: dict[str, None] = {}  # the bounds that the alarm names
+
+        # The node with its links.
         broker = broker_address(settings.broker)
         addresses = (settings.topology.advertised_link or own_link_address(settings.link, broker),)
         self.identity = state.start_incarnation(
             settings.display_name, addresses, settings.total_capacity
         )
-        self._event_log = EventLog(self._name_of)
-        self._alarms = Alarms()
-        self._filters_refused: dict[str, None] = {}  # the bounds that the alarm names
         topics = RecordedTopics(settings.record)
         self._delivery = DeliveryService(
             state, self.identity, settings.delivery, self._alarms, topics
@@ -124,29 +117,38 @@ class Agent:
         self.link_manager = LinkManager(
             self.driver, self._rng, settings.link, access, frame_bytes_max
         )
+
+        # The clients at the broker.
         self._telemetry = TelemetryService(self.driver, self.identity, topics)
         self._subscription_log = SubscriptionLog(
             state.path / SUBSCRIPTIONS_FILE, self._alarms.setter("subscriptions")
         )
         self._proxy = self._make_proxy()
         self.client, observer = self._make_broker_client()
-        self.driver.delivery = self._delivery
-        self.driver.broker = self.client
-        self._telemetry.enable(state.path, settings.telemetry, self._all_counters, self._alarms)
-        self._delivery.attach(self.driver, self.client, self._telemetry.on_injected)
-        self._telemetry.attach(self.client, self._delivery)
+        self._interest_reporter = InterestReporter(
+            lambda: self.observer_client.snapshot(), self._save_interest, self.driver.feed
+        )
+        self.observer_client = self._make_observer_client(observer)
         reader = self._make_reader_connection if isinstance(self.client, BrokerClient) else None
         self._retained = RetainedStore(
             *(state, self.driver, self._delivery, self.client, reader),
             self._alarms.setter("retained"),
         )
-        self.driver.retained = self._retained
-        self.observer_client = self._make_observer_client(observer)
         if isinstance(self.client, BrokerClient):
             self.client.on_session_lost = self._retained.on_session_lost
             self.client.on_session_taken_over = self._alarms.setter("broker session taken over")
         else:
             self.client.on_observer_output = self.observer_client.apply_output
+
+        # The ports of the driver. Telemetry may put a recorder before the broker client.
+        self.driver.broker = self.client
+        self.driver.delivery = self._delivery
+        self.driver.retained = self._retained
+        self._telemetry.enable(state.path, settings.telemetry, self._all_counters, self._alarms)
+        self._delivery.attach(self.driver, self.client, self._telemetry.on_injected)
+        self._telemetry.attach(self.client, self._delivery)
+
+        # Management.
         self._topology = TopologyService(
             settings,
             state,
@@ -155,9 +157,27 @@ class Agent:
             self.link_manager,
             self._connection_factory("probe"),
         )
-        self._unreported_interest: list[InterestChanged] = []
-        self._interest_task: asyncio.Task[None] | None = None
         self.admin_address = Address(settings.admin.host, settings.admin.port)
+        self._endpoints = AgentEndpoints(
+            StatusSources(
+                name=settings.display_name,
+                broker_address=self._broker_address,
+                driver=self.driver,
+                link_manager=self.link_manager,
+                client=self.client,
+                observer_client=self.observer_client,
+                interest_reporter=self._interest_reporter,
+                delivery=self._delivery,
+                telemetry=self._telemetry,
+                topology=self._topology,
+                alarms=self._alarms,
+                event_log=self._event_log,
+                proxy=self._proxy,
+            )
+        )
+
+    def _all_counters(self) -> Counter[str]:
+        return self._endpoints.all_counters()
 
     def _restored_state(self) -> RestoredState:
         return replace(self._delivery.restored_state(), retained=load_retained(self._state))
@@ -170,7 +190,7 @@ class Agent:
                 if self._proxy is not None
                 else choose_observer(self._settings.broker, self._client_id(""))
             )
-            # What clients tell their own agent is for it alone; topics with $ never cross anyway.
+            # Messages to the agent itself are not forwarded; topics with $ never are.
             own = (*observer.topics_to_subscribe(), f"{self._settings.link.mqtt.prefix}/#")
             local_topics = [name for name in own if not is_local_only(name)]
             session_options, delivery = (
@@ -211,7 +231,7 @@ class Agent:
         made = ObserverClient(
             observer,
             self._connection_factory("observer"),
-            feed=self._on_interest_changed,
+            feed=self._interest_reporter.report,
             on_finding=self._on_finding,
             histories=choose_histories(self._settings.broker),
             is_private=self._is_link_filter,
@@ -223,7 +243,7 @@ class Agent:
         return made
 
     def _is_link_filter(self, topic_filter: str) -> bool:
-        """Whether only links match it: those of neighbours that are clients of our broker."""
+        """Whether a filter is that of a link through this broker."""
         return split_share(topic_filter)[1].startswith(f"{self._settings.link.mqtt.prefix}/")
 
     def _client_id(self, role: str) -> str:
@@ -231,7 +251,7 @@ class Agent:
         return f"{base}-{role}"
 
     def _session_options(self) -> ConnectOptions:
-        """Return how to connect so that the broker keeps what comes while the agent is away."""
+        """Return options for a session that the broker keeps while the agent is disconnected."""
         return ConnectOptions(
             client_id=self._client_id("agent"),
             clean_start=False,
@@ -248,7 +268,7 @@ class Agent:
         return lambda told: Connection(address, options, told, self._rng)
 
     def _make_reader_connection(self, on_effect: Callable[[effects.Effect], None]) -> Connection:
-        """Return a client that reads what is stored, in the version that is known to be spoken."""
+        """Return a connection for reading retained values, in the version of the main client."""
         assert isinstance(self.client, BrokerClient)
         options = ConnectOptions(
             client_id=self._client_id("reader"),
@@ -298,17 +318,17 @@ class Agent:
         )
         await self._stop(server, [stop_task, topology_task, *connection_tasks])
         for task in ended:
-            task.result()  # without its broker's connection an agent is of no use: let it fail
+            task.result()  # without a broker connection an agent is useless: let it fail
 
     async def _listen(self) -> asyncio.Server:
-        """Open the port for links and the one for pages; return the latter's server."""
+        """Listen for links and HTTP requests; return the HTTP server."""
         place, admin, section = self.link_manager.address, self.admin_address, "link"
         try:
             await self.link_manager.listen(self._event_log.log_dial_failed)
             place, section = str(admin), "admin"
             names = self._settings.admin.names
             logs = self._log_endpoints().handle_request
-            server = await serve(admin.host, admin.port, self._endpoints(), logs, names)
+            server = await serve(admin.host, admin.port, self._endpoints.routes(), logs, names)
             if self._proxy is not None:
                 place, section = str(self._proxy.address), "proxy"
                 await self._proxy.listen()
@@ -319,6 +339,12 @@ class Agent:
         self.admin_address = Address(admin.host, port)
         return server
 
+    def _log_endpoints(self) -> LogEndpoints:
+        path, settings = self._state.path, self._settings
+        return LogEndpoints(
+            settings.admin.token, path / JOURNAL_DIRECTORY, settings.telemetry.path(path)
+        )
+
     def _request_stop(self, exit_code: int = 0) -> None:
         self._shutdown.begin(exit_code)
         self._stop_requested.set()
@@ -327,7 +353,7 @@ class Agent:
         self, server: asyncio.Server, running_tasks: Sequence[asyncio.Task[Any]]
     ) -> None:
         """Stop all parts, each within its time limit."""
-        self._request_stop(FAULT_EXIT_CODE)  # if nobody has asked for it, a part has failed
+        self._request_stop(FAULT_EXIT_CODE)  # unless requested before: a part has failed
         log.info("agent stops")
         part = self._shutdown.stop_part
         server.close()
@@ -347,37 +373,19 @@ class Agent:
         await part("retained values", self._retained.stop())
         await part("delivery", self._delivery.stop())
         await part("subscriptions", self._subscription_log.stop())
-        if self._interest_task is not None:
-            self._interest_task.cancel()
+        self._interest_reporter.stop()
         snapshot = self.observer_client.snapshot()
         await part("interest", asyncio.to_thread(self._save_interest, snapshot))
         self._shutdown.end()
 
-    # ------------------------------------------------------------ what the parts tell
-
-    def _on_interest_changed(self, event: InterestChanged) -> None:
-        self._unreported_interest.append(event)
-        if not tasks.is_running(self._interest_task):
-            self._interest_task = tasks.start_task(self._save_and_report_interest())
-
-    async def _save_and_report_interest(self) -> None:
-        """Save what clients want, then let the node announce it: what it is owed for that reason
-        must still be wanted after a restart."""
-        is_saved = True
-        while self._unreported_interest or not is_saved:
-            events, self._unreported_interest = self._unreported_interest, []
-            snapshot = self.observer_client.snapshot()
-            is_saved = await asyncio.to_thread(self._save_interest, snapshot)
-            self.driver.feed(*events)
-            if not is_saved:
-                await asyncio.sleep(RETRY_S)
+    # ------------------------------------------------------------ callbacks of the parts
 
     def _save_interest(self, snapshot: object) -> bool:
         return self._save_state(lambda: self._state.save_interest(snapshot))
 
     def _save_state(self, write: Callable[[], None]) -> bool:
-        """Write something to the state directory, and say whether that was possible; a full disk is
-        no reason to stop working."""
+        """Write to the state directory; return whether that succeeded. A full disk raises an alarm
+        and does not stop the agent."""
         problem = ""
         try:
             write()
@@ -387,7 +395,7 @@ class Agent:
         return not problem
 
     def _note_incomplete(self, reason: str) -> None:
-        """Raise the alarm while subscriptions may be unknown, and say what is done about it."""
+        """Raise the alarm while subscriptions may be unknown, with the consequence."""
         filters = ", ".join(self._settings.broker.filters_when_unknown)
         remedy = (
             f"asks other brokers for {filters}"
@@ -402,7 +410,7 @@ class Agent:
                 self._delivery.report_dropped("larger than packet_bytes_max")
             case BrokerDroppedPublications(count, total):
                 self.client.counters["dropped: by the broker, its queue was full"] += count
-                text = f"it has dropped {total} messages for clients that did not take them: if the"
+                text = f"it has dropped {total} messages for slow clients: if the"
                 text += " agent is one of them, publications are lost; raise max_queued_messages"
                 self._alarms.set("broker dropped messages", text)
         self._event_log.log_finding(finding)
@@ -428,7 +436,7 @@ class Agent:
         self.driver.feed(ClockRead(wall_ms))
 
     def _on_broker_status(self, problem: str) -> None:
-        if not self._stop_requested.is_set():  # then it is we who leave
+        if not self._stop_requested.is_set():  # the agent itself disconnects
             self._event_log.log_broker_status(self._broker_address, problem)
             if not problem or problem.startswith(LOGIN_REFUSED):
                 self._alarms.set("broker login", problem)
@@ -436,126 +444,6 @@ class Agent:
     def _name_of(self, node: NodeId) -> str:
         return status.node_name(self.driver.node, node)
 
-    def _names(self, reachable: Iterable[NodeId]) -> dict[str, str]:
-        """Return the names of nodes in reach and of those that publications are pending for."""
-        pending = self.driver.node.delivery.receivers
-        return {status.format_node_id(node): self._name_of(node) for node in (*reachable, *pending)}
-
     @property
     def _broker_address(self) -> str:
         return str(Address(self._settings.broker.host, self._settings.broker.port))
-
-    # ------------------------------------------------------------ pages
-
-    def _endpoints(self) -> Endpoints:
-        return {
-            **console_endpoints(),
-            "/overview": lambda: json_response(self.overview()),
-            "/status": lambda: json_response(self.status()),
-            "/healthz": lambda: json_response({"ok": True}),
-            "/readyz": self._readiness,
-            "/metrics": lambda: HttpResponse(
-                render_metrics(self.status()), content_type=METRICS_CONTENT_TYPE
-            ),
-        }
-
-    def _log_endpoints(self) -> LogEndpoints:
-        path, settings = self._state.path, self._settings
-        return LogEndpoints(
-            settings.admin.token, path / JOURNAL_DIRECTORY, settings.telemetry.path(path)
-        )
-
-    def _problem(self) -> str:
-        """Return why the agent is not ready; empty if it is."""
-        if self.client.connection.problem or self.observer_client.complete:
-            return self.client.connection.problem
-        return f"{INCOMPLETE}: {self.observer_client.reason}"
-
-    def _readiness(self) -> HttpResponse:
-        problem = self._problem()
-        return json_response({"ready": not problem, "problem": problem}, 503 if problem else 200)
-
-    def overview(self) -> dict[str, object]:
-        """Return what the web page shows all the time."""
-        return {
-            **membership_overview(self.driver.node, self.driver.links),
-            "version": __version__,
-            "name": self._settings.display_name,
-            "problem": self._problem(),
-            "broker": self._broker_status(),
-            "interest": {
-                "wide": list(self.observer_client.wide),
-                "installed": self.driver.node.is_interest_installed(),
-            },
-            "delivery": self._delivery.status(),
-            "alarms": dict(self._alarms.active),
-            "sizes": self.driver.node.sizes(),
-            "counters": dict(self._all_counters()),
-        }
-
-    def _broker_status(self) -> dict[str, object]:
-        return {
-            "address": self._broker_address,
-            "connected": not self.client.connection.problem,
-            "problem": self.client.connection.problem,
-            "observer_complete": self.observer_client.complete,
-            "observer_problem": self.observer_client.reason,
-            **({"proxy": self._proxy.status()} if self._proxy is not None else {}),
-        }
-
-    def status(self) -> dict[str, object]:
-        """Return everything that an operator may want to see.
-
-        Ids of nodes are texts, as in the log: to many readers of JSON so large a number is another.
-        """
-        view = self.driver.node.status()
-        return {
-            "version": __version__,
-            "name": self._settings.display_name,
-            "node": status.format_node_id(view.node),
-            "incarnation": view.incarnation,
-            "link": self.link_manager.address,
-            "broker": self._broker_status(),
-            "neighbours": {
-                status.format_node_id(node): {
-                    "rtt_ms": neighbour.rtt_ms,
-                    **status.link_traffic(self.driver.links.get(neighbour.link)),
-                }
-                for node, neighbour in view.neighbours.items()
-            },
-            "refused": self._event_log.recent_refusals(),
-            "reachable_nodes": status.format_node_ids(view.reachable),
-            "names": self._names(view.reachable),
-            "cores": {
-                status.format_node_id(core): status.core_status(way)
-                for core, way in view.cores.items()
-            },
-            "groups": {group: status.group_status(seen) for group, seen in view.groups.items()},
-            "interest": {
-                "local": list(self.observer_client.subscribed_filters()),
-                "wide": list(self.observer_client.wide),
-                "installed": view.installed and not tasks.is_running(self._interest_task),
-                "remote": {
-                    status.format_node_id(n): list(i.filters) for n, i in view.interest.items()
-                },
-                "in_force": {
-                    status.format_node_id(n): list(stamp) for n, stamp in view.in_force.items()
-                },
-            },
-            "topology": self._topology.status(),
-            "delivery": self._delivery.status(),
-            "alarms": dict(self._alarms.active),
-            "sizes": view.sizes,
-            "counters": dict(self._all_counters()),
-        }
-
-    def _all_counters(self) -> Counter[str]:
-        return (
-            self.driver.node.counters
-            + self.driver.counters
-            + self.link_manager.counters
-            + self.client.counters
-            + self._alarms.counters
-            + self._delivery.all_counters()
-            + self._telemetry.counters
-        )

@@ -1,22 +1,21 @@
-"""Which session at a Mosquitto holds which filters, as far as the log tells: the observer's books.
+"""Subscriptions by session at a Mosquitto, as far as the log shows them.
 
-Each filter of each session is *certain* (the broker has it) or *doubtful* (it had it; it may be
-gone). Both are wanted. Nothing here reads a line; `mosquitto` says what happened.
+Each filter of each session is *certain* (the broker has it) or *uncertain* (it had it; it may be
+gone). Both count as subscribed. This module parses nothing; `observer` applies events to it.
 
-The broker also counts its subscriptions, and the counts turn doubt into knowledge. What is certain
-is part of what there is, so if there are as many as are certain, there are no others: the picture
-is whole, and what was doubtful is gone. If the picture was whole before and the doubtful ones are
-needed to make up the number, they are all still there. Fewer than are certain cannot be, if every
-line arrived: then nothing is certain any more.
+The broker also publishes the number of its subscriptions, which resolves uncertainty. If there are
+as many as are certain, there are no others: the table is complete and uncertain ones are gone. If
+the table was complete before and the uncertain ones are needed to make up the number, they
+all still exist. A number below the certain ones contradicts the log: then nothing is certain.
 
-The picture is complete when no gap is known *and* the broker's counts agree with it:
+The table is complete when no gap is known *and* the broker's counts agree with it:
 
 | state | complete when |
 |---|---|
-| gap: subscriptions may exist that no line told | a count equals what is certain |
-| unconfirmed: the log claims to tell everything | a count is not above what is known |
-| contradicted: a count was above what is known, or below what is certain | two counts agree |
-| unexplained: so it was again after the log was read again | two counts equal what is certain |
+| gap: subscriptions may exist that were not logged | a count equals the certain ones |
+| unconfirmed: the log seems to show everything | a count is not above the known ones |
+| contradicted: a count was above the known or below the certain ones | two counts agree |
+| unexplained: contradicted again after the log was read again | two counts equal the certain ones |
 """
 
 from collections.abc import Iterable
@@ -34,19 +33,19 @@ from hansa.observers.mosquitto.subscription_tree import SubscriptionTree
 from hansa.protocol.topics import check_filter, is_local_only, split_share
 
 SUBSCRIPTIONS_MAX = 1 << 20
-"""Filters of all sessions together; what is above is left out, and the picture is not whole."""
+"""Filters of all sessions together; more are ignored, and the table is incomplete."""
 
 SESSIONS_MAX = 1 << 18
-"""Sessions without filters that are known by id; it only matters for ids that contain spaces."""
+"""Sessions without filters that are known by id; this only matters for ids that contain spaces."""
 
 UNKNOWN_CLIENT = ""
-"""The session of what somebody holds and nobody says who; no client has this id."""
+"""The session of subscriptions whose client is unknown; no client has this id."""
 
 _UNKNOWN_GROUP = "$share//"
-"""Before a filter that is shared by a group which nobody says."""
+"""Prefix of a filter shared by an unknown group."""
 
 COUNTS_AFTER_CONTRADICTION = 2
-"""Consecutive counts that must agree after one that did not."""
+"""Consecutive counts that must agree after a contradiction."""
 
 UNCONFIRMED = "the broker's counters have not confirmed yet that every subscription is known"
 
@@ -54,14 +53,14 @@ _BROKEN_CHARACTER = "\ufffd"
 
 
 class SubscriptionKind(Enum):
-    """What the broker counts apart."""
+    """Kinds that the broker counts separately."""
 
     PLAIN = "subscriptions"
     SHARED = "shared subscriptions"
 
 
 class TakeoverState(Enum):
-    """Whether the end of a connection that was taken over may still be logged as the session's."""
+    """Whether the end of a connection that was taken over may still be logged."""
 
     NONE = "no"
     END_PENDING = "yes"
@@ -72,19 +71,17 @@ class TakeoverState(Enum):
 
 
 class _ClientSession:
-    """One client's session."""
-
     __slots__ = ("address", "filters", "is_online", "is_own", "mode", "takeover")
 
     def __init__(self, is_own: bool) -> None:
         self.is_own = is_own
         self.filters: dict[str, bool] = {}
-        """Each with whether it is certain."""
+        """Filters, each with whether it is certain."""
         self.takeover = TakeoverState.NONE
         self.reset_connection()
 
     def reset_connection(self) -> None:
-        """Forget how it is connected."""
+        """Forget the connection."""
         self.mode = SessionMode.UNKNOWN
         self.address: str | None = None
         self.is_online = False
@@ -94,28 +91,28 @@ class SessionTable:
     """All sessions of a broker."""
 
     def __init__(self, own_prefix: str) -> None:
-        """Start empty; clients whose id starts with the prefix are the agent's own."""
+        """Clients whose id starts with the prefix are the agent's own."""
         self._own_prefix = own_prefix
         self._sessions: dict[str, _ClientSession] = {}
         self._certain = dict.fromkeys(SubscriptionKind, 0)
         self._uncertain = dict.fromkeys(SubscriptionKind, 0)
         self._gap_reasons: dict[SubscriptionKind, dict[str, None]] = {}
-        """Why subscriptions may exist that no line told; all reasons, in the order they arose."""
+        """Why subscriptions may exist that were not logged, in the order of the reasons."""
         self._unconfirmed: dict[SubscriptionKind, int] = {}
-        """How many counts still have to agree."""
+        """Counts that still have to agree."""
         self._missing: dict[SubscriptionKind, int] = {}
-        """After a contradiction, by how many the last count was above what is known."""
+        """After a contradiction: by how many the last count was above the known subscriptions."""
         self._unexplained: dict[SubscriptionKind, None] = {}
         self._is_reread: dict[SubscriptionKind, None] = {}
-        """Kinds whose contradiction had the log read again."""
+        """Kinds whose contradiction caused the log to be read again."""
         self.needs_proof = False
-        """Whether the broker has subscriptions that it never logs, such as those of a bridge of its
-        own. What is doubtful must then not be taken for what a count is above the certain ones."""
+        """Whether the broker has subscriptions that it never logs, such as those of its own
+        bridges. Uncertain ones then do not explain a count above the certain ones."""
         self._has_truncated_filters = False
         self.filter_counts = FilterCounts()
         self.findings: list[ObserverFinding] = []
         self.truncated_count = 0
-        """Wanted filters of which only the beginning is known."""
+        """Subscribed filters of which only the beginning is known."""
         self.refused_count = 0
         self.mark_all_uncertain("what was subscribed before the observer came is unknown")
 
@@ -136,20 +133,20 @@ class SessionTable:
 
     @property
     def has_gap(self) -> bool:
-        """Whether subscriptions may exist that no line told, counts aside."""
+        """Whether subscriptions may exist that were not logged, apart from counts."""
         return bool(self._gap_reasons)
 
     @property
     def gap_reasons(self) -> frozenset[str]:
-        """Return why, kind by kind."""
+        """Return the reasons of the gap."""
         return frozenset(reason for reasons in self._gap_reasons.values() for reason in reasons)
 
     def count_by_certainty(self, kind: SubscriptionKind) -> tuple[int, int]:
-        """Return how many are certain and how many doubtful."""
+        """Return the numbers of certain and uncertain subscriptions."""
         return self._certain[kind], self._uncertain[kind]
 
     def filters_by_client(self) -> dict[str, list[str]]:
-        """Return what each session holds, sorted."""
+        """Return the filters of each session, sorted."""
         return {
             client: sorted(session.filters)
             for client, session in sorted(self._sessions.items())
@@ -157,13 +154,13 @@ class SessionTable:
         }
 
     def is_own(self, client: str) -> bool:
-        """Say whether a client is one of the agent's."""
+        """Whether a client is one of the agent's own."""
         return client.startswith(self._own_prefix)
 
     # ------------------------------------------------------------ the life of a session
 
     def on_connected(self, client: str, mode: SessionMode, is_clean: bool, address: str) -> None:
-        """A client connected: what it held before is gone, kept, or nobody knows."""
+        """A client connected: its previous subscriptions are gone, kept, or uncertain."""
         session = self._sessions.get(client)
         if session is None:
             if len(self._sessions) >= SESSIONS_MAX:
@@ -176,7 +173,7 @@ class SessionTable:
         if session.takeover is TakeoverState.END_LOGGED:
             session.takeover = TakeoverState.END_PENDING_AFTER_RECONNECT
         if session.is_own and is_clean:
-            mode = SessionMode.CLEAN  # the agent asks for no session expiry with a clean start
+            mode = SessionMode.CLEAN  # the agent requests no session expiry with a clean start
         session.mode, session.address, session.is_online = mode, address, True
 
     def on_subscribed(self, client: str, topic_filter: str, is_certain: bool = True) -> None:
@@ -196,7 +193,8 @@ class SessionTable:
         self._count(kind, is_certain, 1)
 
     def on_unsubscribed(self, readings: Iterable[tuple[str, str]]) -> None:
-        """A client gave up a filter, if it had it. Where two may be meant, both stay, in doubt."""
+        """A client unsubscribed from a filter. If two filters may be meant, both become
+        uncertain."""
         candidates = [
             (client, name)
             for client, text in readings
@@ -211,19 +209,19 @@ class SessionTable:
                 self._remove_if_idle(client)
 
     def on_taken_over(self, client: str) -> None:
-        """A client connects while it is connected; how, its own line will say.
+        """A connected client connects again; its next line shows how.
 
-        With this the end of the old connection has been told, but for websockets it is told once
-        more when the old socket closes, which is after the new connection.
+        This also reports the end of the old connection, but for websockets the end is logged again
+        when the old socket closes, which is after the new connection.
         """
         if client in self._sessions:
             self._sessions[client].takeover = TakeoverState.END_PENDING
 
     def on_disconnected(self, client: str, address: str | None, is_certain: bool) -> None:
-        """A connection ended. Its filters go with it only if both are certain."""
+        """A connection ended. Its filters end with it only if both facts are certain."""
         session = self._sessions.get(client)
         if session is None or (address and session.address and address != session.address):
-            return  # another's: of one who was turned away, or of an earlier connection
+            return  # of a refused client, or of an earlier connection
         if address is None and session.takeover in (
             TakeoverState.END_PENDING,
             TakeoverState.END_PENDING_AFTER_RECONNECT,
@@ -242,18 +240,17 @@ class SessionTable:
         self._remove_if_idle(client)
 
     def on_session_expired(self, client: str) -> None:
-        """A session is gone."""
         session = self._sessions.pop(client, None)
         if session is not None:
             self._remove_filters(session)
 
     def reset_connection(self, client: str) -> None:
-        """Forget how a client is connected."""
+        """Forget the connection of a client."""
         if client in self._sessions:
             self._sessions[client].reset_connection()
 
     def set_plain_filters(self, client: str, filters: Iterable[str]) -> None:
-        """Take it for certain that a session holds these plain filters, and no others."""
+        """Set the plain filters of a session; they are certain."""
         names = dict.fromkeys(filters)
         session = self._sessions.get(client) or self._add_session(client)
         for name in [name for name in _plain_filters(session) if name not in names]:
@@ -265,7 +262,7 @@ class SessionTable:
     # ------------------------------------------------------------ what is known of all
 
     def mark_all_uncertain(self, reason: str) -> None:
-        """Lines were missed: all that is known may have changed since, and more may be there."""
+        """Lines were missed: everything known is uncertain, and more may exist."""
         for session in self._sessions.values():
             self._mark_uncertain(session)
             session.reset_connection()
@@ -273,28 +270,28 @@ class SessionTable:
         self._require_counts(1)
 
     def mark_incomplete(self, reason: str) -> None:
-        """Something was left out: a filter may be missing."""
+        """A filter may be missing."""
         for kind in SubscriptionKind:
             self._gap_reasons.setdefault(kind, {})[reason] = None
         self._require_counts(1)
 
     def mark_complete(self) -> None:
-        """The log showed everything, or so it seems: the counts have to confirm it."""
+        """The log seems to show everything; the counts have to confirm it."""
         self._gap_reasons.clear()
         self._require_counts(1)
 
     def doubt_all(self) -> None:
-        """Any of the known subscriptions may be gone; others cannot have come."""
+        """Everything known is uncertain; nothing else can exist."""
         for session in self._sessions.values():
             self._mark_uncertain(session)
 
     def note_reread(self) -> None:
-        """The log was read again: a count that is above the known ones still is unexplained."""
+        """The log was read again: a count above the known subscriptions is still unexplained."""
         self._is_reread.update(dict.fromkeys(self._missing))
 
     def confirm(self) -> None:
-        """Take the picture as confirmed: by a count of a moment ago, or because the broker
-        publishes no counts and its log has no gap. A contradiction only counts can settle."""
+        """Confirm the table: by a recent count, or because the broker publishes no counts and
+        its log has no gap. Only counts can settle a contradiction."""
         if not self._missing:
             self._gap_reasons.clear()
             self._unconfirmed.clear()
@@ -304,7 +301,7 @@ class SessionTable:
             self._unconfirmed[kind] = max(self._unconfirmed.get(kind, 0), number)
 
     def on_broker_started(self) -> None:
-        """The broker started: what it had not on disk is gone, and the rest is offline."""
+        """The broker started: sessions that were not persisted are gone, the others offline."""
         for client, session in list(self._sessions.items()):
             if session.mode is SessionMode.CLEAN:
                 self._remove_filters(session)
@@ -313,7 +310,8 @@ class SessionTable:
             self._remove_if_idle(client)
 
     def apply_tree(self, tree: SubscriptionTree) -> None:
-        """Take a tree for the truth. Of shared subscriptions it tells only where they are."""
+        """Replace everything by a printed tree. Of shared subscriptions it only shows the
+        filters."""
         for client in {**dict.fromkeys(self._sessions), **dict.fromkeys(tree.filters)}:
             self.set_plain_filters(client, tree.filters.get(client, ()))
         self._close_gap(SubscriptionKind.PLAIN)
@@ -334,7 +332,8 @@ class SessionTable:
                 else:
                     self._remove_filter(session, name)
             self._remove_if_idle(client)
-        # A place that leads to another may have one, too: better one filter too many than deaf.
+        # An inner level may have a shared subscription, too: one filter too many is better than one
+        # too few.
         unknown = [path for path in (*tree.shared, *tree.possibly_shared) if path not in known]
         for path in unknown:
             self.on_subscribed(UNKNOWN_CLIENT, _UNKNOWN_GROUP + path, is_certain=False)
@@ -346,7 +345,7 @@ class SessionTable:
             self._close_gap(SubscriptionKind.SHARED)
 
     def _close_gap(self, kind: SubscriptionKind) -> None:
-        """The broker listed all subscriptions itself; only a contradiction still needs counts."""
+        """The broker listed all subscriptions; only a contradiction still needs counts."""
         self._gap_reasons.pop(kind, None)
         if kind not in self._missing:
             self._unconfirmed.pop(kind, None)
@@ -354,8 +353,8 @@ class SessionTable:
     # ------------------------------------------------------------ the broker's counts
 
     def reconcile_count(self, kind: SubscriptionKind, counted: int) -> None:
-        """Learn from how many subscriptions of a kind the broker has at this moment."""
-        if counted < self._certain[kind]:  # a session without connection may end without a line
+        """Compare with the number of subscriptions of a kind that the broker has now."""
+        if counted < self._certain[kind]:  # a disconnected session may end without a line
             for session in self._sessions.values():
                 if not session.is_online:
                     self._mark_uncertain(session)
@@ -387,7 +386,7 @@ class SessionTable:
         self._unconfirmed[kind] = COUNTS_AFTER_CONTRADICTION
 
     def _agree(self, kind: SubscriptionKind) -> None:
-        """Note that a count agrees; it is enough if none before disagreed."""
+        """Note that a count agrees; one is enough unless one disagreed before."""
         left = self._unconfirmed.get(kind, 0) - 1
         if left > 0:
             self._unconfirmed[kind] = left
@@ -398,7 +397,7 @@ class SessionTable:
         self._gap_reasons.pop(kind, None)
 
     def _resolve_uncertain(self, kind: SubscriptionKind, exist: bool) -> None:
-        """Turn what is doubtful into what is certain, or into nothing."""
+        """Make uncertain subscriptions certain, or remove them."""
         if not self._uncertain[kind]:
             return
         for client, session in list(self._sessions.items()):
@@ -444,7 +443,7 @@ class SessionTable:
         counts[kind] += by
 
     def _add_interest(self, session: _ClientSession, name: str) -> None:
-        """A client wants a filter: announce it, if it can be."""
+        """Announce a client's filter, if possible."""
         if name.endswith(CUT_MARK):
             self._has_truncated_filters = True
         if session.is_own or is_local_only(name):
@@ -490,7 +489,7 @@ class SessionTable:
 
 
 def subscription_kind(topic_filter: str) -> SubscriptionKind:
-    """Say by which of its counts the broker counts a subscription."""
+    """Return the count to which the broker adds a subscription."""
     return SubscriptionKind.SHARED if topic_filter.startswith("$share/") else SubscriptionKind.PLAIN
 
 
@@ -499,7 +498,7 @@ def _plain_filters(session: _ClientSession) -> list[str]:
 
 
 def _readable_part(text: str) -> str:
-    """Return what can be relied on of a text that may be cut, in the midst of a character too."""
+    """Return the reliable part of a text that may be truncated, even within a character."""
     return (
         text.removesuffix(CUT_MARK).rstrip(_BROKEN_CHARACTER) if text.endswith(CUT_MARK) else text
     )

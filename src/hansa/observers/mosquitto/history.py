@@ -1,21 +1,21 @@
-"""Whether a Mosquitto's log file, read from top to bottom, shows every subscription there is.
+"""Decides whether a Mosquitto log file, read from top to bottom, shows every subscription.
 
-A log shows everything since the broker's start, or since its *anchor*: a line at which a former
-connection of the observer knew everything. What it may still hide:
+A log shows everything since the broker's start, or since an *anchor*: a line at which an earlier
+connection of the observer was complete. It may still hide:
 
 - sessions that the broker restored from disk at its start: it logs nothing about them. They are
-  known if the log showed everything before that start, and the broker had been stopped in order;
+  known if the log showed everything before that start and the broker had stopped in order;
 - subscriptions from before a reload (SIGHUP) that switched the log of subscriptions on. Settings
   change at the start and at a reload only, so one line about a subscription shows that all since
-  the start, or since the reload before it, were logged. So does one about a connection for the
-  ends of sessions.
+  the start, or since the reload before it, were logged. The same holds for lines about connections
+  and the ends of sessions.
 
-Besides its log the broker retains a *sample*: how many subscriptions it counted at its last look,
-so many seconds after its start. The reading counts along, second by second. If the log showed at
-least as many at the moment of the sample, nothing was hidden then, and the picture is confirmed
-without waiting for the next count. A sample may lack a count that did not change for a minute. That
-is enough only since an anchor, if the broker was neither restarted nor reloaded since: the counts
-agreed then, and all that happened afterwards was logged.
+The broker also retains a *sample*: the number of subscriptions at a known uptime. The reading
+counts along, second by second. If the log showed at least as many at the time of the sample,
+nothing was hidden then, and the table is confirmed without waiting for the next count. A sample may
+lack a count that did not change for a minute. It is then enough only since an anchor, if the broker
+was neither restarted nor reloaded since: the counts agreed then, and everything afterwards was
+logged.
 """
 
 import re
@@ -39,7 +39,7 @@ _EPOCH = re.compile(r"(\d{9,}): ")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the broker counted some time after its start."""
+    """Counts at some uptime of the broker."""
 
     uptime_s: int
     counts: dict[SubscriptionKind, int]
@@ -47,20 +47,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A line at which everything was known, and when the broker had been started, if known."""
+    """A line at which the observer was complete, and the start time of the broker, if known."""
 
     line: str
     started_at: int | None
 
 
 class Reading:
-    """One reading of a log, line by line: `before` and `after` each line is applied to sessions."""
+    """One reading of a log: `before` and `after` are called around each line's application."""
 
     def __init__(
         self, sessions: SessionTable, anchor: Anchor, first_line: str, sample: Sample | None
     ) -> None:
-        """Start with nothing shown; the sessions have a gap until the log closes it. The first line
-        of the present connection is known: the broker was not restarted since."""
+        """The sessions have a gap until the log closes it. The first line of the current
+        connection is known: the broker has not restarted since."""
         self._sessions = sessions
         self._anchor = anchor
         self._first_line = first_line
@@ -70,26 +70,25 @@ class Reading:
         self._was_stopped = False
         self._is_at_anchor = False
         self._time: int | None = None
-        """Seconds since 1970 of the present line; None if lines do not say."""
+        """Seconds since 1970 of the current line; None if lines have no time."""
         self._reload_gap_at: int | None = None
         self._least: dict[SubscriptionKind, tuple[int, int]] = {}
-        """Of the moments that may be the sample's, the least that was certain and was known."""
+        """Least numbers of certain and known subscriptions at the possible times of the sample."""
         self._is_anchored = False
-        """Whether nothing but lines about clients came since the anchor."""
+        """Whether only lines about clients followed the anchor."""
         self._is_sampled_before = False
         """Whether the sample is older than the anchor: it agreed then."""
         self._has_started = False
-        """Whether the log showed everything from some line on: the start, or the anchor."""
+        """Whether the log shows everything from some line on: the start, or the anchor."""
         self.is_certain = False
-        """Whether subscriptions belong to the present run of the broker, not to an earlier one."""
+        """Whether subscriptions belong to the current run of the broker, not to an earlier one."""
         self.started_at: int | None = None
 
     def before(self, line: str, stamp: str) -> None:
-        """A line comes next."""
         found = _EPOCH.fullmatch(stamp)
         time = int(found[1]) if found else None
         if time is None or (self._time is not None and time < self._time):
-            self._sample = None  # moments cannot be compared, or the clock was set back
+            self._sample = None  # times are not comparable, or the clock was set back
         self._time = time
         self._is_at_anchor = bool(self._anchor.line) and line == self._anchor.line
         self.is_certain |= bool(self._first_line) and line == self._first_line
@@ -98,7 +97,6 @@ class Reading:
             self._count()
 
     def after(self, event: log.LogEvent | None) -> None:
-        """The line was applied."""
         match event:
             case log.BrokerStarted():
                 self._note_start()
@@ -116,7 +114,7 @@ class Reading:
             self._count()
 
     def end(self) -> None:
-        """There are no more lines."""
+        """All lines were applied."""
         if not self._shows_subscriptions:
             self._sessions.mark_incomplete(WITHOUT_SUBSCRIPTIONS)
         if not self._least:
@@ -173,7 +171,7 @@ class Reading:
         self._least.clear()
 
     def _first_sample_time(self) -> int | None:
-        """Return the earliest second of the sample: starts and uptimes are whole seconds."""
+        """Return the earliest second of the sample: start times and uptimes are whole seconds."""
         if self._sample is None or self.started_at is None:
             return None
         return self.started_at + self._sample.uptime_s - 1

@@ -1,23 +1,22 @@
-"""Learns what the clients of a Mosquitto want from what it logs to topics.
+"""Learns the subscriptions at a Mosquitto from its log topics.
 
-The broker needs `log_dest topic` and the log types subscribe, unsubscribe, notice and error. What
-a line says is in `mosquitto_log`, what follows from it in `mosquitto_sessions`; here is what comes
-when: lines, the broker's counts, and the two sources that tell what happened before:
+The broker needs `log_dest topic` and the log types subscribe, unsubscribe, notice and error. `log`
+parses lines and `client_sessions` holds the subscriptions; this module handles the order of events:
+lines, the broker's counts, and the two sources for what happened before:
 
-- the text of `log_dest file`, if it has the types above, and `information` besides: only the line
-  that says that the broker starts shows that nothing is missing, and which sessions ended then
-  (`mosquitto_history` says what such a text proves);
-- what the broker prints on its standard output at `kill -USR2` (`mosquitto_tree`).
+- the text of `log_dest file`, with the types above and `information`: only the line that says that
+  the broker starts shows that nothing is missing, and which sessions ended then (`history` decides
+  what such a text proves);
+- the output of the broker at `kill -USR2` (`subscription_tree`).
 
-The counts come in bursts, uptime first, then each count that changed, then the bytes sent. So a
-count holds for the moment of the uptime before it, and one that is not there has not changed.
-Counts before the second uptime are the values that the broker had retained, of the moment that the
-retained uptime tells.
+The counts arrive in bursts: uptime first, then each count that changed, then the bytes sent. So a
+count holds for the time of the uptime before it, and a missing one has not changed. Counts before
+the second uptime are retained values, of the time of the retained uptime.
 
 Mosquitto publishes a count only when it has changed, and retains it for 60 s only. So a count may
-be missing on a new connection for as long as nobody subscribes: then the observer subscribes to a
-topic that nobody publishes to, which changes the count. If another subscription ends before the
-next burst, the count is as before and still not published: then it subscribes to one more topic.
+be missing on a new connection while no client subscribes: then the observer subscribes to a topic
+without publishers, which changes the count. If another subscription ends before the next burst, the
+count is as before and still not published: then it subscribes to one more topic.
 
 A broker may publish no counts (`sys_interval 0`, or an access list hides them). Then the log alone
 decides, and only if it has no gap.
@@ -53,13 +52,13 @@ from hansa.observers.mosquitto.history import RESTORED, Anchor, Reading, Sample
 from hansa.observers.mosquitto.log import LogChannel
 
 BUFFERED_LINES_MAX = 1 << 18
-"""Lines that may arrive while a resync is under way; with more it has to be started again."""
+"""Lines that may arrive during a resync; with more the resync starts again."""
 
 BRIDGES_MAX = 1_024
-"""Bridges that are reported once each; of further ones every sign is."""
+"""Bridges that are reported once each; further ones are reported every time."""
 
 COUNTS_WAIT_S = 3.0
-"""Seconds after the connection within which retained counts arrive if the broker has any."""
+"""Seconds after the connection within which retained counts arrive, if the broker has any."""
 
 NO_COUNTS = "the broker publishes no counters ($SYS/broker/subscriptions/count) to check it with"
 
@@ -80,24 +79,24 @@ _PROMPTS = {
     SubscriptionKind.PLAIN: "$SYS/hansa/count",
     SubscriptionKind.SHARED: "$share/hansa/$SYS/hansa/count",
 }
-"""What to subscribe to so that a count changes; nobody publishes to it."""
+"""Topics to subscribe to so that a count changes; they have no publishers."""
 PROMPTS_MAX = 8
-"""Such subscriptions per count; a broker that publishes no count after so many hides it."""
+"""Such subscriptions per count; a broker that still publishes no count hides it."""
 _DROPPED_TOPIC = "$SYS/broker/publish/messages/dropped"
 _VERSION_TOPIC = "$SYS/broker/version"
 _UPTIME_TOPIC = "$SYS/broker/uptime"
 _SECONDS = re.compile(rb"(\d+) seconds")
 _BURST_END = "$SYS/broker/bytes/sent"
-"""Changes with every burst, and comes after the counts."""
+"""Changes with every burst, and arrives after the counts."""
 _BRIDGE_FILTER = "$SYS/broker/connection/+/state"
 _BRIDGE_TOPIC = re.compile(r"\$SYS/broker/connection/(.+)/state")
 
 
 class MosquittoObserver(Observer):
-    """What a Mosquitto's clients want."""
+    """Subscriptions of the clients of a Mosquitto."""
 
     def __init__(self, own_prefix: str) -> None:
-        """Start with nothing known; clients whose id starts with the prefix are the agent's own."""
+        """Clients whose id starts with the prefix are the agent's own."""
         if not own_prefix:
             raise ValueError("an empty prefix would make every client the agent's own")
         self._own_prefix = own_prefix
@@ -106,35 +105,35 @@ class MosquittoObserver(Observer):
         self._was_complete = False
         self._bridges: dict[str, bool] = {}
         self._anchor = Anchor("", None)
-        """The last line that arrived while the picture was complete. A log that holds it holds all
-        that happened since."""
+        """The last line that arrived while the observer was complete. A log that contains it
+        contains everything since."""
         self._started_at: int | None = None
         self._buffered_lines: list[tuple[LogChannel, bytes]] | None = None
         self._replayed_clients: set[str] | None = None
-        """While lines are applied once more, whose connections they have told of."""
+        """While lines are applied again: clients whose connections they have shown."""
         self._reset_connection()
         self.version = ""
-        """What the broker says of itself, such as `mosquitto version 2.0.11`."""
+        """Version line of the broker, such as `mosquitto version 2.0.11`."""
         self._drops = DroppedMessageCounter()
         self.sample_count = 0
         """How often all counts were compared."""
         self.unparsed_count = 0
-        """Lines that could not be understood, wholly or in part."""
+        """Lines that could not be parsed, wholly or in part."""
 
     def _reset_connection(self) -> None:
         self._counts: dict[SubscriptionKind, int] = {}
         self._settled: dict[SubscriptionKind, None] = {}
-        """Counts of the present burst that were compared already."""
+        """Counts of the current burst that were already compared."""
         self._prompts: dict[SubscriptionKind, int] = {}
-        """How many subscriptions were made to have a count published."""
+        """Number of subscriptions made to have a count published."""
         self._uptime_s: int | None = None
-        """What the retained uptime said; None before it came, or if it cannot be read."""
+        """The retained uptime; None before it arrived, or if it is invalid."""
         self._has_uptime = False
         self._has_burst = False
-        """Whether counts are of this moment, not retained."""
+        """Whether counts are current, not retained."""
         self._is_in_count_burst = False
         self._counts_due: float | None = None
-        """When the broker publishes no counts if none has come."""
+        """When the absence of counts means that the broker publishes none."""
         self.lacks_counts = False
         """Whether the broker publishes no counters."""
         self.has_persistence = False
@@ -145,7 +144,7 @@ class MosquittoObserver(Observer):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every filter that is wanted at the broker is known."""
+        """Whether every subscribed filter is known."""
         return not self._sessions.incomplete_reason
 
     @property
@@ -161,12 +160,12 @@ class MosquittoObserver(Observer):
 
     @property
     def counted(self) -> int:
-        """Subscriptions that the broker counted last."""
+        """The last counts of the broker."""
         return sum(self._counts.values())
 
     @property
     def certain_count(self) -> int:
-        """Subscriptions that exist, those of the agent's own clients and of `$` topics too."""
+        """Certain subscriptions, including those of the agent's own clients and of `$` topics."""
         return sum(self._sessions.count_by_certainty(kind)[0] for kind in SubscriptionKind)
 
     @property
@@ -176,15 +175,15 @@ class MosquittoObserver(Observer):
 
     @property
     def uncertain_count(self) -> int:
-        """Subscriptions that may be gone: wanted until something proves it."""
+        """Subscriptions that may be gone; they count until that is proven."""
         return sum(self._sessions.count_by_certainty(kind)[1] for kind in SubscriptionKind)
 
     def topics_to_subscribe(self) -> tuple[str, ...]:
         """Return the topics to observe.
 
-        Lines come first, so that the first line of all is about this very subscription and shows
-        how lines begin. Uptime comes last, so that retained counts arrive before it. Never
-        `log/I`: where the broker saves on every change, each line of it brings the next.
+        Lines come first, so that the very first line is about this subscription and shows the
+        format of timestamps. Uptime comes last, so that retained counts arrive before it. `log/I`
+        is excluded: if the broker saves on every change, each such line causes the next.
         """
         return (
             *_LOG_CHANNELS,
@@ -197,7 +196,7 @@ class MosquittoObserver(Observer):
         )
 
     def extra_subscriptions(self) -> tuple[str, ...]:
-        """Return what makes the broker publish counts that it did not retain."""
+        """Return topics that make the broker publish counts that it did not retain."""
         return tuple(
             f"{_PROMPTS[kind]}/{number}"
             for kind in self._prompts
@@ -205,20 +204,20 @@ class MosquittoObserver(Observer):
         )
 
     def subscribed_filters(self) -> tuple[str, ...]:
-        """Return, sorted, the filters that clients want now."""
+        """Return the subscribed filters, sorted."""
         return self._sessions.filter_counts.subscribed_filters()
 
     # ------------------------------------------------------------ inputs
 
     def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
-        """Keep what was known, in doubt, whatever became of sessions: lines went by unseen."""
+        """Keep everything known as uncertain: lines were missed."""
         self._reset_connection()
         self._counts_due = now + COUNTS_WAIT_S
         self._sessions.mark_all_uncertain("what was subscribed before the observer came is unknown")
         return self._make_output()
 
     def receive_publication(self, topic: str, payload: bytes, now: float) -> ObserverOutput:
-        """Learn from a line, a count, or a sign of a bridge."""
+        """Process a line, a count, or a sign of a bridge."""
         self._drops.now = now
         kind = _COUNT_TOPICS.get(topic)
         if kind is not None:
@@ -256,23 +255,23 @@ class MosquittoObserver(Observer):
         return self._counts_due
 
     def declare(self, client_id: str, filters: tuple[str, ...]) -> ObserverOutput:
-        """Note what a lasting session of the agent's own holds.
+        """Note the filters of a persistent session of the agent's own.
 
-        The broker counts it, and logs nothing when a session resumes.
+        The broker counts them, and logs nothing when a session resumes.
         """
         self._sessions.set_plain_filters(client_id, filters)
         return self._make_output()
 
     def begin_resync(self, now: float) -> None:
-        """Remember the lines that arrive from now on."""
+        """Buffer the lines that arrive from now on."""
         self._buffered_lines = []
 
     def resync(self, text: str, now: float) -> ObserverOutput:
-        """Correct everything from a tree of subscriptions or from the log since the broker's start.
+        """Correct everything from a printed tree or from the log since the broker's start.
 
-        What arrived since `begin_resync` is applied once more on top. It may be in the text as
-        well: of each filter only the last line counts, so to apply a line twice does no harm. How
-        a client was connected before its first line is not what is known of it after its last.
+        Lines since `begin_resync` are applied again on top. They may be in the text as well: of
+        each filter only the last line counts, so applying a line twice does no harm. The connection
+        of a client before its first buffered line is not what is known after its last.
         """
         buffered, self._buffered_lines = self._buffered_lines, None
         if buffered is None:
@@ -300,7 +299,7 @@ class MosquittoObserver(Observer):
         return self._make_output()
 
     def snapshot(self) -> ObserverSnapshot:
-        """Return what each session holds, and up to which line of the log that was all."""
+        """Return the filters of each session, and the last line at which that was complete."""
         return {
             "format": _SNAPSHOT_FORMAT,
             "sessions": self._sessions.filters_by_client(),
@@ -309,7 +308,7 @@ class MosquittoObserver(Observer):
         }
 
     def restore(self, saved: ObserverSnapshot, now: float) -> ObserverOutput:
-        """Want again, in doubt, what was wanted when the snapshot was made."""
+        """Restore the filters of a snapshot, as uncertain."""
         sessions = saved.get("sessions")
         if saved.get("format") != _SNAPSHOT_FORMAT or not isinstance(sessions, dict):
             raise UsageError(
@@ -325,7 +324,7 @@ class MosquittoObserver(Observer):
         return self._make_output()
 
     def on_snapshot_missing(self) -> None:
-        """Take all dropped messages for a possible loss of the earlier incarnation."""
+        """Treat all dropped messages as a possible loss of the earlier incarnation."""
         self._drops.restore(0)
 
     # ------------------------------------------------------------ lines
@@ -360,7 +359,8 @@ class MosquittoObserver(Observer):
             self._buffered_lines = None
 
     def _detect_timestamp(self, text: str) -> re.Pattern[str]:
-        """The first line of a connection is about its own first subscription: `<stamp><id> …`."""
+        """Learn the timestamp format: the first line of a connection is about its own first
+        subscription, `<stamp><id> …`."""
         at = text.find(self._own_prefix)
         stamp = text[:at]
         if at > 0 and stamp.endswith(": ") and text.endswith(f" 0 {self.topics_to_subscribe()[0]}"):
@@ -373,14 +373,14 @@ class MosquittoObserver(Observer):
         self._sessions.mark_incomplete(f"a line of the log could not be read: {reason}")
 
     def _apply_event(self, event: log.LogEvent, is_certain: bool = True) -> None:
-        """Enter what happened in the books; a grant that a reading only guesses is not certain."""
+        """Apply an event to the sessions; a grant with an ambiguous reading is not certain."""
         match event:
             case log.ClientSubscribed(readings):
                 is_ambiguous = len(readings) > 1
                 for client, topic_filter in readings:
                     holder = client
                     if is_ambiguous and client not in self._sessions:
-                        holder = UNKNOWN_CLIENT  # a guessed id must not decide how lines are read
+                        holder = UNKNOWN_CLIENT  # a guessed id must not decide how lines are parsed
                     self._sessions.on_subscribed(
                         holder, topic_filter, is_certain and not is_ambiguous
                     )
@@ -405,7 +405,7 @@ class MosquittoObserver(Observer):
                 self._apply_to_all(event)
 
     def _apply_to_all(self, event: log.LogEvent) -> None:
-        """Enter what happened to the broker."""
+        """Apply an event of the broker itself."""
         match event:
             case log.BrokerStarted():
                 self._sessions.on_broker_started()
@@ -436,10 +436,10 @@ class MosquittoObserver(Observer):
             self._sessions.needs_proof = True
 
     def _apply_history(self, text: str) -> Reading:
-        """Apply the lines of a file, and judge what it proves.
+        """Apply the lines of a file, and decide what it proves.
 
-        Before the line that the broker starts, a session that ended with a former life of the
-        broker looks as if it were there: nothing is certain yet.
+        Before the line that the broker starts, a session that ended with an earlier run of the
+        broker looks as if it existed: nothing is certain yet.
         """
         self._sessions.mark_all_uncertain("the log does not reach back to the start of the broker")
         timestamp = self._timestamp or log.DEFAULT_TIMESTAMP
@@ -458,7 +458,7 @@ class MosquittoObserver(Observer):
                 self._report_unparsed(line, event.reason)
             elif event is not None and not isinstance(
                 event, log.OversizedPublishDropped
-            ):  # told when it happened
+            ):  # reported when it happened
                 self._apply_event(event, reading.is_certain)
             reading.after(event)
         reading.end()
@@ -466,7 +466,7 @@ class MosquittoObserver(Observer):
         return reading
 
     def _retained_sample(self) -> Sample | None:
-        """Return the counts that the broker had retained, if their uptime is known."""
+        """Return the retained counts, if their uptime is known."""
         return None if self._uptime_s is None else Sample(self._uptime_s, dict(self._counts))
 
     def _fail_resync(self, reason: str) -> ObserverOutput:
@@ -507,7 +507,7 @@ class MosquittoObserver(Observer):
             self._findings.append(BrokerDroppedPublications(count, total))
 
     def _finish_count_burst(self) -> None:
-        """The first message after a burst: a count that was not in it holds for it all the same."""
+        """The first message after a burst: a count that was not in it still holds."""
         if self._is_in_count_burst:
             self._is_in_count_burst = False
             for kind, counted in self._counts.items():
@@ -537,7 +537,7 @@ class MosquittoObserver(Observer):
 
 
 def _anchor(saved: object) -> Anchor:
-    """Return what a snapshot says; nothing if it says something else."""
+    """Return the anchor of a snapshot; None if it is invalid."""
     if isinstance(saved, dict):
         line, started_at = saved.get("line"), saved.get("started_at")
         if isinstance(line, str) and (started_at is None or isinstance(started_at, int)):

@@ -33,7 +33,7 @@ _CLEAN = 0x02
 
 
 class ConnectionInspector:
-    """One client connection. `number` tells it from others with the same client id."""
+    """One client connection. `number` distinguishes it from others with the same client id."""
 
     def __init__(self, observer: ProxyObserver, number: int) -> None:
         self._observer = observer
