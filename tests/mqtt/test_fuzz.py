@@ -24,11 +24,11 @@ def test_random_bytes(data):
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.text[:20])
 def test_truncated_packets_and_packets_with_a_changed_byte(golden):
     data = golden.data[:40]
-    for way, at in product((0, 1), range(len(data) + 1)):
-        fuzz_one(bytes((way,)) + data[:at])
-        fuzz_one(bytes((way,)) + data[:at] + data)
+    for mode, at in product((0, 1), range(len(data) + 1)):
+        fuzz_one(bytes((mode,)) + data[:at])
+        fuzz_one(bytes((mode,)) + data[:at] + data)
         for value in (0x00, 0x01, 0x7F, 0x80, 0xFF):
-            fuzz_one(bytes((way,)) + data[:at] + bytes((value,)) + data[at + 1 :])
+            fuzz_one(bytes((mode,)) + data[:at] + bytes((value,)) + data[at + 1 :])
 
 
 @st.composite

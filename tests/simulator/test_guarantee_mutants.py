@@ -97,7 +97,7 @@ COVERED = [
 ]
 """A client repeatedly adds and removes `a/#` while subscribed to `a/b`, and copies get lost."""
 
-UNREMEMBERED = [
+UNPERSISTED = [
     (5.0, StallDisk(0, 2.0)),
     (5.1, ClientSubscribe(1, "a")),
     (6.0, CrashAgent(0)),
@@ -108,7 +108,7 @@ UNREMEMBERED = [
 ]
 """The origin crashes with an interest that its stalled disk has not persisted."""
 
-OWING_RESTART = [
+PENDING_RESTART = [
     (0.0, ClientSubscribe(1, "a")),
     (5.0, ClientPublish(0, "a", qos=1)),
     (6.0, CutLink(0, 1)),
@@ -139,7 +139,7 @@ ROLLED_BACK_TO_NOTHING = [
 ]
 """The origin is rolled back to before its first publication."""
 
-FORGOTTEN = [
+EXPIRED = [
     (0.0, ClientSubscribe(2, "a")),
     (5.0, CutLink(0, 1)),
     (15.0, RestoreLink(0, 1)),
@@ -186,7 +186,7 @@ RELEASED = [
 ]
 """The receiver crashes a little later each time, from before PUBLISH until after PUBCOMP."""
 
-WANTED_AGAIN = [
+SUBSCRIBED_AGAIN = [
     (0.0, ClientSubscribe(1, "a")),
     (8.0, ClientUnsubscribe(1, "a")),
     (9.0, ClientPublish(0, "a", qos=1)),  # comes when nobody wants it
@@ -215,8 +215,8 @@ SCRIPTS = {
     "crash before sync": CRASH_BEFORE_SYNC,
     "crash after sending": CRASH_AFTER_SENDING,
     "receiver crashes": RECEIVER_CRASHES,
-    "unremembered": UNREMEMBERED,
-    "owing restart": OWING_RESTART,
+    "unpersisted": UNPERSISTED,
+    "pending restart": PENDING_RESTART,
     "acknowledgement lost": ACKNOWLEDGEMENT_LOST,
 }
 
@@ -230,7 +230,9 @@ def test_no_violation_with_changing_filters():
     assert broken(COVERED, links=LOSSY) == set()
 
 
-@pytest.mark.parametrize("script", [WANTED_AGAIN, OUTDATED], ids=["wanted again", "outdated"])
+@pytest.mark.parametrize(
+    "script", [SUBSCRIBED_AGAIN, OUTDATED], ids=["subscribed again", "outdated"]
+)
 def test_unobserved_subscription_is_not_guaranteed(script):
     assert broken(script, links=LinkOptions(broker_delay_ms=1_000.0)) == set()
 
@@ -268,22 +270,22 @@ def test_mutant_copies_before_sync(monkeypatch):
 
 
 def test_mutant_forgotten_receivers_after_restart(monkeypatch):
-    past = SimulatedDisk.restored_state
+    restore = SimulatedDisk.restored_state
 
     def forgetful(self, incarnation):
-        known = past(self, incarnation)
+        known = restore(self, incarnation)
         return replace(known, last_assigned={})
 
     monkeypatch.setattr(SimulatedDisk, "restored_state", forgetful)
-    assert "guaranteed" in broken(OWING_RESTART)
+    assert "guaranteed" in broken(PENDING_RESTART)
 
 
 def test_mutant_copies_before_progress_is_reported(monkeypatch):
     """A lost state assigned these positions before."""
     resume = Outbox.restore
 
-    def trusting(self, owed, acknowledged, unheard):
-        resume(self, owed, acknowledged, dict.fromkeys(owed, 0))
+    def trusting(self, last_assigned, acknowledged, unheard_since):
+        resume(self, last_assigned, acknowledged, dict.fromkeys(last_assigned, 0))
 
     monkeypatch.setattr(Outbox, "restore", trusting)
     assert "guaranteed" in broken(ROLLED_BACK)
@@ -291,10 +293,10 @@ def test_mutant_copies_before_progress_is_reported(monkeypatch):
 
 def test_mutant_empty_journal_continues_epoch(monkeypatch):
     """Nothing shows that the journal is an old copy whose positions were assigned before."""
-    past = SimulatedDisk.restored_state
+    restore = SimulatedDisk.restored_state
 
     def trusting(self, incarnation):
-        epoch, known = self.epoch, past(self, incarnation)
+        epoch, known = self.epoch, restore(self, incarnation)
         self.epoch = epoch or known.epoch
         return replace(known, epoch=self.epoch)
 
@@ -305,9 +307,9 @@ def test_mutant_empty_journal_continues_epoch(monkeypatch):
 def test_mutant_expired_node_does_not_refresh_its_record(monkeypatch):
     """Its record is unchanged, and others refuse the expired version."""
     short = ProtocolSettings(interest_lease=5.0)
-    assert broken(FORGOTTEN, "line:3", protocol=short) == set()
+    assert broken(EXPIRED, "line:3", protocol=short) == set()
     monkeypatch.setattr(Overlay, "_refresh_own_record", lambda self, enquiry, now: None)
-    assert broken(FORGOTTEN, "line:3", protocol=short) == {"convergence", "guaranteed"}
+    assert broken(EXPIRED, "line:3", protocol=short) == {"convergence", "guaranteed"}
 
 
 def test_mutant_forgotten_packet_ids(monkeypatch):
@@ -326,14 +328,14 @@ def test_mutant_forgotten_packet_ids(monkeypatch):
 
 
 def test_mutant_interest_acknowledged_before_it_is_persisted(monkeypatch):
-    doubt = RemoteInterest.mark_unpersisted
+    mark = RemoteInterest.mark_unpersisted
 
     def trust_the_disk(self, node):
-        doubt(self, node)
+        mark(self, node)
         self._unpersisted.pop(node, None)
 
     monkeypatch.setattr(RemoteInterest, "mark_unpersisted", trust_the_disk)
-    assert "guaranteed" in broken(UNREMEMBERED)
+    assert "guaranteed" in broken(UNPERSISTED)
 
 
 # ---------------------------------------------------------------- the receiver
@@ -383,7 +385,7 @@ def test_mutant_ignored_pending_notice(monkeypatch):
     ]
     narrow = LinkOptions(delay_ms=500.0, frames_in_flight_max=5)
     assert broken(script, links=narrow) == set()
-    monkeypatch.setattr(Inbox, "receive_pending_notice", lambda self, owed, now: [])
+    monkeypatch.setattr(Inbox, "receive_pending_notice", lambda self, notice, now: [])
     assert broken(script, links=narrow) == {"guaranteed"}
 
 
@@ -401,11 +403,13 @@ def test_mutant_gap_overtakes_inbox(monkeypatch):
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
 def test_mutant_receiver_abandons_available_publications(monkeypatch, reason):
     """For any reason; also at an origin whose journal once dropped something else."""
-    remind = Inbox.receive_pending_notice
+    receive = Inbox.receive_pending_notice
 
-    def lazy(self, owed, now):
-        effects = remind(self, owed, now)
-        return [*effects, *self._abandon_missing(owed.source, reason)] if now > LATE_S else effects
+    def lazy(self, notice, now):
+        effects = receive(self, notice, now)
+        return (
+            [*effects, *self._abandon_missing(notice.source, reason)] if now > LATE_S else effects
+        )
 
     small = DiskOptions(sync_ms=5.0, journal_max=2)
     assert broken(DROPPED_BEFORE, disk=small) == set()

@@ -208,8 +208,8 @@ def test_mutant_unbounded_plans(monkeypatch):
     assert caught("line:2", PLANS, protocol=tight) == set()
 
     def plan_and_keep(self, topic):
-        entries, wanted = self._entries.match(topic), self._local_filters.match(topic)
-        return self.plans.setdefault(topic, TopicPlan(entries, bool(wanted)))
+        entries, local = self._entries.match(topic), self._local_filters.match(topic)
+        return self.plans.setdefault(topic, TopicPlan(entries, bool(local)))
 
     monkeypatch.setattr(ForwardingTable, "plan", plan_and_keep)
     assert caught("line:2", PLANS, protocol=tight) == {"bounded"}

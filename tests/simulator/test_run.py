@@ -57,9 +57,9 @@ def test_encoded_frames_give_the_same_run():
 
 
 def test_listener_and_checkers_do_not_change_the_run():
-    told = []
-    watched = simulate(small_options(0), lambda *what: told.append(what))
-    assert told
+    lines = []
+    watched = simulate(small_options(0), lambda *what: lines.append(what))
+    assert lines
     assert watched == simulate(small_options(0))
     assert (
         watched.fingerprint

@@ -52,8 +52,8 @@ class Simulation:
             checkers.append(self._guaranteed)
             checkers += make_checkers(self.world, self.violations, self.tracker, structure)
         self._telemetry = SimulationTelemetry(self.world, telemetry) if telemetry else None
-        told = [self._telemetry] if self._telemetry else []
-        self.world.set_hooks([*told, *checkers, *extra_hooks])
+        telemetry_hooks = [self._telemetry] if self._telemetry else []
+        self.world.set_hooks([*telemetry_hooks, *checkers, *extra_hooks])
         self._schedule_actions()
 
     def _schedule_actions(self) -> None:

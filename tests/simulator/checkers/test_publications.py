@@ -62,13 +62,13 @@ def test_restarted_agent_may_deliver_again(world, violations):
 
 def test_copy_crosses_a_link_once_plus_once_per_target_group(world, violations):
     checker = NoLoop(world, violations)
-    way = end(world)
-    checker.on_copy_sent(way, publication())
-    checker.on_copy_sent(way, publication(target_groups=(7,)))
-    checker.on_copy_sent(way, publication(target_groups=(8,)))
+    link_end = end(world)
+    checker.on_copy_sent(link_end, publication())
+    checker.on_copy_sent(link_end, publication(target_groups=(7,)))
+    checker.on_copy_sent(link_end, publication(target_groups=(8,)))
     checker.on_copy_sent(end(world, 1, 0), publication())
     assert violations == []
-    checker.on_copy_sent(way, publication(target_groups=(8,)))
+    checker.on_copy_sent(link_end, publication(target_groups=(8,)))
     assert "crosses n0>n1 4 times for 2 target groups" in violations[0]
 
 

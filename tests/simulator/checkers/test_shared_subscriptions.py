@@ -12,9 +12,9 @@ SHARE = "$share/g/a"
 def judged(*served, consumers=(2, 3), plain=(), origin=0):
     """Let a publication arrive at these places of a ring of five; return the violations without
     time and seed."""
-    wanted = [(0.0, ClientSubscribe(place, SHARE)) for place in consumers]
-    wanted += [(0.0, ClientSubscribe(place, "a")) for place in plain]
-    played = SimulatedRun("ring:5", [*wanted, (5.0, ClientPublish(origin, "a"))]).run(6.0)
+    subscriptions = [(0.0, ClientSubscribe(place, SHARE)) for place in consumers]
+    subscriptions += [(0.0, ClientSubscribe(place, "a")) for place in plain]
+    played = SimulatedRun("ring:5", [*subscriptions, (5.0, ClientPublish(origin, "a"))]).run(6.0)
     assert played.simulation.violations == []
     complaints: list[str] = []
     checker = SharesServedOnce(played.world, complaints, played.simulation.tracker)

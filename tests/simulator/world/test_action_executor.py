@@ -31,7 +31,7 @@ from hansa.simulator.world.action_executor import COPY_S
 
 
 def downs(played, place):
-    return [(news.node, news.reason) for news in played.notifications(NeighbourDown, place)]
+    return [(event.node, event.reason) for event in played.notifications(NeighbourDown, place)]
 
 
 def test_subscribe_and_unsubscribe_reach_other_brokers():

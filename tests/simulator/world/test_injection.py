@@ -25,9 +25,11 @@ flight, completed."""
 
 def play(*script, qos=2, count=1, **disk):
     """Two nodes, the second interested in `a`; a broker is 10 ms away in each direction."""
-    wanted = [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=qos, count=count))]
+    subscribe = [(0.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", qos=qos, count=count))]
     links = LinkOptions(delay_ms=0.0, broker_delay_ms=10.0)
-    return SimulatedRun("line:2", [*wanted, *script], links=links, disk=DiskOptions(100.0, **disk))
+    return SimulatedRun(
+        "line:2", [*subscribe, *script], links=links, disk=DiskOptions(100.0, **disk)
+    )
 
 
 def start(played, until=SAFE_AT):

@@ -8,10 +8,12 @@ def publication(payload):
     return Publication(origin=NodeId(0), epoch=1, sequence=1, qos=0, topic="a", payload=payload)
 
 
-def entry(ledger, wanted=(), at=0.0):
-    made = LedgerEntry(len(ledger.entries), 0, "a", ledger.next_payload(16), 0, False, at, wanted)
-    ledger.add_publication(made)
-    return made
+def entry(ledger, expected=(), at=0.0):
+    added = LedgerEntry(
+        len(ledger.entries), 0, "a", ledger.next_payload(16), 0, False, at, expected
+    )
+    ledger.add_publication(added)
+    return added
 
 
 def test_payload_identifies_its_entry():
@@ -25,10 +27,10 @@ def test_payload_identifies_its_entry():
 
 def test_deliveries_are_counted_against_expected_ones():
     ledger = Ledger()
-    made = entry(ledger, wanted=(1, 2), at=1.0)
-    ledger.record_delivery(made, 1, 1.25)
-    ledger.record_delivery(made, 1, 1.5)
-    ledger.record_delivery(made, 3, 1.5)
+    added = entry(ledger, expected=(1, 2), at=1.0)
+    ledger.record_delivery(added, 1, 1.25)
+    ledger.record_delivery(added, 1, 1.5)
+    ledger.record_delivery(added, 3, 1.5)
     assert (ledger.expected_count, ledger.delivered_count, ledger.duplicate_count) == (2, 1, 1)
     assert ledger.delay_statistics_by_place()[1].mean == 250.0
     whole = ledger.delay_statistics()

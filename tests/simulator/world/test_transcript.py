@@ -13,11 +13,11 @@ def test_line_has_time_place_and_event():
 
 
 def test_listener_gets_every_line():
-    told = []
-    transcript = Transcript(lambda *what: told.append(what))
+    lines = []
+    transcript = Transcript(lambda *what: lines.append(what))
     transcript.add_line(1.0, 2, NodeReachable(NodeId(7)))
     transcript.add_line(2.0, None, HealAll())
-    assert told == [(1.0, 2, NodeReachable(NodeId(7))), (2.0, None, HealAll())]
+    assert lines == [(1.0, 2, NodeReachable(NodeId(7))), (2.0, None, HealAll())]
 
 
 def test_hash_covers_lines_frames_and_order():
@@ -53,10 +53,10 @@ def test_long_runs_are_hashed_in_pieces():
 
 
 def test_fast_text_equals_repr():
-    told = []
+    lines = []
     for what in (NodeReachable(NodeId(7)), CoreElected("a", NodeId(1)), HealAll()):
-        transcript = Transcript(lambda now, place, seen: told.append(repr(seen)))
+        transcript = Transcript(lambda now, place, seen: lines.append(repr(seen)))
         transcript.add_line(0.0, 0, what)
         expected = Transcript()
-        expected.add_line(0.0, 0, told[-1])
+        expected.add_line(0.0, 0, lines[-1])
         assert transcript.fingerprint() == expected.fingerprint()

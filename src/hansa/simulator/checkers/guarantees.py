@@ -154,7 +154,7 @@ class GuaranteedDelivery(Checker):
         if is_excused:
             self._excused_gaps.setdefault((receiver, origin), []).append(gap)
         elif not {origin, receiver} & self._uncertain_until.keys():
-            what = f"n{sites[receiver].place} misses what n{sites[origin].place} owes it"
+            what = f"n{sites[receiver].place} misses publications of n{sites[origin].place}"
             self.report_violation(f"{what}, without a valid reason: {gap}")
 
     def on_published(self, entry: LedgerEntry) -> None:

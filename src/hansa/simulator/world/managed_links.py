@@ -119,7 +119,7 @@ class ManagedLinks(Hooks):
             self.world.report_disturbance(f"unlink {a}-{b}")
 
     def keep_link(self, me: int, other: int) -> None:
-        """Keep dialling another node until told otherwise."""
+        """Keep dialling another node until `forget_link`."""
         self._keepers.setdefault(_ordered_places(me, other), set()).add(me)
         self.add_link(me, other, "manager")
 

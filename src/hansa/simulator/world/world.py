@@ -35,7 +35,7 @@ TIMERS_PER_INSTANT_MAX = 1_000
 """A node that asks for this many timers at one time does not advance its deadline."""
 
 _QUIET_FRAMES = (Heartbeat, FrameAck, Publication)
-"""Frames without news about membership or cores."""
+"""Frames without changes of membership or cores."""
 
 _QUIET_NOTIFICATIONS = (effects.Duplicate, effects.Dropped, effects.Ignored)
 
