@@ -22,7 +22,7 @@ def _cpu_s() -> float:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended; its parent has its time
+        except OSError:  # it has just ended; its parent includes its time
             continue
         pid = int(stat.parent.name)
         parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))

@@ -63,7 +63,8 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 def _race(methods: dict[str, "_Method"], batch: int) -> dict[str, list[float]]:
-    """Let all take turns in short rounds, so that a busy moment hits all of them."""
+    """Run all methods in short alternating rounds, so that load on the machine affects all
+    alike."""
     rates: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(ROUNDS):
         for name, method in methods.items():
@@ -88,7 +89,7 @@ class _Method:
     """A method of making records durable."""
 
     def commit(self, batch: int) -> int:
-        """Make so many records durable; return how many."""
+        """Make `batch` records durable; return how many."""
         raise NotImplementedError
 
 
@@ -148,7 +149,7 @@ def _ignore_problem(problem: str) -> None:
 
 
 def _capture(writer: JournalWriter) -> float:
-    """Like an agent: append what arrives, acknowledge what is durable, receive as much again."""
+    """Like an agent: append what arrives, acknowledge what is durable, receive as many again."""
 
     async def run() -> float:
         in_flight: deque[int] = deque()
@@ -168,7 +169,7 @@ def _capture(writer: JournalWriter) -> float:
             receive(answered)
 
         commits = GroupCommit(writer, durable, _ignore_problem)
-        receive(WINDOW)  # what is in flight at the end is left to the writer's own
+        receive(WINDOW)  # publications in flight at the end are left to the writer
         await asyncio.sleep(ROUNDS * ROUND_SECONDS)
         return done / (time.perf_counter() - began)
 
@@ -176,7 +177,7 @@ def _capture(writer: JournalWriter) -> float:
 
 
 def _unwaited(writer: JournalWriter) -> float:
-    """Offer records without end; count those that were not refused."""
+    """Append records continuously; count those that were accepted."""
 
     async def run() -> float:
         commits = GroupCommit(writer, lambda: None, _ignore_problem)

@@ -73,7 +73,7 @@ class Client:
             raise ConnectionError("the broker closed the connection")
 
     def drain(self) -> int:
-        """Throw away what arrives until nothing does; return how many bytes that were."""
+        """Discard arriving data until none arrives; return the number of bytes."""
         self.socket.settimeout(QUIET_S)
         seen = 0
         try:
@@ -110,7 +110,7 @@ class Load:
             client.drain()
 
     def flood(self, seconds: float) -> "Flow":
-        """Publish as fast as all subscribers receive; return what went through."""
+        """Publish as fast as all subscribers receive; return the result."""
         received = [0] * len(self.subscribers)
         stop = threading.Event()
 

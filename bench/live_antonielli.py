@@ -139,7 +139,7 @@ async def _federation(shape: str, strategy: str) -> AsyncIterator[LocalFederatio
 async def _play(
     running: LocalFederation, topic: str, sources: list[int], targets: list[int], count: int
 ) -> Run:
-    """Publish, a share from each source, and wait for the last arrival everywhere."""
+    """Publish an equal part from each source, and wait for the last arrival everywhere."""
     events: list[HistoryEvent] = []
     places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
     readers = [
@@ -194,7 +194,7 @@ def _sum_up(
 
 
 async def _watch_cpu(pids: list[int]) -> list[float]:
-    """Until cancelled, note what all of them take, in percent of a core."""
+    """Record the CPU of all processes, in percent of a core, until cancelled."""
     loop = asyncio.get_running_loop()
     shares: list[float] = []
     before, began = sum(map(cpu_seconds, pids)), loop.time()
@@ -244,7 +244,7 @@ def _links(running: LocalFederation) -> tuple[int, int]:
 
 
 async def _notices(running: LocalFederation, strategy: str) -> dict[str, object]:
-    """Count the frames that a new topic causes, if one or all of the brokers want it."""
+    """Count the frames caused by a new topic, with interest at one or at all brokers."""
     loop = asyncio.get_running_loop()
     answers: dict[str, object] = {}
     nodes = len(running.nodes)

@@ -39,7 +39,7 @@ async def _measure() -> dict[str, object]:
 
 
 async def delays(running: LocalFederation, source: int, hops: dict[int, int]) -> dict[str, object]:
-    """Publish at one node; say what passes until others have it, so many hops away each."""
+    """Publish at one node; report the delay at others, by number of hops."""
     events: list[HistoryEvent] = []
     places = [BrokerAddress("127.0.0.1", node.broker.port) for node in running.nodes]
     readers = {n: HistorySubscriber(places[n], f"sub-{n}", ("data",), events.append) for n in hops}

@@ -59,7 +59,7 @@ async def _measure() -> dict[str, object]:
 
 
 async def _round(ports: tuple[int, int], qos: int, name: str) -> tuple[float, int]:
-    """Publish as fast as acknowledgements allow; return the rate of arrivals, and what is lost."""
+    """Publish as fast as acknowledgements allow; return the rate of arrivals and the losses."""
     loop = asyncio.get_running_loop()
     history: list[HistoryEvent] = []
     arrived, last = 0, 0.0

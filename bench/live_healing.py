@@ -1,9 +1,9 @@
-"""Interruption of traffic after a fault: nine brokers in the papers' grid, one fault a run.
+"""Interruption of traffic after a fault: nine brokers in the papers' grid, one fault per run.
 
-A sensor at node 6 publishes numbers at a steady pace. Healed is when the first publication after
-the last lost one arrives, counted from the fault: later than the first that gets through again, if
-that one is followed by another loss. What is broken is mended before the next run, by this harness,
-as a service manager would; how long the return takes is measured too.
+A sensor at node 6 publishes numbers at a constant rate. Traffic is healed when the first
+publication after the last lost one arrives, counted from the fault; if a further loss follows the
+first arrival, that is later. The benchmark repairs the fault before the next run, as a service
+manager would, and also measures the time to recover from the repair.
 """
 
 import asyncio
@@ -33,14 +33,15 @@ INTERVAL_S = 0.005
 BEFORE_S, AFTER_S = 0.5, 1.0
 TIMEOUT_S = 30.0
 PARTED_S = 5.0
-"""How long a partition lasts once it is noticed: until neighbours are dialled as rarely as ever."""
+"""Duration of a partition after its detection: until the redial interval has reached its
+maximum."""
 LATE_S = 0.3
 """Seconds to wait for publications in flight when the stream stops."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """The federation, its clients, and what was measured per fault."""
+    """The federation, its clients, and the measurements per fault."""
 
     federation: LocalFederation
     publisher: RecordingClient
@@ -77,7 +78,7 @@ class Scene:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[NumberedStream]:
-        """Publish for a while, into subscribers that have forgotten the past."""
+        """Publish for a while to newly connected subscribers."""
         for client in self.subscribers.values():
             client.arrivals.clear()
         stream = NumberedStream(self.publisher, TOPIC, INTERVAL_S)
@@ -88,7 +89,7 @@ class Scene:
             await asyncio.sleep(LATE_S)
 
     async def outage(self, what: str, sink: int, fault: Callable[[], Awaitable[object]]) -> None:
-        """Cause a fault under traffic and note how the subscriber at `sink` fared."""
+        """Cause a fault under traffic and record the interruption of the subscriber at `sink`."""
         loop = asyncio.get_running_loop()
         client = self.subscribers[sink]
         async with self.stream() as stream:
@@ -115,12 +116,13 @@ class Scene:
         return fault
 
     async def settle(self) -> None:
-        """Wait until all is as before the fault."""
+        """Wait until everything is as before the fault."""
         await self.federation.wait_until_converged()
 
 
 def _flows(stream: NumberedStream, client: RecordingClient, now: float, fault_at: float) -> bool:
-    """Whether everything of the last second since the fault has arrived, but for the youngest."""
+    """Whether all publications of the last second since the fault have arrived, except for the
+    newest."""
     recent = [
         number
         for number, at in enumerate(stream.sent_at[-1000:], max(0, len(stream.sent_at) - 1000))

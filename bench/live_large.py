@@ -1,4 +1,4 @@
-"""How long small publications take while large ones share their link, beside a bridge."""
+"""Delay of small publications while large ones share their link, compared with a bridge."""
 
 import asyncio
 import socket
@@ -60,7 +60,7 @@ async def _delays(source: int, target: int, size_mib: int) -> dict[str, float]:
 
 @contextmanager
 def _large(source: int, target: int, size_mib: int) -> Iterator[None]:
-    """Publish large ones at a steady rate, and read them at the other end."""
+    """Publish large messages at a constant rate, and read them at the other end."""
     if not size_mib:
         yield
         return

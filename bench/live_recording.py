@@ -41,7 +41,7 @@ async def _measure() -> dict[str, object]:
 
 
 async def _round(running: LocalFederation, name: str, rate: float, count: int) -> dict[str, object]:
-    """Publish so many; wait until the journal has them."""
+    """Publish `count` messages; wait until the journal has them."""
     near = running.nodes[0]
     topic = f"bench/{count}"
     address = BrokerAddress("127.0.0.1", near.broker.port)
@@ -73,7 +73,7 @@ class _Followed:
         self._at, self._found = self._reader.bounds.start, 0
 
     def count(self) -> int:
-        """Return how many there are by now."""
+        """Return the current number of recorded messages."""
         end = self._reader.bounds.end
         for _, record in self._reader.read(self._at, end):
             if isinstance(record, CapturedRecord) and record.recorded:

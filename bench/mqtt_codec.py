@@ -47,7 +47,7 @@ def measure() -> dict[str, object]:
 
 
 def _nanoseconds(work: Callable[[], object], count: int) -> float:
-    """The best of many rounds: what else the machine does only ever adds."""
+    """The best of many rounds: other load on the machine only adds time."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.perf_counter()

@@ -35,7 +35,9 @@ def _measure(path: Path) -> dict[str, object]:
     from hansa.pipeline.session import session
 
     spark = session()
-    _costs(spark, path / "warm", WARM_UP)  # who comes first would pay for starting Java and Python
+    _costs(
+        spark, path / "warm", WARM_UP
+    )  # the first run would include the start of Java and Python
     bronze, tables, plain = _costs(spark, path / "measured", MESSAGES)
     spark.stop()
     whole = bronze[0] + tables[0], bronze[1] + tables[1]
@@ -72,7 +74,7 @@ def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
 
 
 def _record(path: Path, messages: int) -> None:
-    """As agents leave it: journals of several nodes."""
+    """Write the journals of several nodes, as agents do."""
     for node in range(1, NODES + 1):
         with JournalWriter(path / str(node), node, 1) as writer:
             for number in range(1, messages // NODES + 1):
@@ -88,7 +90,7 @@ def _record(path: Path, messages: int) -> None:
 
 
 def _plain(spark: "SparkSession", path: Path) -> None:
-    """The same rows, by Spark's own stream of Parquet files into Parquet files."""
+    """The same rows, by Spark's own stream from Parquet files to Parquet files."""
     source = str(path / "lake" / "bronze" / "messages" / "batch=*" / "day=*")
     stream = spark.readStream.schema(spark.read.parquet(source).schema).parquet(source)
     (

@@ -58,7 +58,7 @@ class Line:
         self.waiting: list[bytes] = []
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
-        """Let the other end take them."""
+        """Pass the frames to the other end."""
         self.waiting += map(bytes, frames)
 
     def admit(self) -> None:
@@ -92,7 +92,7 @@ class Place:
         pass
 
     def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
-        """Count what clients would get."""
+        """Count the publications that clients would get."""
         self.delivered += len(publications)
 
 
@@ -162,7 +162,7 @@ class _Row:
         return all(len(view.reachable) == 3 and view.installed for view in views)
 
     def pump(self) -> None:
-        """Let everything arrive that was sent."""
+        """Deliver everything that was sent."""
         while any(line.waiting for line, _, _ in self._lines):
             for line, driver, other in self._lines:
                 frames, line.waiting = line.waiting, []
