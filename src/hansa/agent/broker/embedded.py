@@ -178,7 +178,7 @@ class EmbeddedBroker:
         """Always 0: subscriptions have no identifiers."""
         return 0
 
-    # ------------------------------------------------------------ what the broker tells
+    # ------------------------------------------------------------ events of the broker
 
     def receive_publication(self, publication: packets.PublishPacket) -> None:
         """Capture a client's publication if it matches a filter."""

@@ -77,7 +77,7 @@ class MessageRecorder:
         """Publish to the broker's clients."""
         self._client.publish(publications)
 
-    # ------------------------------------------------------------ what the broker's client tells
+    # ------------------------------------------------------------ events of the broker client
 
     def feed(self, *events: Event) -> None:
         """Pass events on; note the granted filters."""

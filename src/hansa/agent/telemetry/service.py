@@ -28,7 +28,7 @@ class TelemetryService:
         self._recorder: MessageRecorder | None = None
         self._writer: TelemetryWriter | None = None
 
-    # ------------------------------------------------------------ what the broker's client tells
+    # ------------------------------------------------------------ events of the broker client
 
     def feed(self, *events: Event) -> None:
         """Record an event and pass it on."""
@@ -38,7 +38,7 @@ class TelemetryService:
         """Clients published at QoS 0."""
         (self._recorder or self._driver).on_captured(publications)
 
-    # ------------------------------------------------------------ its life
+    # ------------------------------------------------------------ start and stop
 
     def enable(
         self,

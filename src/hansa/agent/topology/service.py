@@ -189,7 +189,7 @@ class TopologyService:
         except UsageError:
             return  # reported elsewhere; a restart loses recent state
 
-    # ------------------------------------------------------------ what the manager is told
+    # ------------------------------------------------------------ reports to the manager
 
     def _make_join_request(self) -> dict[str, Any]:
         settings, topology = self._settings, self._settings.topology

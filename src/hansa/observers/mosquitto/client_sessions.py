@@ -157,7 +157,7 @@ class SessionTable:
         """Whether a client is one of the agent's own."""
         return client.startswith(self._own_prefix)
 
-    # ------------------------------------------------------------ the life of a session
+    # ------------------------------------------------------------ events of a session
 
     def on_connected(self, client: str, mode: SessionMode, is_clean: bool, address: str) -> None:
         """A client connected: its previous subscriptions are gone, kept, or uncertain."""
