@@ -13,8 +13,17 @@ from hansa.observers.base import (
     ObservationIncomplete,
     ObserverOutput,
 )
-from hansa.observers.proxy.inspector import PENDING_MAX, ConnectionInspector
-from hansa.observers.proxy.observer import EARLIER_SESSIONS, NEVER, ProxyObserver
+from hansa.observers.proxy.inspector import PENDING_BYTES_MAX, REQUEST_BYTES, ConnectionInspector
+from hansa.observers.proxy.observer import (
+    ADDED,
+    DOUBTED,
+    EARLIER_SESSIONS,
+    ENDED,
+    NEVER,
+    OPENED,
+    REMOVED,
+    ProxyObserver,
+)
 
 UNKNOWN_SESSION = "client 'c': resumed a session that the proxy has never seen"
 
@@ -175,7 +184,7 @@ def test_client_without_an_id_has_the_one_that_the_broker_assigns():
     proxy = Proxy()
     answer: Properties = ((Property.ASSIGNED_CLIENT_IDENTIFIER, "auto-1"),)
     proxy.connect("", expiry=60, answer=answer).subscribe("a").close()
-    assert proxy.observer.saved_filters("auto-1") == ["a"]
+    assert proxy.observer.changes == [("auto-1", OPENED, []), ("auto-1", ADDED, ["a"])]
 
 
 def test_clients_without_an_id_are_told_apart():
@@ -204,18 +213,50 @@ def test_saved_sessions_are_known_again():
     observer = ProxyObserver(False)
     observer.load_session("c", ["a", "$SYS/x"])
     assert observer.on_connected(session_lost=True, now=0.0) == ObserverOutput(added=("a",))
-    assert observer.saved_filters("c") == ["a", "$SYS/x"]
+    assert observer.changes == []
 
 
-def test_changes_of_sessions_are_listed_for_the_shell_to_save():
+def test_changes_of_persistent_sessions_are_listed_for_the_shell_to_save():
     proxy = Proxy()
-    persistent = proxy.connect("p", expiry=60).subscribe("a")
-    proxy.connect("q").subscribe("b")
-    assert list(proxy.observer.changed_sessions) == ["p", "q"]
-    assert [proxy.observer.saved_filters(c) for c in ("p", "q")] == [["a"], None]
-    proxy.observer.changed_sessions.clear()
-    persistent.unsubscribe("a")
-    assert list(proxy.observer.changed_sessions) == ["p"]
+    client = proxy.connect("p", expiry=60).subscribe("a", "b")
+    client.unsubscribe("a")
+    proxy.connect("q").subscribe("c").close()
+    client.send(packets.DisconnectPacket(0, ((Property.SESSION_EXPIRY_INTERVAL, 0),)))
+    client.close()
+    assert proxy.observer.changes == [
+        ("p", OPENED, []),
+        ("p", ADDED, ["a", "b"]),
+        ("p", REMOVED, ["a"]),
+        ("p", ENDED, []),
+    ]
+
+
+def test_resumed_session_that_ends_with_its_connection_is_not_saved_any_longer():
+    proxy = Proxy()
+    proxy.connect(expiry=60).subscribe("a").close()
+    proxy.observer.changes.clear()
+    client = proxy.connect(clean=False, present=True)
+    assert proxy.observer.changes == [("c", ENDED, [])]
+    assert client.close() == ObserverOutput(removed=("a",))
+
+
+def test_doubt_about_a_saved_session_outlives_a_restart():
+    proxy = Proxy(Version.V311)
+    proxy.connect(clean=False, present=True)
+    reason = "resumed a session that the proxy has never seen"
+    assert proxy.observer.changes == [("c", OPENED, []), ("c", DOUBTED, [reason])]
+    later = ProxyObserver(False)
+    later.load_session("c", [], reason)
+    assert later.incomplete_reason == UNKNOWN_SESSION
+
+
+def test_memory_for_filters_has_a_bound(monkeypatch):
+    monkeypatch.setattr("hansa.observers.proxy.observer.FILTER_BYTES_MAX", 10)
+    proxy = Proxy()
+    client = proxy.connect().subscribe("12345", "67890", "x")
+    assert (proxy.filters, proxy.observer.is_complete) == (("12345", "67890"), False)
+    client.close()
+    assert "more than 10 characters" in proxy.observer.incomplete_reason
 
 
 def test_filters_that_never_cross_or_are_too_long_are_not_announced():
@@ -276,8 +317,8 @@ def test_requests_without_an_answer_have_a_bound():
     proxy = Proxy(Version.V311)
     client = proxy.connect()
     asked = (packets.Subscription("a"),)
-    for packet_id in range(1, PENDING_MAX + 1):
+    for packet_id in range(1, PENDING_BYTES_MAX // (REQUEST_BYTES + 1) + 1):
         client.send(packets.SubscribePacket(packet_id, asked))
     assert proxy.observer.is_complete
-    client.send(packets.SubscribePacket(PENDING_MAX + 1, asked))
+    client.send(packets.SubscribePacket(65_535, asked))
     assert not proxy.observer.is_complete

@@ -16,7 +16,8 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -30,7 +31,15 @@ from hansa.errors import UsageError
 from hansa.journal.disk import sync_directory, sync_file
 from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.inspector import ConnectionInspector
-from hansa.observers.proxy.observer import ProxyObserver
+from hansa.observers.proxy.observer import (
+    ADDED,
+    DOUBTED,
+    ENDED,
+    OPENED,
+    REMOVED,
+    ProxyObserver,
+    SessionChange,
+)
 
 SESSIONS_FILE = "proxy-sessions"
 
@@ -42,7 +51,7 @@ ACCEPT_BACKLOG = 1_024
 """Connections that wait to be accepted."""
 
 LINES_SPARE = 1_000
-"""Lines beyond twice the number of sessions before the file is rewritten."""
+"""Lines beyond twice the number of sessions and filters before the file is rewritten."""
 
 _V2_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 
@@ -53,18 +62,29 @@ class _Header(msgspec.Struct):
     may_have_earlier_sessions: bool
 
 
+@dataclass(slots=True)
+class SavedSession:
+    """What the file holds of one client."""
+
+    filters: dict[str, None] = field(default_factory=dict)
+    doubt: str = ""
+
+
 class SessionFile:
-    """The filters of persistent sessions: a line per change, the last line of a client counts."""
+    """The persistent sessions of the proxy's clients: a header, then a line per `SessionChange`.
+
+    Changes that arrive while others are being written share the next write and sync.
+    """
 
     def __init__(self, path: Path, no_earlier_sessions: bool, set_alarm: SetAlarm) -> None:
         self._path = path
         self._set_alarm = set_alarm
         self._lock = asyncio.Lock()
+        self._unwritten: list[SessionChange] = []
         self._line_count = 0
         self._needs_rewrite = True
         self._header = _Header(may_have_earlier_sessions=True)
-        self.sessions: dict[str, list[str]] = {}
-        """Filters by client id, as they are saved."""
+        self.sessions: dict[str, SavedSession] = {}
         self._load()
         if no_earlier_sessions:
             self._header.may_have_earlier_sessions = False
@@ -79,9 +99,9 @@ class SessionFile:
             lines = self._path.read_bytes().split(b"\n")[:-1]  # a torn last line is not confirmed
             if lines:
                 self._header = msgspec.json.decode(lines.pop(0), type=_Header)
-            decoder = msgspec.json.Decoder(tuple[str, list[str] | None])
+            decoder = msgspec.json.Decoder(SessionChange)
             for line in lines:
-                self._apply(*decoder.decode(line))
+                self._apply(decoder.decode(line))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -92,30 +112,57 @@ class SessionFile:
                 " that it holds"
             ) from error
 
-    def _apply(self, client_id: str, filters: list[str] | None) -> None:
-        if filters is None:
-            self.sessions.pop(client_id, None)
-        else:
-            self.sessions[client_id] = filters
+    def _apply(self, change: SessionChange) -> None:
+        client_id, action, items = change
         self._line_count += 1
+        if action == ENDED:
+            self.sessions.pop(client_id, None)
+            return
+        if action == OPENED:
+            self.sessions[client_id] = SavedSession()
+        session = self.sessions.setdefault(client_id, SavedSession())
+        if action == ADDED:
+            session.filters.update(dict.fromkeys(items))
+        elif action == REMOVED:
+            for item in items:
+                session.filters.pop(item, None)
+        elif action == DOUBTED:
+            session.doubt = items[0]
 
-    async def save(self, changes: Sequence[tuple[str, list[str] | None]]) -> None:
-        """Return when these sessions are on disk, or an alarm has been raised."""
+    async def save(self, changes: Iterable[SessionChange]) -> None:
+        """Return when these changes are on disk, or an alarm has been raised."""
+        self._unwritten += changes
         async with self._lock:
-            for client_id, filters in changes:
-                self._apply(client_id, filters)
-            rewrite = self._needs_rewrite or self._line_count > 2 * len(self.sessions) + LINES_SPARE
-            content = [self._header, *self.sessions.items()] if rewrite else changes
+            written, self._unwritten = self._unwritten, []
+            if not written and not self._needs_rewrite:
+                return  # another call has written them
+            for change in written:
+                self._apply(change)
+            filter_count = sum(len(session.filters) for session in self.sessions.values())
+            if self._line_count > 2 * (len(self.sessions) + filter_count) + LINES_SPARE:
+                self._needs_rewrite = True
+            rewrite = self._needs_rewrite
+            content = self._whole() if rewrite else written
             data = b"".join(msgspec.json.encode(item) + b"\n" for item in content)
-            self._needs_rewrite = True  # unless all is well: the end of the file may be torn
+            self._needs_rewrite = True  # until it is written: the end of the file may be torn
             try:
                 await asyncio.to_thread(self._replace if rewrite else self._append, data)
             except OSError as error:
                 self._set_alarm(f"sessions of proxy clients cannot be saved: {error.strerror}")
                 return
             self._needs_rewrite = False
-            self._line_count = len(self.sessions) if rewrite else self._line_count
+            self._line_count = len(content) if rewrite else self._line_count
             self._set_alarm("")
+
+    def _whole(self) -> list[_Header | SessionChange]:
+        content: list[_Header | SessionChange] = [self._header]
+        for client_id, session in self.sessions.items():
+            content.append((client_id, OPENED, []))
+            if session.filters:
+                content.append((client_id, ADDED, list(session.filters)))
+            if session.doubt:
+                content.append((client_id, DOUBTED, [session.doubt]))
+        return content
 
     def _append(self, data: bytes) -> None:
         with self._path.open("ab") as file:
@@ -150,8 +197,8 @@ class ProxyServer:
         self._tls = _tls_context(settings)
         self._file = SessionFile(path, settings.no_earlier_sessions, set_alarm)
         self.observer = ProxyObserver(self._file.may_have_earlier_sessions)
-        for client_id, filters in self._file.sessions.items():
-            self.observer.load_session(client_id, filters)
+        for client_id, session in self._file.sessions.items():
+            self.observer.load_session(client_id, session.filters, session.doubt)
         self.on_observer_output: Callable[[ObserverOutput], None] = lambda output: None
         """Is called when subscriptions or deadlines of the observer have changed."""
         self.counters: Counter[str] = Counter()
@@ -219,16 +266,18 @@ class ProxyServer:
         """A client connection has ended."""
         self._clients.pop(number, None)
         self.on_observer_output(output)
+        self._save_soon()
+
+    def _save_soon(self) -> None:
         if changes := self.take_changes():
             tasks.start_task(self._file.save(changes))
 
-    def take_changes(self) -> list[tuple[str, list[str] | None]]:
-        """Return the persistent sessions that changed since they were last saved."""
-        changed, self.observer.changed_sessions = self.observer.changed_sessions, {}
-        sessions = [(client_id, self.observer.saved_filters(client_id)) for client_id in changed]
-        return [s for s in sessions if s[1] is not None or s[0] in self._file.sessions]
+    def take_changes(self) -> list[SessionChange]:
+        """Return the changes of persistent sessions since the last call."""
+        changes, self.observer.changes = self.observer.changes, []
+        return changes
 
-    async def save(self, changes: Sequence[tuple[str, list[str] | None]]) -> None:
+    async def save(self, changes: Sequence[SessionChange]) -> None:
         """Return when changed sessions are on disk, or an alarm has been raised."""
         await self._file.save(changes)
 
@@ -238,6 +287,7 @@ class _Side(asyncio.Protocol):
 
     transport: asyncio.Transport
     peer: "_Side | None" = None
+    _pause_count = 0  # reasons not to read: the other side is slow, sessions are being saved
 
     def pause_writing(self) -> None:
         if self.peer is not None:
@@ -248,11 +298,13 @@ class _Side(asyncio.Protocol):
             self.peer.resume_reading()
 
     def pause_reading(self) -> None:
-        if not self.transport.is_closing():
+        self._pause_count += 1
+        if self._pause_count == 1 and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self.transport.is_closing():
+        self._pause_count -= 1
+        if self._pause_count == 0 and not self.transport.is_closing():
             self.transport.resume_reading()
 
 
@@ -271,8 +323,9 @@ class _ClientSide(_Side):
 
     def data_received(self, data: bytes) -> None:
         if self.peer is None:
+            if not self._early:
+                self.pause_reading()
             self._early += data
-            self.transport.pause_reading()
             return
         self.peer.transport.write(data)
         output = self.inspector.receive_from_client(data, asyncio.get_running_loop().time())
@@ -323,21 +376,22 @@ class _BrokerSide(_Side):
         output = self._client.inspector.receive_from_broker(data, now)
         if output is not NO_CHANGE:
             server.on_observer_output(output)
-        changes = server.take_changes() if server.observer.changed_sessions else []
         if self._held:
             self._held.append(data)
-        elif not changes:
-            self._client.transport.write(data)
-        if changes:
-            if not self._held:
-                self._held.append(data)
+        elif changes := server.take_changes():
+            self._held.append(data)
             self.pause_reading()
             tasks.start_task(self._forward_when_saved(changes))
+        else:
+            self._client.transport.write(data)
 
-    async def _forward_when_saved(self, changes: Sequence[tuple[str, list[str] | None]]) -> None:
-        await self._server.save(changes)
+    async def _forward_when_saved(self, changes: Sequence[SessionChange]) -> None:
+        while changes:
+            await self._server.save(changes)
+            changes = self._server.take_changes()
         held, self._held = self._held, []
-        self._client.transport.write(b"".join(held))
+        if not self._client.transport.is_closing():
+            self._client.transport.write(b"".join(held))
         self.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -25,8 +25,12 @@ from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.observer import NEVER, ProxyObserver
 from hansa.observers.proxy.scanner import InvalidStream, PacketScanner
 
-PENDING_MAX = 1_024
-"""Requests of one client that the broker has not answered; with more it is not followed further."""
+PENDING_BYTES_MAX = 1 << 20
+"""Bytes of requests of one client that the broker has not answered; with more the connection is not
+followed any further."""
+
+REQUEST_BYTES = 256
+"""What a request counts for besides its filters."""
 
 _VERSION_5 = 5
 _CLEAN = 0x02
@@ -53,6 +57,7 @@ class ConnectionInspector:
         self._is_open = False
         self._problem = ""  # why the connection is no longer followed
         self._pending: dict[tuple[PacketType, int], list[str]] = {}
+        self._pending_bytes = 0
 
     def receive_from_client(self, data: bytes, now: float) -> ObserverOutput:
         """Read bytes that go to the broker."""
@@ -140,8 +145,9 @@ class ConnectionInspector:
             filters.append(body.read_text())
             if kind is PacketType.SUBSCRIBE:
                 body.read_byte()
-        if len(self._pending) >= PENDING_MAX:
-            raise InvalidStream(f"more than {PENDING_MAX} requests without an answer")
+        self._pending_bytes += REQUEST_BYTES + sum(map(len, filters))
+        if self._pending_bytes > PENDING_BYTES_MAX:
+            raise InvalidStream(f"more than {PENDING_BYTES_MAX} bytes of unanswered requests")
         self._pending[kind, packet_id] = filters
 
     def _read_answer(
@@ -152,6 +158,7 @@ class ConnectionInspector:
         filters, codes = self._pending.pop((request, packet_id), None), body.read_rest()
         if kind is PacketType.UNSUBACK and not self._is_version_5:
             codes = bytes(len(filters or ()))  # MQTT 3.1.1 has none
+        self._pending_bytes -= REQUEST_BYTES + sum(map(len, filters or ()))
         if filters is None or len(codes) != len(filters):
             raise InvalidStream(f"the broker answered {kind.name} {packet_id} to no such request")
         return filters, codes

@@ -8,9 +8,10 @@ The observer is complete unless it has a reason to doubt:
 
 - the proxy runs for the first time and clients may have left sessions at the broker before;
 - a client resumed a session that the proxy has never seen;
-- the packets of a connection could not be followed.
+- the packets of a connection could not be followed;
+- the filters of all sessions need more memory than allowed.
 
-The last two doubts end when that client's session does.
+The second and third doubt end when that client's session does, also after a restart.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,14 @@ from hansa.protocol.topics import check_filter, is_local_only
 
 NEVER = 0xFFFF_FFFF
 """The session expiry interval of a session that does not expire [MQTT 5, 3.1.2.11.2]."""
+
+FILTER_BYTES_MAX = 64 << 20
+"""Characters of all filters that are held; later ones are not, and the observer is incomplete."""
+
+OPENED, ADDED, REMOVED, DOUBTED, ENDED = "open", "add", "remove", "doubt", "end"
+SessionChange = tuple[str, str, list[str]]
+"""What the shell must save of a persistent session: client id, one of the words above, and the
+filters or the reason of the doubt."""
 
 EARLIER_SESSIONS = (
     "clients may have left sessions at the broker before the proxy first ran; if none have,"
@@ -61,21 +70,27 @@ class ProxyObserver(Observer):
         self._findings: list[ObserverFinding] = []
         self._was_complete = not may_have_earlier_sessions
         self._doubts: dict[str, None] = {}
-        self.changed_sessions: dict[str, None] = {}
-        """Client ids whose session changed since the shell last saved them."""
+        self._filter_bytes = 0
+        self._has_overflowed = False
+        self.changes: list[SessionChange] = []
+        """What the shell has to save, in order; it clears the list."""
 
     # ------------------------------------------------------------ state
 
     @property
     def is_complete(self) -> bool:
         """Whether every subscription of the proxy's clients is known."""
-        return not self._may_have_earlier_sessions and not self._doubts
+        return not (self._may_have_earlier_sessions or self._has_overflowed or self._doubts)
 
     @property
     def incomplete_reason(self) -> str:
         """Why it is not complete; empty if it is."""
         if self._may_have_earlier_sessions:
             return EARLIER_SESSIONS
+        if self._has_overflowed:
+            return (
+                f"the filters of the proxy's clients have more than {FILTER_BYTES_MAX} characters"
+            )
         for client_id in self._doubts:
             return f"client {client_id!r}: {self._sessions[client_id].doubt}"
         return ""
@@ -89,17 +104,15 @@ class ProxyObserver(Observer):
         """Return, sorted, the filters that clients are subscribed to."""
         return self._filters.subscribed_filters()
 
-    def saved_filters(self, client_id: str) -> list[str] | None:
-        """Return what must be saved of a session; None if it ended, or ends with its connection."""
-        session = self._sessions.get(client_id)
-        return list(session.filters) if session and session.is_persistent else None
-
     # ------------------------------------------------------------ inputs
 
-    def load_session(self, client_id: str, filters: Iterable[str]) -> None:
+    def load_session(self, client_id: str, filters: Iterable[str], doubt: str = "") -> None:
         """Take up a session that an earlier run saved; the client is not connected."""
         session = self._sessions[client_id] = ProxySession()
         self._add(session, filters)
+        if doubt:
+            self._set_doubt(client_id, doubt)
+        self.changes.clear()
 
     def on_opened(
         self, client_id: str, connection: int, *, is_present: bool, is_persistent: bool
@@ -110,25 +123,29 @@ class ProxyObserver(Observer):
             self._end(client_id)
             session = None
         if session is None:
-            session = self._sessions[client_id] = ProxySession()
+            session = self._sessions[client_id] = ProxySession(is_persistent=is_persistent)
+            if is_persistent:
+                self.changes.append((client_id, OPENED, []))
             if is_present:
                 self._set_doubt(client_id, "resumed a session that the proxy has never seen")
+        elif session.is_persistent and not is_persistent:  # it ends with this connection
+            self.changes.append((client_id, ENDED, []))
         session.connection, session.expires_at = connection, None
         session.is_persistent = is_persistent
-        if is_present:
-            self.changed_sessions[client_id] = None
 
     def on_subscribed(self, client_id: str, filters: Iterable[str]) -> None:
         """The broker granted these filters."""
         if (session := self._sessions.get(client_id)) is not None:
-            self._add(session, filters)
-            self.changed_sessions[client_id] = None
+            added = self._add(session, filters)
+            if added and session.is_persistent:
+                self.changes.append((client_id, ADDED, added))
 
     def on_unsubscribed(self, client_id: str, filters: Iterable[str]) -> None:
         """The broker ended these subscriptions."""
         if (session := self._sessions.get(client_id)) is not None:
-            self._remove(session, filters)
-            self.changed_sessions[client_id] = None
+            removed = self._remove(session, filters)
+            if removed and session.is_persistent:
+                self.changes.append((client_id, REMOVED, removed))
 
     def on_closed(
         self, client_id: str, connection: int, expiry_s: int, now: float
@@ -184,29 +201,40 @@ class ProxyObserver(Observer):
 
     # ------------------------------------------------------------ sessions
 
-    def _add(self, session: ProxySession, filters: Iterable[str]) -> None:
-        for topic_filter in filters:
-            if topic_filter not in session.filters:
-                session.filters[topic_filter] = None
-                if self._is_announced(topic_filter):
-                    self._filters.add(topic_filter)
+    def _add(self, session: ProxySession, filters: Iterable[str]) -> list[str]:
+        added = [each for each in dict.fromkeys(filters) if each not in session.filters]
+        for topic_filter in added:
+            if self._filter_bytes + len(topic_filter) > FILTER_BYTES_MAX:
+                self._has_overflowed = True
+                break
+            self._filter_bytes += len(topic_filter)
+            session.filters[topic_filter] = None
+            if self._is_announced(topic_filter):
+                self._filters.add(topic_filter)
+        return added
 
-    def _remove(self, session: ProxySession, filters: Iterable[str]) -> None:
-        for topic_filter in filters:
-            if topic_filter in session.filters:
-                del session.filters[topic_filter]
-                if self._is_announced(topic_filter, is_reported=False):
-                    self._filters.remove(topic_filter)
+    def _remove(self, session: ProxySession, filters: Iterable[str]) -> list[str]:
+        removed = [each for each in dict.fromkeys(filters) if each in session.filters]
+        for topic_filter in removed:
+            self._filter_bytes -= len(topic_filter)
+            del session.filters[topic_filter]
+            if self._is_announced(topic_filter, is_reported=False):
+                self._filters.remove(topic_filter)
+        return removed
 
     def _end(self, client_id: str) -> None:
         session = self._sessions.pop(client_id)
         self._remove(session, list(session.filters))
         self._doubts.pop(client_id, None)
-        self.changed_sessions[client_id] = None
+        if session.is_persistent:
+            self.changes.append((client_id, ENDED, []))
 
     def _set_doubt(self, client_id: str, reason: str) -> None:
-        self._sessions[client_id].doubt = reason
+        session = self._sessions[client_id]
+        session.doubt = reason
         self._doubts[client_id] = None
+        if session.is_persistent:
+            self.changes.append((client_id, DOUBTED, [reason]))
 
     def _is_announced(self, topic_filter: str, is_reported: bool = True) -> bool:
         if is_local_only(topic_filter):
