@@ -14,12 +14,12 @@ from tests.manager.serving import Served
 from hansa.agent.exposure import is_loopback
 from hansa.errors import UsageError
 from hansa.manager.access import CLIENTS_MAX, AccessControl, RateLimiter
-from hansa.manager.bodies import JoinRequest
-from hansa.manager.exchange import JoiningNode, RequestRefused
-from hansa.manager.federation import FederationRegistry
 from hansa.manager.federators import FederatorClients
-from hansa.manager.guard import ANONYMOUS_PER_S, BODY_BYTES_MAX
+from hansa.manager.middleware import ANONYMOUS_PER_S, BODY_BYTES_MAX
+from hansa.manager.registry import FederationRegistry
+from hansa.manager.schemas import JoinRequest
 from hansa.manager.service import ManagerOptions, ManagerService
+from hansa.manager.types import JoiningNode, RequestRefused
 
 
 @pytest.fixture
@@ -333,9 +333,7 @@ def test_unknown_and_ambiguous_names_list_the_candidates(served):
     status, answer = served.ask("POST", "/api/v1/links", {"a": "press", "b": "mixer"})
     assert (status, answer["error"]) == (409, "'press' is ambiguous: it names 0 (press), 2 (press)")
     assert served.ask("POST", "/api/v1/nodes/2/leave")[0] == 204
-    assert (
-        served.ask("GET", "/api/v1/nodes/press")[1]["id"] == 0
-    )  # the other has left
+    assert served.ask("GET", "/api/v1/nodes/press")[1]["id"] == 0  # the other has left
 
 
 def test_refusal_hides_names_from_join_tokens(tmp_path):

@@ -42,7 +42,7 @@ def run(given: Sequence[str]) -> int:
 
 def _add_token(database: str, name: str, scopes: tuple[str, ...]) -> int:
     from hansa.manager.access import AccessControl
-    from hansa.manager.bodies import PATTERN_MEANINGS, TOKEN_NAME
+    from hansa.manager.schemas import PATTERN_MEANINGS, TOKEN_NAME
     from hansa.manager.store import open_store
 
     if not re.fullmatch(TOKEN_NAME, name):

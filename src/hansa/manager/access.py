@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from hansa.agent.exposure import is_loopback
 from hansa.errors import UsageError
-from hansa.manager.exchange import RequestRefused
 from hansa.manager.rows import TokenRow
 from hansa.manager.store import ManagerStore
+from hansa.manager.types import RequestRefused
 
 SCOPES = ("join", "read", "admin")
 """`join`: join, leave, report, stream. `read`: read everything. `admin`: everything."""

@@ -17,14 +17,14 @@ from starlette.exceptions import HTTPException
 
 from hansa import __version__
 from hansa.errors import UsageError
-from hansa.manager import bodies, docs_page
+from hansa.manager import docs_page, schemas
 from hansa.manager.access import AccessControl, Caller, token_digest
-from hansa.manager.exchange import RequestRefused
-from hansa.manager.federation import FederationRegistry
 from hansa.manager.federators import FederatorClients
+from hansa.manager.registry import FederationRegistry
 from hansa.manager.rows import NodeRow, NodeState
 from hansa.manager.store import ManagerStore, StoreUnavailable
 from hansa.manager.streams import EventStreams
+from hansa.manager.types import RequestRefused
 
 NUMBER_MAX = (1 << 53) - 1
 
@@ -41,7 +41,7 @@ TAGS = {
 """Groups of requests on the page /docs, with the scope that their token needs."""
 _BEARER = HTTPBearer(auto_error=False, description="see docs/manager.md for tokens and scopes")
 _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": bodies.ErrorResponse}
+    status: {"model": schemas.ErrorResponse}
     for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
 }
 
@@ -97,7 +97,7 @@ def make_app(
 
 
 def _add_docs(app: FastAPI) -> None:
-    page = docs_page.render(app.openapi(), bodies.PATTERN_MEANINGS)
+    page = docs_page.render(app.openapi(), schemas.PATTERN_MEANINGS)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
@@ -123,28 +123,30 @@ def _add_for_nodes(
             federation.require_owner(number, token_digest(secret))
 
     @routes.post("/join")
-    def join(body: bodies.JoinRequest, caller: Joiner, secret: Secret = "") -> bodies.JoinResponse:
+    def join(
+        body: schemas.JoinRequest, caller: Joiner, secret: Secret = ""
+    ) -> schemas.JoinResponse:
         """Join, or join again; returns the node's id, its neighbours and all settings."""
         joining = body.to_joining_node(token_digest(secret) if secret else "")
         assignment = federation.join(joining, clock(), trusted=caller.is_admin)
         federators.on_node_joined(assignment)
-        return bodies.make_join_response(assignment)
+        return schemas.make_join_response(assignment)
 
     @routes.post("/nodes/{number}/health")
     def report(
-        number: int, body: bodies.HealthReport, caller: Joiner, secret: Secret = ""
-    ) -> bodies.AssignmentResponse:
+        number: int, body: schemas.HealthReport, caller: Joiner, secret: Secret = ""
+    ) -> schemas.AssignmentResponse:
         """Report health; returns the assigned neighbours."""
         check(number, caller, secret)
-        return bodies.make_assignment_response(
+        return schemas.make_assignment_response(
             federation.report(number, body.to_node_report(), clock())
         )
 
     @routes.get("/nodes/{number}/topology")
-    def topology(number: int, caller: Joiner, secret: Secret = "") -> bodies.AssignmentResponse:
+    def topology(number: int, caller: Joiner, secret: Secret = "") -> schemas.AssignmentResponse:
         """Return the assigned neighbours."""
         check(number, caller, secret)
-        return bodies.make_assignment_response(federation.topology(number))
+        return schemas.make_assignment_response(federation.topology(number))
 
     @routes.post("/nodes/{node}/leave", status_code=204)
     def leave(node: Reference, caller: Joiner, secret: Secret = "") -> None:
@@ -160,42 +162,42 @@ def _add_for_readers(
     may_read = [require_scope("read")]
 
     @routes.get("/health", dependencies=may_read)
-    def health() -> bodies.OverviewResponse:
+    def health() -> schemas.OverviewResponse:
         """Show a summary of the federation."""
         states = [node.state for node in federation.nodes()]
         links = federation.links()
-        return bodies.OverviewResponse(
+        return schemas.OverviewResponse(
             up=states.count(NodeState.UP),
             gone=states.count(NodeState.GONE),
             left=states.count(NodeState.LEFT),
             suspected=len(federation.suspected(clock())),
             links=len(links),
             established=sum(is_established for _, is_established, _ in links),
-            bridges=[bodies.LinkRequest(a=a, b=b) for a, b in federation.bridge_links()],
+            bridges=[schemas.LinkRequest(a=a, b=b) for a, b in federation.bridge_links()],
             version=store.version,
         )
 
     @routes.get("/nodes", dependencies=may_read)
-    def nodes() -> list[bodies.NodeResponse]:
+    def nodes() -> list[schemas.NodeResponse]:
         """Show all nodes that ever joined."""
         return _node_responses(federation)
 
     @routes.get("/nodes/{node}", dependencies=may_read)
-    def show_node(node: Reference) -> bodies.NodeResponse:
+    def show_node(node: Reference) -> schemas.NodeResponse:
         """Show one node."""
         number = federation.find(node)
         return next(each for each in _node_responses(federation) if each.id == number)
 
     @routes.get("/links", dependencies=may_read)
-    def links() -> list[bodies.LinkResponse]:
+    def links() -> list[schemas.LinkResponse]:
         """Show the planned links, and whether they are established."""
-        return [bodies.make_link_response(*each) for each in federation.links()]
+        return [schemas.make_link_response(*each) for each in federation.links()]
 
     @routes.get("/plan", dependencies=may_read)
-    def plan() -> list[bodies.ChangeResponse]:
+    def plan() -> list[schemas.ChangeResponse]:
         """Show the changes that the planner would make now, with reasons."""
         return [
-            bodies.ChangeResponse(
+            schemas.ChangeResponse(
                 kind=change.kind, a=int(change.link[0]), b=int(change.link[1]),
                 reason=change.reason,
             )
@@ -203,16 +205,16 @@ def _add_for_readers(
         ]  # fmt: skip
 
     @routes.get("/settings", dependencies=[require_scope("read", "join")])
-    def settings() -> bodies.SettingsResponse:
+    def settings() -> schemas.SettingsResponse:
         """Show the settings of the federation."""
-        return bodies.SettingsResponse.model_validate(federation.settings, from_attributes=True)
+        return schemas.SettingsResponse.model_validate(federation.settings, from_attributes=True)
 
     @routes.get("/history", dependencies=may_read)
-    def history(after: After = 0, limit: Limit = 100) -> list[bodies.HistoryResponse]:
+    def history(after: After = 0, limit: Limit = 100) -> list[schemas.HistoryResponse]:
         """Show all changes with reasons, the oldest first."""
         return [
-            bodies.HistoryResponse(
-                number=row.number, at=bodies.format_time(row.at) or "", kind=row.kind,
+            schemas.HistoryResponse(
+                number=row.number, at=schemas.format_time(row.at) or "", kind=row.kind,
                 nodes=list(row.nodes), reason=row.reason,
             )
             for row in store.history(after, limit)
@@ -234,16 +236,16 @@ def _add_for_operators(
     may_change = [require_scope("admin")]
 
     @routes.patch("/settings", dependencies=may_change)
-    def change_settings(body: bodies.SettingsRequest) -> bodies.SettingsResponse:
+    def change_settings(body: schemas.SettingsRequest) -> schemas.SettingsResponse:
         """Change settings of the federation."""
         changed = federation.change_settings(body.model_dump(exclude_none=True), clock())
-        return bodies.SettingsResponse.model_validate(changed, from_attributes=True)
+        return schemas.SettingsResponse.model_validate(changed, from_attributes=True)
 
     @routes.post("/links", dependencies=may_change, status_code=201)
-    def add_link(body: bodies.NewLink) -> bodies.LinkResponse:
+    def add_link(body: schemas.NewLink) -> schemas.LinkResponse:
         """Add a link that the planner must keep."""
         a, b = federation.find(str(body.a)), federation.find(str(body.b))
-        return bodies.make_link_response(federation.add_link(a, b, clock()), False, None)
+        return schemas.make_link_response(federation.add_link(a, b, clock()), False, None)
 
     @routes.delete("/links/{a}/{b}", dependencies=may_change, status_code=204)
     def remove_link(a: Reference, b: Reference) -> None:
@@ -251,28 +253,28 @@ def _add_for_operators(
         federation.remove_link(federation.find(a), federation.find(b), clock())
 
     @routes.post("/nodes/{node}/drain", dependencies=may_change)
-    def drain(node: Reference, body: bodies.DrainRequest) -> bodies.NodeResponse:
+    def drain(node: Reference, body: schemas.DrainRequest) -> schemas.NodeResponse:
         """Start or end draining: the planner plans around a draining node."""
         number = federation.find(node)
         federation.drain(number, body.draining, clock())
         return next(each for each in _node_responses(federation) if each.id == number)
 
     @routes.get("/tokens", dependencies=may_change)
-    def tokens() -> list[bodies.TokenResponse]:
+    def tokens() -> list[schemas.TokenResponse]:
         """List the tokens, without their values."""
         return [
-            bodies.TokenResponse(
+            schemas.TokenResponse(
                 name=row.name,
                 scopes=list(row.scopes),
-                created_at=bodies.format_time(row.created_at) or "",
+                created_at=schemas.format_time(row.created_at) or "",
             )
             for row in access.list_tokens()
         ]
 
     @routes.post("/tokens", dependencies=may_change, status_code=201)
-    def add_token(body: bodies.TokenRequest) -> bodies.TokenCreatedResponse:
+    def add_token(body: schemas.TokenRequest) -> schemas.TokenCreatedResponse:
         """Create a token. Once there is one, every request needs a token."""
-        return bodies.TokenCreatedResponse(
+        return schemas.TokenCreatedResponse(
             name=body.name, token=access.add_token(body.name, tuple(body.scopes), clock())
         )
 
@@ -282,15 +284,15 @@ def _add_for_operators(
         access.remove_token(name)
 
     @routes.get("/audit", dependencies=may_change)
-    def audit(after: After = 0, limit: Limit = 100) -> list[bodies.AuditResponse]:
+    def audit(after: After = 0, limit: Limit = 100) -> list[schemas.AuditResponse]:
         """Show the audit log: requests that changed something, or tried to."""
         return [
-            bodies.AuditResponse(**asdict(row) | {"at": bodies.format_time(row.at)})
+            schemas.AuditResponse(**asdict(row) | {"at": schemas.format_time(row.at)})
             for row in store.audit(after, limit)
         ]
 
 
-def _node_responses(federation: FederationRegistry) -> list[bodies.NodeResponse]:
+def _node_responses(federation: FederationRegistry) -> list[schemas.NodeResponse]:
     nodes = {node.id: node for node in federation.nodes()}
     near: dict[int, list[NodeRow]] = {number: [] for number in nodes}
     for link, _, _ in federation.links():
@@ -298,7 +300,7 @@ def _node_responses(federation: FederationRegistry) -> list[bodies.NodeResponse]
         near[link.b].append(nodes[link.a])
     suspected = federation.suspected(clock())
     return [
-        bodies.make_node_response(node, near[node.id], node.id in suspected)
+        schemas.make_node_response(node, near[node.id], node.id in suspected)
         for node in nodes.values()
     ]
 
@@ -340,6 +342,6 @@ def _describe_validation_error(error: RequestValidationError) -> str:
         return "the body must be a JSON object, sent with Content-Type: application/json"
     field = ".".join(str(step) for step in first["loc"][1:])
     text = str(first["msg"]).removeprefix("Value error, ")
-    if meaning := bodies.PATTERN_MEANINGS.get(first.get("ctx", {}).get("pattern", "")):
+    if meaning := schemas.PATTERN_MEANINGS.get(first.get("ctx", {}).get("pattern", "")):
         text = f"it must be {meaning}"
     return f"{field}: {text}" if field else text

@@ -15,10 +15,10 @@ from contextlib import suppress
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.topology.broker_probe import BrokerProbe
-from hansa.manager.exchange import Assignment, NodeReport, RequestRefused
-from hansa.manager.federation import FederationRegistry
+from hansa.manager.registry import FederationRegistry
 from hansa.manager.rows import NodeState
 from hansa.manager.store import StoreUnavailable
+from hansa.manager.types import Assignment, NodeReport, RequestRefused
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import ConnectOptions
 
@@ -183,7 +183,7 @@ class FederatorClients:
                 )
 
     def _address(self, ip: str) -> BrokerAddress:
-        """Parse a URL that `bodies.BrokerUrl` accepted."""
+        """Parse a URL that `schemas.BrokerUrl` accepted."""
         scheme, _, place = ip.rpartition("://")
         host, _, port = place.rpartition(":")
         tls = ssl.create_default_context() if scheme in TLS_SCHEMES else None

@@ -15,9 +15,9 @@ from hansa.agent.exposure import HostRule, is_loopback
 from hansa.errors import UsageError
 from hansa.manager.access import AccessControl, RateLimiter, check_exposure
 from hansa.manager.api import clock, make_app
-from hansa.manager.federation import FederationRegistry
 from hansa.manager.federators import FederatorClients
-from hansa.manager.guard import RequestGuard
+from hansa.manager.middleware import RequestGuard
+from hansa.manager.registry import FederationRegistry
 from hansa.manager.rows import HistoryRow
 from hansa.manager.settings import settings_from_environment
 from hansa.manager.store import ManagerStore, StoreUnavailable, open_store

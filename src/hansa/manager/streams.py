@@ -7,10 +7,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
-from hansa.manager.bodies import format_time
-from hansa.manager.exchange import RequestRefused
 from hansa.manager.rows import HistoryRow
+from hansa.manager.schemas import format_time
 from hansa.manager.store import ManagerStore
+from hansa.manager.types import RequestRefused
 
 STREAMS_MAX = 1_024
 KEEP_ALIVE_S = 10.0

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from hansa.manager.exchange import Assignment, JoiningNode, NodeReport
 from hansa.manager.rows import LinkRow, NodeRow
+from hansa.manager.types import Assignment, JoiningNode, NodeReport
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 HEX = r"^[0-9a-f]{16}$"

@@ -10,17 +10,17 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hansa.manager.exchange import (
+from hansa.manager.planning import plan_manager_changes
+from hansa.manager.rows import HistoryRow, LinkOrigin, LinkRow, NodeRow, NodeState
+from hansa.manager.settings import FederationSettings, make_settings
+from hansa.manager.store import ManagerStore
+from hansa.manager.types import (
     AssignedNeighbour,
     Assignment,
     JoiningNode,
     NodeReport,
     RequestRefused,
 )
-from hansa.manager.planning import plan_manager_changes
-from hansa.manager.rows import HistoryRow, LinkOrigin, LinkRow, NodeRow, NodeState
-from hansa.manager.settings import FederationSettings, make_settings
-from hansa.manager.store import ManagerStore
 from hansa.topology.graph import bridges, make_graph, make_link_pair
 from hansa.topology.planner import LinkChange
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from hansa.errors import UsageError
-from hansa.manager.exchange import JoiningNode, NodeReport, RequestRefused
-from hansa.manager.federation import FederationRegistry
+from hansa.manager.registry import FederationRegistry
 from hansa.manager.rows import NodeState
 from hansa.manager.store import ManagerStore
+from hansa.manager.types import JoiningNode, NodeReport, RequestRefused
 from hansa.topology.graph import is_connected, make_graph
 
 
@@ -356,9 +356,7 @@ def test_links_behind_a_split_are_kept(store):
     assert scene.states() == [NodeState.UP] * 2 + [NodeState.GONE] * 6
     assert beyond <= scene.links()
     members = frozenset(map(agent, far))
-    scene.federation.report(
-        2, NodeReport(0.5, {}, members), scene.now
-    )  # it reaches others
+    scene.federation.report(2, NodeReport(0.5, {}, members), scene.now)  # it reaches others
     assert scene.states() == [NodeState.UP] * 8
     assert beyond <= scene.links()
 
