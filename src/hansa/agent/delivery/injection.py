@@ -54,6 +54,9 @@ QUOTA_REASONS = (Reason.QUOTA_EXCEEDED, Reason.RECEIVE_MAXIMUM_EXCEEDED)
 its limit of QoS 2 publications (`max_awaiting_rel`)."""
 
 
+OnDelivered = Callable[[InboxRecord], None]
+
+
 class InjectionPort(Protocol):
     """What injection needs of the broker's client."""
 
@@ -79,7 +82,7 @@ class InjectionCallbacks(NamedTuple):
     set_inbox_alarm: Callable[[str], None]
     set_quota_alarm: Callable[[str], None] = lambda text: None
     set_quarantine_alarm: Callable[[str], None] = lambda text: None
-    on_delivered: Callable[[InboxRecord], None] = lambda record: None
+    on_delivered: OnDelivered = lambda record: None
     """Called when the broker has a publication."""
     on_dropped: Callable[[str, str, int], None] = lambda reason, topic, qos: None
     """Called with reason, topic and QoS of a publication that the broker will never get."""

@@ -8,9 +8,8 @@ and durable results back to the node. Losses and faults become alarms and counte
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from itertools import chain
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from hansa.agent import tasks
 from hansa.agent.admin.status import node_name
@@ -18,8 +17,14 @@ from hansa.agent.alarms import Alarms
 from hansa.agent.delivery.capture import Capture, CaptureCallbacks
 from hansa.agent.delivery.crash_points import DeliveryCrashPoint
 from hansa.agent.delivery.inbox_journal import InboxJournal, gap_status
-from hansa.agent.delivery.injection import Injection, InjectionCallbacks, InjectionPort
+from hansa.agent.delivery.injection import (
+    Injection,
+    InjectionCallbacks,
+    InjectionPort,
+    OnDelivered,
+)
 from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.agent.delivery.repair_reader import RepairReader
 from hansa.agent.delivery.settings import DeliverySettings
 from hansa.agent.error_text import quote_text
 from hansa.agent.recorded_topics import RecordedTopics
@@ -34,7 +39,6 @@ from hansa.agent.storage.state_directory import (
     StateDirectory,
 )
 from hansa.journal.crash import pass_crash_point
-from hansa.journal.records import InboxRecord
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.packets import AnyHandshakePacket, PublishPacket, PubRelPacket
 from hansa.protocol.delivery.state import RestoredState
@@ -55,7 +59,6 @@ from hansa.protocol.events import (
     Event,
     HeardPersisted,
     JournalCommitted,
-    JournalRead,
     StoreUncertain,
 )
 from hansa.protocol.forwarding.engine import TOO_LARGE
@@ -63,9 +66,6 @@ from hansa.protocol.model import Identity, NodeId, PlainMessage, Publication
 from hansa.protocol.node import Node
 
 log = logging.getLogger("hansa.agent")
-
-JOURNAL_READERS_MAX = 2
-"""Threads that may read the journal at a time, so that commits find a free thread."""
 
 ACK_RECORD_INTERVAL_S = 0.2
 """Seconds between two records of the receivers' progress."""
@@ -155,9 +155,6 @@ class DeliveryService:
         self._peers = load_peers(state)
         self._uncertain_topics: dict[str, None] = {}
         """Topics that the next round of the event loop reports to the node."""
-        self._read_tasks: set[asyncio.Task[None]] = set()
-        self._read_slots = asyncio.Semaphore(JOURNAL_READERS_MAX)
-        self._is_stopping = False
 
     def _count_truncated(self, name: str, count: int) -> None:
         if count:
@@ -180,7 +177,7 @@ class DeliveryService:
         self,
         driver: DeliveryNodePort,
         broker: DeliveryBrokerPort,
-        on_delivered: Callable[[InboxRecord], None] = lambda record: None,
+        on_delivered: OnDelivered = lambda record: None,
     ) -> None:
         """Connect the node and the broker's client, and restore the known peers. `on_delivered` is
         called for each publication that the broker has."""
@@ -212,6 +209,7 @@ class DeliveryService:
                 on_retained_uncertain=self._report_uncertain,
             ),
         )
+        self._repair_reader = RepairReader(self._outbox, driver.feed, self._alarms.set)
         self._peer_store = PeerStore(
             self._peers,
             write=self._state.save_peers,
@@ -227,12 +225,13 @@ class DeliveryService:
             write=self._state.save_leases,
             set_alarm=self._alarms.setter("leases"),
         )
-        driver.feed(self._lease_store.peers_restored(chain.from_iterable(self._peers.values())))
+        records = (record for known in self._peers.values() for record in known)
+        driver.feed(self._lease_store.peers_restored(records))
 
     async def stop(self) -> None:
         """Write pending records and close the files."""
-        self._is_stopping = self._outbox.is_stopping = True
-        for task in (*self._read_tasks, *self._loss_tasks, self._ack_task):
+        self._repair_reader.stop()
+        for task in (*self._loss_tasks, self._ack_task):
             task.cancel()
         self.capture.record_acknowledged(self._driver.node.delivery.acknowledged)
         await self._peer_store.stop()
@@ -248,8 +247,7 @@ class DeliveryService:
         """Execute a command that concerns the disk."""
         match command:
             case ReadJournal():
-                if not self._is_stopping:
-                    _start_task(self._read_journal(command), self._read_tasks)
+                self._repair_reader.start(command)
             case PersistPeer(_, node):
                 records = self._driver.node.records_of(node)
                 if not records:
@@ -332,17 +330,6 @@ class DeliveryService:
         topics, self._uncertain_topics = tuple(self._uncertain_topics), {}
         self._driver.feed(StoreUncertain(topics))
 
-    async def _read_journal(self, command: ReadJournal) -> None:
-        result = JournalRead(command.receiver, command.epoch, command.after, command.after, ())
-        try:
-            async with self._read_slots:
-                result = await asyncio.to_thread(self._outbox.read_journal, command)
-            self._alarms.set("journal damaged", self._outbox.damage_text)
-            self._alarms.set("journal unreadable", self._outbox.read_error)
-        finally:  # without a result the node would never read for this receiver again
-            if not self._is_stopping:
-                self._driver.feed(result)
-
     def _on_outbox_event(self, event: JournalCommitted | HeardPersisted | EpochStarted) -> None:
         if isinstance(event, EpochStarted):
             self.counters["epoch rollovers"] += 1
@@ -400,7 +387,9 @@ class DeliveryService:
             self.connect_marker.on_session_lost()
             for task in self._loss_tasks:
                 task.cancel()  # the new task waits for later records
-            _start_task(self._await_loss_durable(), self._loss_tasks)
+            loss_task = tasks.start_task(self._await_loss_durable())
+            self._loss_tasks.add(loss_task)
+            loss_task.add_done_callback(self._loss_tasks.discard)
 
     async def _await_loss_durable(self) -> None:
         """Keep the connect marker until the session loss is durable in both journals."""
@@ -478,9 +467,3 @@ class DeliveryService:
 
     def all_counters(self) -> Counter[str]:
         return self.counters + self.capture.counters + self.injection.counters
-
-
-def _start_task(work: Coroutine[Any, Any, None], running: set[asyncio.Task[None]]) -> None:
-    task = tasks.start_task(work)
-    running.add(task)
-    task.add_done_callback(running.discard)
