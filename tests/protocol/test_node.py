@@ -380,7 +380,7 @@ def test_publication_without_a_route_to_the_core_is_dropped_and_counted():
     assert wire.give(1, ClientPublished("g", b"")) == [
         Dropped(NodeId(1), 1, "no route to the core")
     ]
-    assert wire.nodes[1].status().counters == {"no route to the core": 1}
+    assert wire.nodes[1].status().counters == {"dropped: no route to the core": 1}
 
 
 def test_copy_seen_before_is_a_duplicate():

@@ -203,7 +203,7 @@ def test_5_8_publication_without_a_route_is_dropped_and_counted():
     assert wire.give(1, ClientPublished("g", b"x")) == [
         Dropped(NodeId(1), 1, "no route to the core")
     ]
-    assert wire.nodes[1].status().counters == {"no route to the core": 1}
+    assert wire.nodes[1].status().counters == {"dropped: no route to the core": 1}
 
 
 def test_5_8_member_without_a_route_drops_and_counts_as_well():

@@ -229,7 +229,8 @@ class Node:
             if isinstance(effect, (Ignored, Dropped)):
                 # Details after a colon, such as a filter, would make the number of counters
                 # unbounded.
-                self.counters[effect.reason.partition(": ")[0]] += 1
+                prefix = "dropped: " if isinstance(effect, Dropped) else ""
+                self.counters[prefix + effect.reason.partition(": ")[0]] += 1
         return effects
 
     # ------------------------------------------------------------ changes between the parts
