@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from hansa.agent import tasks
+from hansa.agent.alarms import Alarms
 from hansa.agent.delivery.outbox_journal import OutboxJournal
 from hansa.protocol.effects import ReadJournal
 from hansa.protocol.events import JournalRead
@@ -20,15 +21,12 @@ class RepairReader:
     """The running reads of one journal."""
 
     def __init__(
-        self,
-        outbox: OutboxJournal,
-        feed: Callable[[JournalRead], None],
-        set_alarm: Callable[[str, str], None],
+        self, outbox: OutboxJournal, feed: Callable[[JournalRead], None], alarms: Alarms
     ) -> None:
-        """`feed` hands the result to the node; `set_alarm` takes name and text of an alarm."""
+        """`feed` hands the result to the node."""
         self._outbox = outbox
         self._feed = feed
-        self._set_alarm = set_alarm
+        self._alarms = alarms
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(JOURNAL_READERS_MAX)
 
@@ -50,8 +48,8 @@ class RepairReader:
         try:
             async with self._slots:
                 result = await asyncio.to_thread(self._outbox.read_journal, command)
-            self._set_alarm("journal damaged", self._outbox.damage_text)
-            self._set_alarm("journal unreadable", self._outbox.read_error)
+            self._alarms.set("journal damaged", self._outbox.damage_text)
+            self._alarms.set("journal unreadable", self._outbox.read_error)
         finally:
             if not self._outbox.is_stopping:
                 self._feed(result)

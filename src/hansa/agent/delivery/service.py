@@ -209,7 +209,7 @@ class DeliveryService:
                 on_retained_uncertain=self._report_uncertain,
             ),
         )
-        self._repair_reader = RepairReader(self._outbox, driver.feed, self._alarms.set)
+        self._repair_reader = RepairReader(self._outbox, driver.feed, self._alarms)
         self._peer_store = PeerStore(
             self._peers,
             write=self._state.save_peers,
