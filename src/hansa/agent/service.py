@@ -1,4 +1,4 @@
-"""Assembles one agent and runs it until told to stop: state, node, links, broker, endpoints."""
+"""Assembles one agent and runs it until it is stopped: state, node, links, broker, endpoints."""
 
 import asyncio
 import logging
@@ -265,7 +265,7 @@ class Agent:
     ) -> ConnectionFactory:
         address = broker_address(self._settings.broker)
         options = options or ConnectOptions(client_id=self._client_id(role), clean_start=True)
-        return lambda told: Connection(address, options, told, self._rng)
+        return lambda on_effect: Connection(address, options, on_effect, self._rng)
 
     def _make_reader_connection(self, on_effect: Callable[[effects.Effect], None]) -> Connection:
         """Return a connection for reading retained values, in the version of the main client."""
@@ -281,11 +281,11 @@ class Agent:
     # ------------------------------------------------------------ running
 
     async def run(self) -> None:
-        """Run until told to stop."""
+        """Run until a signal or `stop` ends it."""
         loop = asyncio.get_running_loop()
         self._shutdown.handle_signals(self._request_stop)
         loop.set_exception_handler(self._alarms.on_loop_exception)
-        self._tell_clock(time.time_ns() // 1_000_000)
+        self._feed_clock(time.time_ns() // 1_000_000)
         server = await self._listen()
         self._alarms.set("insecure", self._settings.exposure_text)
         log.info(
@@ -302,7 +302,7 @@ class Agent:
             await self._proxy.start()
             log.info("proxy for clients at %s", self._proxy.address)
         clock = ClockMonitor(
-            self._state.clock_behind_s, self._alarms.setter("clock set back"), self._tell_clock
+            self._state.clock_behind_s, self._alarms.setter("clock set back"), self._feed_clock
         )
         connection_tasks = [
             asyncio.create_task(w) for w in (self.client.connection.run(), clock.run())
@@ -432,7 +432,7 @@ class Agent:
         text += " raise the setting, or find the node that announces so many"
         self._alarms.set("filters refused", text)
 
-    def _tell_clock(self, wall_ms: int) -> None:
+    def _feed_clock(self, wall_ms: int) -> None:
         self.driver.feed(ClockRead(wall_ms))
 
     def _on_broker_status(self, problem: str) -> None:

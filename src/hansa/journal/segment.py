@@ -109,10 +109,10 @@ def frame_record(kind: int, body: bytes) -> bytes:
     )
 
 
-def read_available(descriptor: int, position: int, bytes_wanted: int, bytes_needed: int) -> bytes:
-    """Read `bytes_wanted` bytes at a position. If a sector is unreadable, return fewer, but at
+def read_available(descriptor: int, position: int, bytes_max: int, bytes_needed: int) -> bytes:
+    """Read `bytes_max` bytes at a position. If a sector is unreadable, return fewer, but at
     least `bytes_needed`; empty if one of these is unreadable."""
-    size = bytes_wanted
+    size = bytes_max
     while True:
         try:
             return os.pread(descriptor, size, position)

@@ -85,7 +85,7 @@ class ObserverClient:
         self.incomplete: Callable[[str], None] = lambda reason: None
         """Called with the reason why subscriptions may be unknown, and with an empty text when all
         are known."""
-        self._told_reason = ""
+        self._reported_reason = ""
         self._deafness = ""
         """Why the observer does not hear the broker, regardless of its own state; empty if it does.
         """
@@ -278,8 +278,8 @@ class ObserverClient:
         self._widen(net_changes, self._wide_now() if wide is None else wide)
         if net_changes or (is_known and not self._is_interest_reported):
             self._is_interest_reported |= is_known
-            added = tuple(name for name, is_wanted in net_changes.items() if is_wanted)
-            removed = tuple(name for name, is_wanted in net_changes.items() if not is_wanted)
+            added = tuple(name for name, is_added in net_changes.items() if is_added)
+            removed = tuple(name for name, is_added in net_changes.items() if not is_added)
             self._feed(InterestChanged(added, removed))
         self._subscribe_besides()
         self._update_timer()
@@ -301,18 +301,18 @@ class ObserverClient:
     def _report_reason(self) -> None:
         """Report why subscriptions may be unknown, unless the next counters may settle that."""
         is_pending = self.observer.is_confirmation_pending and not self._deafness
-        if is_pending and not self._told_reason:
+        if is_pending and not self._reported_reason:
             if self._confirmation_timer is None:
                 self._confirmation_timer = asyncio.get_running_loop().call_later(
-                    CONFIRMATION_TIMEOUT_S, self._tell_reason
+                    CONFIRMATION_TIMEOUT_S, self._report_current_reason
                 )
             return
         self._cancel_confirmation_timer()
-        if self.reason != self._told_reason:
-            self._tell_reason()
+        if self.reason != self._reported_reason:
+            self._report_current_reason()
 
-    def _tell_reason(self) -> None:
-        self._told_reason = self.reason
+    def _report_current_reason(self) -> None:
+        self._reported_reason = self.reason
         self.incomplete(self.reason)
 
     def _cancel_confirmation_timer(self) -> None:
@@ -323,11 +323,12 @@ class ObserverClient:
     def _widen(self, net: dict[str, bool], wide: tuple[str, ...]) -> None:
         """Announce these filters in addition to the known interest, replacing previous ones."""
         before, self.wide = self.wide, wide
-        wanted = set(self.subscribed_filters()) if before != wide else set()
+        subscribed = set(self.subscribed_filters()) if before != wide else set()
         for name in dict.fromkeys((*before, *wide)):
-            is_wanted = name in wanted
-            was_wanted = not net.pop(name) if name in net else is_wanted
-            was_announced, is_announced = was_wanted or name in before, is_wanted or name in wide
+            is_subscribed = name in subscribed
+            was_subscribed = not net.pop(name) if name in net else is_subscribed
+            was_announced = was_subscribed or name in before
+            is_announced = is_subscribed or name in wide
             if was_announced != is_announced:
                 net[name] = is_announced
 

@@ -87,8 +87,8 @@ class SubscriptionReconciler:
         """Subscribe to everything, oldest first. In a resumed session, subscriptions are repeated
         before others are ended: between two filters that match one topic nothing is missed."""
         held, new = self._subscriptions.active_identifiers, self._subscriptions.last_identifier + 1
-        wanted = sorted(self._subscriptions.required, key=lambda name: held.get(name, new))
-        self._to_reconcile = deque(dict.fromkeys([*wanted, *sorted(self._unconfirmed)]))
+        required = sorted(self._subscriptions.required, key=lambda name: held.get(name, new))
+        self._to_reconcile = deque(dict.fromkeys([*required, *sorted(self._unconfirmed)]))
         self._continue()
 
     def on_disconnected(self) -> None:
@@ -167,20 +167,20 @@ class SubscriptionReconciler:
     def _make_requests(self, name: str) -> list[inputs.Subscribe | inputs.Unsubscribe]:
         """Return the next requests and record their changes."""
         subscriptions = self._subscriptions
-        wanted, held = name in subscriptions, subscriptions.is_subscribed(name)
+        is_required, held = name in subscriptions, subscriptions.is_subscribed(name)
         is_unconfirmed = name in self._unconfirmed
         self._unconfirmed.discard(name)
-        if wanted and held:  # unconfirmed, or required again before its answer
+        if is_required and held:  # unconfirmed, or required again before its answer
             return [self._make_subscribe(name, subscriptions.identifier_of(name))]
-        if wanted and (reason := self._refusal_reason(name)):
+        if is_required and (reason := self._refusal_reason(name)):
             self._counters["subscriptions denied"] += 1
             self._feed(SubscriptionsDenied((name,), reason))
             return []
-        if wanted and not subscriptions.is_unsubscribing(name):
+        if is_required and not subscriptions.is_unsubscribing(name):
             identifier = subscriptions.assign_identifier(name)
             self._log_change(name, identifier)
             return [self._make_subscribe(name, identifier)]
-        if not wanted and (held or is_unconfirmed):
+        if not is_required and (held or is_unconfirmed):
             subscriptions.start_unsubscribe(name)
             self._log_change(name, LEAVING)
             return [inputs.Unsubscribe((name,))]

@@ -68,9 +68,9 @@ class FedAgent:
         self._client_id_prefix = settings.broker.client_id or f"hansa-fed-{settings.mqtt_fed.id}"
         own = broker_address(settings.broker)
         filters = [f"{prefix}#" for prefix in PREFIXES]
-        told = partial(self._on_broker_status, Address(own.host, own.port))
+        on_status = partial(self._on_broker_status, Address(own.host, own.port))
         self._own_client = Qos2Client(
-            self._connection_factory(own, "agent"), told, filters, self._receive
+            self._connection_factory(own, "agent"), on_status, filters, self._receive
         )
         self._neighbour_clients = self._make_neighbour_clients(
             link_access(settings, self._client_id_prefix, NodeId(0))
@@ -112,12 +112,12 @@ class FedAgent:
 
     def _connection_factory(self, address: BrokerAddress, role: str) -> ConnectionFactory:
         options = ConnectOptions(client_id=f"{self._client_id_prefix}-{role}", clean_start=True)
-        return lambda told: Connection(address, options, told, self._rng)
+        return lambda on_effect: Connection(address, options, on_effect, self._rng)
 
     # ------------------------------------------------------------ running
 
     async def run(self) -> None:
-        """Run until told to stop."""
+        """Run until a signal or `stop` ends it."""
         self._shutdown.handle_signals(self._request_stop)
         admin = self._settings.admin
         if exposed := self._settings.exposure_text:

@@ -50,7 +50,7 @@ async def apply_manager_settings(settings: AgentSettings, state: StateDirectory)
     topology = settings.topology
     if not topology.manager:
         return settings
-    callbacks = ManagerCallbacks(dict, _empty_report, lambda told: None)
+    callbacks = ManagerCallbacks(dict, _empty_report, lambda _: None)
     try:
         manager = ManagerAddress(topology.manager, topology.token)
         shared = await ManagerClient(manager, callbacks).fetch_settings()

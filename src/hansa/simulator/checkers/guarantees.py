@@ -169,13 +169,13 @@ class GuaranteedDelivery(Checker):
                 continue
             lapses = other.broker.lapse_count(entry.topic)
             is_reported = self.world.now >= other.interest_reported_at
-            is_owed = site.state.id not in self._rolled_back and self._is_interest_confirmed(
+            is_expected = site.state.id not in self._rolled_back and self._is_interest_confirmed(
                 site, other, entry.topic, lapses, is_reported
             )  # a rolled-back node does not know what it acknowledged since
-            is_owed = is_owed or self._must_have_converged(site, other)
-            if is_owed and not is_shown:
+            is_expected = is_expected or self._must_have_converged(site, other)
+            if is_expected and not is_shown:
                 self._check_subscribed(site, other, entry)
-            elif is_owed or (is_reported and other.state.id in in_force):
+            elif is_expected or (is_reported and other.state.id in in_force):
                 ids = (site.state.id, other.state.id)
                 self._obligations.append(DeliveryObligation(entry, *ids, other.place, lapses))
 
