@@ -73,7 +73,7 @@ def texts_of(module: Path, record: str) -> dict[str, str]:
 TEXTS = texts_of(PACKAGE / "protocol" / "settings.py", "ProtocolSettings")
 
 
-def unit(value: object) -> str:
+def unit(name: str, value: object) -> str:
     match value:
         case bool():
             return "`true`, `false`"
@@ -82,7 +82,7 @@ def unit(value: object) -> str:
         case float():
             return "seconds"
         case int():
-            return "count"
+            return "bytes" if "bytes" in name else "count"
     return "text"
 
 
@@ -101,7 +101,7 @@ def settings_page() -> Iterator[str]:
     yield "| setting | unit | default | what it does |\n|---|---|---|---|"
     for field in fields(default):
         value = getattr(default, field.name)
-        yield f"| `{field.name}` | {unit(value)} | {shown(value)} | {TEXTS[field.name]} |"
+        yield f"| `{field.name}` | {unit(field.name, value)} | {shown(value)} | {TEXTS[field.name]} |"
     for preset, values in PRESETS.items():
         changed = [
             f"| `{field.name}` | {shown(there)} | {shown(here)} |"

@@ -87,8 +87,9 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     target_groups: tuple[GroupId, ...] = ()
     """The groups that this copy still has to reach: it is forwarded towards their cores."""
     previous: tuple[tuple[NodeId, int], ...] = ()
-    """QoS 1 and 2: the receivers, each with the sequence number of the previous publication for it,
-    0 for none. With it, a receiver detects gaps although it does not get every number."""
+    """QoS 1 and 2, and QoS 0 for shared subscriptions: the receivers, each with the sequence number
+    of the previous publication for it, 0 for none. With it, a receiver detects gaps although it
+    does not get every number."""
     properties: bytes = b""
     """MQTT 5 properties as they arrived, opaque to the protocol."""
     version: int = 0

@@ -12,11 +12,14 @@ from hansa.observers.static import StaticObserver
 
 def choose_observer(broker: BrokerSettings, own_prefix: str) -> Observer:
     """Return the observer. `own_prefix` identifies the agent's own clients."""
-    if broker.observer == "static":
-        return StaticObserver(broker.filters)
-    if broker.observer == "beacon":
-        return BeaconObserver(broker.beacon_interval)
-    return MosquittoObserver(own_prefix=own_prefix)
+    match broker.observer:
+        case "static":
+            return StaticObserver(broker.filters)
+        case "beacon":
+            return BeaconObserver(broker.beacon_interval)
+        case "mosquitto":
+            return MosquittoObserver(own_prefix=own_prefix)
+    raise ValueError(f"observer {broker.observer!r} is not made here")
 
 
 def choose_histories(broker: BrokerSettings) -> list[SubscriptionHistory]:
