@@ -115,7 +115,7 @@ def test_an_admin_port_that_is_taken_is_named(scene):
 
 
 @pytest.mark.parametrize("why", ["not configured", "forbidden"])
-def test_a_log_that_does_not_come_is_told(scene, tmp_path, why):
+def test_missing_log_is_reported(scene, tmp_path, why):
     if why == "forbidden":
         rules = tmp_path / "acl"
         rules.write_text("topic readwrite open/#\n")
@@ -138,7 +138,7 @@ def test_it_stops_cleanly_on_a_signal(scene, number):
     assert agent.log.rstrip().endswith("INFO agent stops")
 
 
-def test_all_pages(scene):
+def test_all_endpoints_answer(scene):
     broker = scene.broker()
     agent = scene.agent(broker_port=broker.port, name="n", broker_observer="static",
                         broker_filters="a/#")  # fmt: skip
@@ -210,7 +210,7 @@ def test_a_fault_in_the_background_is_an_alarm_and_later_interest_is_announced(s
     )
 
 
-def test_an_agent_whose_state_cannot_be_kept_says_so_and_goes_on(scene, tmp_path):
+def test_agent_that_cannot_save_its_state_raises_an_alarm_and_continues(scene, tmp_path):
     broker = scene.broker()
     agent = scene.agent(
         broker_port=broker.port, broker_log_file=broker.log_file, state=tmp_path / "state"

@@ -113,7 +113,7 @@ def test_a_file_that_holds_no_authorities_is_named(scene, tmp_path):
 # ---------------------------------------------------------------- rules
 
 
-def test_what_a_broker_refuses_is_told_and_the_rest_crosses(scene, tmp_path):
+def test_publication_refused_by_a_broker_is_reported_and_others_are_delivered(scene, tmp_path):
     strict, other = scene.broker(*access_control(tmp_path)), scene.broker()
     one, _two = pair(scene, strict, other)
     subscriber = scene.client(other.port).subscribe("secret/x", "open/#")
@@ -293,7 +293,7 @@ def test_a_client_with_the_agents_id_raises_an_alarm(scene):
 # ---------------------------------------------------------------- beacons
 
 
-def test_clients_announce_what_they_want_to_their_own_agent_alone(scene):
+def test_announcements_of_clients_stay_at_their_broker(scene):
     """As in the papers: beacons, and NEW_REGULAR_TOPIC for a first subscription or publication."""
     brokers = [scene.broker(), scene.broker()]
     one, two = pair(scene, *brokers, broker_observer="beacon", broker_beacon_interval=20)
@@ -342,7 +342,7 @@ def test_a_lasting_session_is_known_after_a_restart_of_the_agent(scene, tmp_path
 
 
 @pytest.mark.skipif(shutil.which("stdbuf") is None, reason="stdbuf (coreutils) is not installed")
-def test_what_was_subscribed_before_is_learned_by_the_signal(scene, mosquitto, tmp_path):
+def test_earlier_subscriptions_are_learned_through_the_signal(scene, mosquitto, tmp_path):
     port, pid_file, output = free_port(), tmp_path / "pid", tmp_path / "output"
     config = tmp_path / "conf"
     config.write_text(make_configuration(port, tmp_path / "log", (f"pid_file {pid_file}",)))

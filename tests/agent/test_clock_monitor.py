@@ -32,11 +32,11 @@ class Clocks:
 
 
 @pytest.mark.parametrize(("wall_s", "steady_s"), [(1, 1), (100, 1), (0.5, 1)])
-def test_a_clock_that_goes_on_jumps_ahead_or_is_a_little_late_is_fine(wall_s, steady_s):
+def test_clock_that_advances_jumps_ahead_or_lags_slightly_is_accepted(wall_s, steady_s):
     assert Clocks().look(wall_s, steady_s) == ""
 
 
-def test_a_clock_that_is_set_back_is_told_once_until_it_has_caught_up():
+def test_clock_set_back_is_reported_once_until_it_has_caught_up():
     clocks = Clocks()
     text = "it was set back by 61 s: what has an age stays for longer"
     assert clocks.look(-60, 1) == text
@@ -45,7 +45,7 @@ def test_a_clock_that_is_set_back_is_told_once_until_it_has_caught_up():
     assert clocks.look(62, 1) == ""
 
 
-def test_a_clock_that_is_set_back_once_more_is_told_again():
+def test_clock_set_back_once_more_is_reported_again():
     clocks = Clocks()
     assert clocks.look(-60, 1).startswith("it was set back by 61 s")
     assert clocks.look(31, 1).startswith("it was set back by 61 s")
@@ -53,7 +53,7 @@ def test_a_clock_that_is_set_back_once_more_is_told_again():
     assert len(clocks.told) == 2
 
 
-def test_a_clock_behind_a_former_life_is_told_at_the_start():
+def test_clock_behind_an_earlier_incarnation_is_reported_at_start():
     assert Clocks(behind_s=30).look(0, 0).startswith("it was set back by 30 s")
 
 

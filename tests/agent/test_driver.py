@@ -116,7 +116,7 @@ async def carry(one: Side, two: Side) -> None:
     await until(lambda: len(two.broker.injected) == 2, "delivered")
 
 
-def test_a_publication_crosses_and_what_nobody_wants_does_not():
+def test_only_subscribed_publications_are_forwarded():
     one, two = joined(carry)
     assert two.broker.injected == [("a/b", b"1"), ("a/b", b"2")]
     assert one.broker.injected == []
@@ -153,7 +153,7 @@ def test_frames_that_cannot_be_read_are_counted_and_then_end_the_link():
     assert one.closed[0].startswith("too many invalid frames, the last one: frame: ")
 
 
-def test_a_link_that_cannot_send_for_a_fault_is_closed_and_nobody_else_is_stopped():
+def test_link_with_a_send_fault_is_closed_and_others_continue():
     faults: list[object] = []
 
     async def work(one: Side, two: Side) -> None:

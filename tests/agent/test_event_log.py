@@ -48,7 +48,7 @@ def test_a_refusal_is_logged_once_and_shown_for_a_while(caplog):
     assert written.recent_refusals() == []
 
 
-def test_a_new_neighbour_ends_what_was_in_the_way():
+def test_new_neighbour_clears_logged_refusals():
     written = started()
     refuse(written, "a")
     written.log_notification(NeighbourUp(NodeId(2), LinkId(1)))

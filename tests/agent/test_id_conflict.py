@@ -50,7 +50,7 @@ def pair(scene: Scene, transport: str, dialling: str) -> tuple[Process, Process]
 
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
 @pytest.mark.parametrize("dialling", ["first", "second", "both"])
-def test_one_link_stands_whoever_dials(scene, transport, dialling):
+def test_one_link_remains_whichever_side_dials(scene, transport, dialling):
     agents = pair(scene, transport, dialling)
     for agent, other in zip(agents, reversed(agents), strict=True):
         agent.says("neighbour up")

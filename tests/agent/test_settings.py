@@ -78,7 +78,7 @@ def test_the_example_shows_the_defaults(monkeypatch):
     assert differing == EXAMPLES
 
 
-def test_pages_are_at_port_8080_of_loopback_by_default():
+def test_endpoints_are_at_port_8080_of_loopback_by_default():
     admin = AgentSettings().admin
     assert (admin.host, admin.port) == ("127.0.0.1", 8080)
 
@@ -242,7 +242,7 @@ def test_a_password_is_not_shown():
         ("name = ", "is no TOML"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_change(tmp_path, text, complaint):
+def test_invalid_setting_is_refused_with_advice(tmp_path, text, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):
         load_settings(written(tmp_path, text), {})
 

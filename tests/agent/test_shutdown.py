@@ -380,7 +380,7 @@ def test_an_agent_ends_in_time_beside_a_neighbour_that_does_not_read(pair):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["origin", "receiver"])
-def test_an_agent_ends_in_time_while_its_disk_makes_nothing_durable(pair, number):
+def test_agent_stops_in_time_while_the_disk_hangs(pair, number):
     waiting = "inbox" if number else "unsynced_bytes"
     with Load(pair.scene, pair.brokers[0].port) as load:
         eventually(lambda: pair.status(1)["counters"].get("injected", 0) > 100, "load")

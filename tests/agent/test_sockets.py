@@ -83,7 +83,7 @@ async def read(theirs: socket.socket, count: int) -> bytes:
     return bytes(received)
 
 
-def test_both_sides_hear_each_other(joined):
+def test_frames_pass_in_both_directions(joined):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
         transport.write(b"to you")
         assert await read(theirs, 6) == b"to you"
@@ -104,7 +104,7 @@ def test_small_writes_leave_at_once(joined):
     joined(work)
 
 
-def test_what_cannot_be_sent_waits_and_arrives_whole(joined):
+def test_bytes_that_cannot_be_sent_wait_and_arrive_whole(joined):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
         transport.write(MUCH)
         waiting = transport.get_write_buffer_size()
@@ -143,7 +143,7 @@ def test_aborting_does_not_wait(joined):
     assert joined(work).lost == [None]
 
 
-def test_the_end_of_the_other_side_is_told(joined):
+def test_end_of_the_other_side_is_reported(joined):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
         theirs.close()
         await until(lambda: ear.lost, "lost")
@@ -156,7 +156,7 @@ def _reset(theirs: socket.socket) -> None:
     theirs.close()
 
 
-def test_a_break_right_behind_the_last_words_is_told(joined):
+def test_connection_lost_right_after_the_last_bytes_is_reported(joined):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
         await asyncio.sleep(0)  # the loop looks at the socket by now
         theirs.send(b"last words")
@@ -169,7 +169,7 @@ def test_a_break_right_behind_the_last_words_is_told(joined):
 
 
 @pytest.mark.parametrize("data", [b"", b"x", MUCH], ids=["reading", "writing", "waiting"])
-def test_a_broken_connection_is_told_with_its_reason(joined, data):
+def test_broken_connection_is_reported_with_its_reason(joined, data):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
         if data == MUCH:
             transport.write(data)
@@ -196,7 +196,7 @@ def test_a_fault_of_the_protocol_ends_the_connection_and_is_not_hidden(joined):
     assert isinstance(faults[0], ZeroDivisionError)
 
 
-def test_whoever_is_gone_before_its_turn_is_lost_like_any_other(joined):
+def test_connection_closed_before_accept_is_lost_like_any_other(joined):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
         ours, other = pair()
         _reset(other)
@@ -226,7 +226,7 @@ def test_a_server_accepts_until_it_is_closed():
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_server_that_runs_out_of_files_goes_on_when_there_are_some(new_loop, monkeypatch):
+def test_server_without_file_descriptors_continues_when_some_are_free(new_loop, monkeypatch):
     monkeypatch.setattr(sockets, "ACCEPT_PAUSE_S", 0.01)
 
     async def run() -> None:

@@ -42,7 +42,7 @@ def fifty_arrive(publisher: Client, subscribers: list[Client], name: bytes) -> N
     assert_each_once(publisher, subscribers, "t/a", payloads)
 
 
-def test_what_is_wanted_arrives_once_whatever_breaks(diamond):
+def test_subscribed_publications_arrive_once_despite_faults(diamond):
     """One story, because each step takes seconds: at rest, with a link cut, without a node."""
     subscribers = [diamond.subscriber(number, "t/#") for number in (0, 3)]
     for number in range(4):

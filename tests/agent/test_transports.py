@@ -32,7 +32,7 @@ def neighbours(live: Live, number: int) -> list[Any]:
     return [*found.values()]
 
 
-def test_what_is_published_arrives_once_or_is_lost_on_the_way(ring):
+def test_publications_arrive_once_or_are_lost(ring):
     live, cable = ring
     subscribers = [live.subscriber(number, "t/#") for number in range(3)]
     publisher = live.client(0)

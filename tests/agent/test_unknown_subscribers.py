@@ -280,7 +280,7 @@ def test_broker_restarted_with_persistence(scene, observed, tmp_path):
     pair.assert_arrives(back, "away/1")
 
 
-def test_an_agent_that_knew_everything_knows_what_a_broker_restores(scene, observed, tmp_path):
+def test_complete_agent_knows_the_sessions_that_a_broker_restores(scene, observed, tmp_path):
     observed.configure("persistence true", f"persistence_location {tmp_path}/observed/")
     observed.start()
     pair = Pair(scene, observed)

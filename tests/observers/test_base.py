@@ -3,7 +3,7 @@
 from hansa.observers.base import NO_CHANGE, FilterCounts, ObservationComplete, ObserverOutput
 
 
-def test_filter_is_wanted_while_anybody_wants_it():
+def test_filter_is_subscribed_while_a_client_is_subscribed():
     interest = FilterCounts()
     interest.add("b")
     interest.add("a")

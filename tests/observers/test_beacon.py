@@ -101,7 +101,7 @@ def test_withdrawn_announcement_leaves_a_beacon_alone():
 
 
 @pytest.mark.parametrize("text", ["", "a/#/b", "$SYS/x", "$share/g/$SYS/x", "x" * 1025])
-def test_what_cannot_be_announced_is_refused_and_counted(text):
+def test_filter_that_cannot_be_announced_is_refused_and_counted(text):
     observer = observing()
     change = announce(observer, text)
     (finding,) = change.findings

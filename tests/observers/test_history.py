@@ -116,7 +116,7 @@ def _ignore_signal() -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def test_a_broker_that_may_not_be_signalled_is_told_with_what_to_change(mute, monkeypatch):
+def test_broker_that_cannot_be_signalled_is_reported_with_advice(mute, monkeypatch):
     """Tests may run as root, whom nothing is refused."""
 
     def refuse(pid: int, number: int) -> None:
@@ -128,7 +128,7 @@ def test_a_broker_that_may_not_be_signalled_is_told_with_what_to_change(mute, mo
         asyncio.run(mute.read())
 
 
-def test_a_tree_that_does_not_come_is_told_with_what_to_change(mute, monkeypatch):
+def test_missing_tree_is_reported_with_advice(mute, monkeypatch):
     monkeypatch.setattr(module, "TREE_TIMEOUT_S", 0.2)
     with pytest.raises(UsageError, match="no tree of subscriptions came .* stdbuf -oL"):
         asyncio.run(mute.read())

@@ -7,7 +7,7 @@ from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.static import StaticObserver
 
 
-def test_configured_filters_are_wanted_from_the_first_connection():
+def test_configured_filters_are_announced_from_the_first_connection():
     observer = StaticObserver(["b/#", "a", "b/#"])
     assert observer.subscribed_filters() == ("a", "b/#")
     assert observer.is_complete

@@ -94,7 +94,7 @@ def test_every_metric_has_its_help_and_type_once_and_in_order():
     ]
 
 
-def test_a_metric_without_samples_is_left_out():
+def test_metric_without_samples_is_omitted():
     page = render_metrics({**STATUS, "alarms": {}})
     assert "hansa_alarm_active" not in page
 

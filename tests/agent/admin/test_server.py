@@ -41,17 +41,17 @@ def ask(request: bytes) -> tuple[bytes, bytes]:
         (b"/metrics", b"HTTP/1.1 200 OK", b"x 1\n"),
     ],
 )
-def test_a_page(path, line, body):
+def test_endpoint_answers(path, line, body):
     assert ask(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") == (line, body)
 
 
-def test_a_page_that_is_not_there_names_those_that_are():
+def test_unknown_endpoint_lists_the_existing_ones():
     line, body = ask(b"GET /nothing HTTP/1.1\r\n\r\n")
     assert line == b"HTTP/1.1 404 Not Found"
     assert b'"no page /nothing"' in body and b'"/status"' in body
 
 
-def test_pages_are_only_read():
+def test_endpoints_accept_only_get():
     assert ask(b"POST /status HTTP/1.1\r\n\r\n")[0] == b"HTTP/1.1 405 Method Not Allowed"
 
 

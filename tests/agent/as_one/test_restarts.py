@@ -60,7 +60,7 @@ def test_a_will_is_a_publication_like_any_other(line, delay_s):
     assert properties.decode_properties(got.properties) == ((Property.CONTENT_TYPE, "text/plain"),)
 
 
-def test_a_client_that_says_goodbye_leaves_no_will(line):
+def test_client_that_disconnects_publishes_no_will(line):
     subscriber = line.at("one hop").subscribe_surely("will/none", "will/fence")
     line.wait_installed(NEAR, "will/none", "will/fence")
     line.at("same", will=Will("will/none", b"gone", 1)).close()
@@ -69,7 +69,7 @@ def test_a_client_that_says_goodbye_leaves_no_will(line):
 
 
 @pytest.mark.parametrize("version", list(Version), ids=lambda each: each.name)
-def test_what_an_absent_session_wants_waits_at_its_own_broker(line, version):
+def test_messages_of_a_disconnected_session_wait_at_its_own_broker(line, version):
     topic = f"session/{version.name}"
     lasting = {"name": f"absent-{version.name}", "version": version, "clean": False}
     if version is Version.V5:

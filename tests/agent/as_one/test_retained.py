@@ -32,7 +32,7 @@ def kept(topic: str, payload: bytes, qos: int = 1, **told: Any) -> PublishPacket
     return PublishPacket(topic, payload, qos, retain=True, **told)
 
 
-def test_what_was_stored_before_reaches_a_later_subscriber_elsewhere(line):
+def test_earlier_retained_value_reaches_a_later_subscriber_elsewhere(line):
     told = properties.encode_properties(((Property.CONTENT_TYPE, "text/plain"),))
     values = {f"before/{qos}": b"value %d" % qos for qos in range(3)}
     publisher = line.at("same")
@@ -71,7 +71,7 @@ def test_a_deleted_value_is_gone_everywhere(line):
     assert [(each.topic, each.payload) for each in back.received] == [("gone/b", b"2")]
 
 
-def test_a_broker_that_lost_what_it_held_gets_it_again(line):
+def test_broker_that_lost_its_retained_values_gets_them_again(line):
     line.at("same").publish_as(kept("lost/a", b"1"))
     line.at("three hops").subscribe_surely("lost/#").read_until(1)
     broker = line.nodes[FAR].broker
@@ -82,7 +82,7 @@ def test_a_broker_that_lost_what_it_held_gets_it_again(line):
     eventually(lambda: stored(line, FAR, "lost/#") == {"lost/a": b"1"}, "held again")
 
 
-def test_values_leave_with_the_last_who_wants_them(line):
+def test_values_are_cleared_with_the_last_subscriber(line):
     line.at("same").publish_as(kept("leave/a", b"1"))
     wanting = line.at("three hops").subscribe_surely("leave/a")
     wanting.read_until(1)
@@ -157,7 +157,7 @@ def test_a_partition_ends_in_agreement(line, qos):
     assert set(stored(line, 0, f"part/{qos}/#")) == {topics[0], *sure}
 
 
-def test_two_who_write_at_the_same_moment_end_in_agreement(line):
+def test_concurrent_writes_converge(line):
     subscribers = [line.at(place).subscribe_surely("race/#") for place in ("same", "three hops")]
     for number in (0, FAR):
         line.wait_installed(number, "race/#")

@@ -49,7 +49,7 @@ def test_each_publication_goes_to_one_of_six_consumers_at_three_brokers(line, qo
     assert [abs(len(each.received) - fair) <= 2 for each in group] == [True] * len(group)
 
 
-def test_consumers_come_and_go(line):
+def test_shares_are_served_while_consumers_change(line):
     """A consumer leaves in order: it unsubscribes, reads what is its own, and goes."""
     share, topic = "$share/crew/churn", "churn"
     group = consumers(line, share, *(2 * WITH_CONSUMERS))
@@ -100,7 +100,7 @@ def test_an_overlap_that_cannot_be_avoided_is_counted(line):
     assert line.counter(WITHOUT, "share_overlap") == overlaps + 1
 
 
-def test_a_consumer_that_is_away_keeps_its_share(line):
+def test_disconnected_consumer_keeps_its_share(line):
     """Its session lasts, and so does the interest of its node: what is its turn waits for it."""
     lasting = {"name": "away-consumer", "clean": False, "session_expiry": 600}
     away = line.client_of(SureClient, 3, **lasting).subscribe_surely("$share/away/late")

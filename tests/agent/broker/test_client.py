@@ -131,7 +131,7 @@ def test_an_answer_counts_only_if_the_subscription_is_not_being_ended():
     assert scene.events == [SubscriptionsGranted(("a",))]
 
 
-def test_a_filter_that_was_given_up_for_a_moment_only_is_answered_once_more():
+def test_filter_required_again_at_once_is_reported_again():
     scene = Scene()
     scene.client.subscribe(["a"])
     scene.broker.request_quota = 0
@@ -174,7 +174,7 @@ def test_of_overlapping_filters_the_oldest_one_s_copy_is_taken():
     assert scene.client.counters["overlap copies"] == 1
 
 
-def test_nothing_is_doubled_or_missed_while_a_filter_is_given_up():
+def test_nothing_is_duplicated_or_lost_during_unsubscribe():
     scene = Scene()
     scene.client.subscribe(["t/#", "t/1"])
     scene.client.unsubscribe(["t/#"])
@@ -186,7 +186,7 @@ def test_nothing_is_doubled_or_missed_while_a_filter_is_given_up():
     assert len(scene.captured) == 2
 
 
-def test_a_filter_wanted_again_waits_until_its_end_is_confirmed():
+def test_filter_required_again_waits_for_unsuback():
     scene = Scene()
     scene.client.subscribe(["a"])
     scene.client.unsubscribe(["a"])
@@ -230,7 +230,7 @@ def test_a_refused_filter_does_not_hide_another_one_s_copies():
     assert scene.captured == [("t/1", b"x")]
 
 
-def test_an_answer_for_a_filter_that_was_given_up_means_nothing():
+def test_answer_for_an_unsubscribed_filter_is_ignored():
     scene = Scene()
     scene.client.subscribe(["a"])
     scene.client.unsubscribe(["a"])
@@ -267,7 +267,7 @@ def test_one_copy_with_the_identifiers_of_all_is_taken_once():
     assert scene.captured == [("t/1", b"x")]
 
 
-def test_own_publications_that_come_back_are_not_taken_for_others():
+def test_echoes_are_not_captured():
     scene = Scene(connected=False)
     scene.connect(identifiers=False, version=Version.V311)
     scene.client.subscribe(["t/#", "t/1", "gone/#"])
@@ -309,7 +309,7 @@ def test_publications_are_injected_with_one_order():
     assert scene.client.counters["injected"] == 2
 
 
-def test_what_clients_tell_their_own_agent_is_not_injected():
+def test_messages_for_the_own_agent_are_not_injected():
     scene = Scene(local_topics=["beacon/#"])
     scene.client.publish([publication("beacon/a"), ("beacon/b", b"x"), publication("b")])
     assert scene.broker.take() == [inputs.Publish([packets.PublishPacket("b", b"x")])]
@@ -331,7 +331,7 @@ def test_retained_values_wait_for_the_broker_as_far_as_there_is_room():
     assert [(each.topic, len(each.payload)) for each in order.batch] == [("a", 3), ("c", len(half))]
 
 
-def test_a_value_that_waits_is_forgotten_when_a_newer_one_comes_at_another_qos():
+def test_delayed_value_is_discarded_when_a_newer_one_arrives_at_another_qos():
     scene = Scene(connected=False)
     large = bytes(BUFFER_BYTES_MAX)
     scene.client.publish([value("a", large)])
@@ -362,7 +362,7 @@ def test_a_value_that_waits_because_the_broker_is_slow_is_sent_when_it_is_not(mo
     asyncio.run(work())
 
 
-def test_what_cannot_be_injected_is_counted_with_the_reason():
+def test_publication_that_cannot_be_injected_is_counted_with_the_reason():
     scene = Scene(connected=False)
     scene.client.publish([publication("a")])
     scene.connect()
@@ -486,7 +486,7 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 @in_loop
-async def test_a_resumed_session_is_told_again_what_it_should_have_under_the_same_identifiers(life):
+async def test_resumed_session_is_subscribed_again_with_the_same_identifiers(life):
     scene = await life()
     scene.client.subscribe(["a/#", "a/b"])
     scene.connect()
@@ -502,7 +502,7 @@ async def test_a_resumed_session_is_told_again_what_it_should_have_under_the_sam
 
 
 @in_loop
-async def test_what_was_not_confirmed_is_entered_anew_in_a_resumed_session(life):
+async def test_unconfirmed_filter_is_subscribed_again_in_a_resumed_session(life):
     """Or what it brings now were taken for copies of what came before it was there."""
     scene = await life()
     scene.client.subscribe(["a/#", "a/b"])
@@ -540,7 +540,7 @@ async def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_
 
 
 @in_loop
-async def test_a_new_life_tells_copies_apart_that_were_queued_for_the_former_one(life):
+async def test_next_incarnation_distinguishes_queued_copies(life):
     scene = await life()
     scene.client.subscribe(["x", "a/#", "a/b"])
     scene.connect()
@@ -698,7 +698,7 @@ async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer
 
 
 @in_loop
-async def test_a_broker_of_3_1_1_sends_what_others_published_and_nothing_else_is_taken(life):
+async def test_broker_of_3_1_1_delivers_publications_of_other_nodes_once(life):
     scene = await life()
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)

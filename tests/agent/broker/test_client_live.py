@@ -197,7 +197,7 @@ def run(
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_doubled_or_missed_while_overlapping_filters_come_and_go(
+def test_nothing_is_duplicated_or_lost_while_overlapping_filters_change(
     mosquitto, tmp_path, seed, qos
 ):
     """One filter at least is always in force; the reader stops now and then, so that the broker has
@@ -236,7 +236,7 @@ def test_nothing_is_doubled_or_missed_while_overlapping_filters_come_and_go(
     run(tmp_path, work, qos=qos)
 
 
-def test_without_no_local_exactly_what_clients_published_is_captured(mosquitto, tmp_path):
+def test_without_no_local_exactly_the_publications_of_clients_are_captured(mosquitto, tmp_path):
     """A client publishes the very same as the agent, which no broker can tell apart."""
 
     async def work(scene: Scene) -> None:
@@ -254,7 +254,7 @@ def test_without_no_local_exactly_what_clients_published_is_captured(mosquitto, 
     run(tmp_path, work, version=Version.V311)
 
 
-def test_in_3_1_1_stored_values_are_not_taken_for_news(mosquitto, tmp_path):
+def test_in_3_1_1_retained_replays_are_not_captured(mosquitto, tmp_path):
     async def work(scene: Scene) -> None:
         stored = packets.PublishPacket("t/x", b"stored", retain=True)
         scene.publisher.submit(inputs.Publish([stored]))

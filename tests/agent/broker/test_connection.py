@@ -154,7 +154,7 @@ def test_a_broker_that_spoke_mqtt_5_is_not_believed_to_be_old(monkeypatch, silen
     assert set(scene.levels) == {5}
 
 
-def test_a_broker_that_spoke_mqtt_5_and_says_that_it_does_not_any_more_gets_3_1_1(monkeypatch):
+def test_broker_that_refuses_mqtt_5_after_accepting_it_gets_3_1_1(monkeypatch):
     def answer(level: int) -> bytes:
         if len(scene.levels) == 1:
             return V5_ACCEPTED
@@ -171,7 +171,7 @@ def test_a_broker_that_spoke_mqtt_5_and_says_that_it_does_not_any_more_gets_3_1_
     assert scene.levels == [5, 5, 4]
 
 
-def test_a_refusal_is_told_once_and_tried_again(monkeypatch):
+def test_refusal_is_reported_once_and_retried(monkeypatch):
     scene = Scene(lambda level: V5_REFUSED)
 
     async def work(made: Connection) -> None:
@@ -192,9 +192,7 @@ def test_a_refusal_is_told_once_and_tried_again(monkeypatch):
         (V311_UNKNOWN_VERSION, b"\x20\x02\x00\x05", "0x05 not authorized"),
     ],
 )
-def test_a_refused_login_says_what_to_check_and_is_tried_again(
-    monkeypatch, version_5, version_3, code
-):
+def test_refused_login_says_what_to_check_and_is_retried(monkeypatch, version_5, version_3, code):
     scene = Scene(lambda level: version_5 if level == 5 else version_3)
 
     async def tried_again(made: Connection) -> None:
@@ -285,9 +283,7 @@ def test_connect_waits_for_the_disk_and_the_loop_does_not(monkeypatch, tmp_path)
     assert scene.levels == [5]
 
 
-def test_a_connection_that_ends_before_connect_leaves_is_told_and_leaves_no_doubt(
-    monkeypatch, tmp_path
-):
+def test_connection_lost_before_connect_is_reported_without_uncertainty(monkeypatch, tmp_path):
     scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
 
     async def work(made: Connection) -> None:
@@ -307,7 +303,7 @@ def test_a_connection_that_ends_before_connect_leaves_is_told_and_leaves_no_doub
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError(), RuntimeError()], ids=repr)
-def test_an_end_is_told_also_if_its_fault_has_no_text(monkeypatch, fault):
+def test_disconnection_is_reported_even_if_its_error_has_no_text(monkeypatch, fault):
     scene = Scene(lambda level: V5_ACCEPTED)
 
     async def work(made: Connection) -> None:
@@ -319,7 +315,7 @@ def test_an_end_is_told_also_if_its_fault_has_no_text(monkeypatch, fault):
     assert scene.told[1] == effects.Disconnected(None, type(fault).__name__, by_broker=False)
 
 
-def test_what_mqtt_forbids_is_told_and_the_broker_is_not_stormed(monkeypatch):
+def test_protocol_violation_is_reported_and_reconnection_backs_off(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED + b"\xff\xff")
     pauses: list[float] = []
 

@@ -28,7 +28,7 @@ def taken(echoes: EchoFilter, count: int, topic: str = "t", payload: bytes = b"x
     return [echoes.consume_echo(topic, payload) for _ in range(count)]
 
 
-def test_as_many_are_ours_as_copies_are_due_and_the_rest_are_somebody_s(echoes):
+def test_as_many_copies_are_echoes_as_expected_and_the_rest_are_of_clients(echoes):
     echoes.expect("t", b"x", 2)
     echoes.expect("t", b"x", 1)
     assert taken(echoes, 5) == [True, True, True, False, False]
@@ -41,7 +41,7 @@ def test_topic_and_payload_must_both_be_equal(echoes):
     assert echoes.consume_echo("t", memoryview(b"x"))
 
 
-def test_what_nobody_here_is_subscribed_to_does_not_come_back(echoes):
+def test_publication_without_subscribers_has_no_echo(echoes):
     echoes.expect("t", b"x", 0)
     assert not echoes.consume_echo("t", b"x")
 
@@ -57,9 +57,7 @@ def test_an_echo_is_expected_for_a_while_only(echoes, clock):
     assert echoes.missed_count == 1
 
 
-def test_when_too_many_are_due_it_says_so_until_some_have_come_or_never_will(
-    echoes, clock, monkeypatch
-):
+def test_filter_is_full_until_echoes_arrive_or_expire(echoes, clock, monkeypatch):
     monkeypatch.setattr(module, "ECHOES_MAX", 3)
     for number in range(3):
         assert not echoes.is_full

@@ -14,7 +14,7 @@ from hansa.testbed.federation import LocalFederation
 # ---------------------------------------------------------------- the observer
 
 
-def test_a_filter_is_wanted_while_anybody_wants_it():
+def test_filter_is_subscribed_while_a_client_is_subscribed():
     observer = EmbeddedObserver()
     assert observer.on_subscribed("one", "a/#") == ObserverOutput(added=("a/#",))
     assert observer.on_subscribed("two", "a/#") == NO_CHANGE
@@ -25,7 +25,7 @@ def test_a_filter_is_wanted_while_anybody_wants_it():
     assert observer.on_unsubscribed("one", "a/#") == ObserverOutput(removed=("a/#",))
 
 
-def test_all_that_a_client_wanted_goes_with_its_session():
+def test_subscriptions_of_a_client_end_with_its_session():
     observer = EmbeddedObserver()
     for name in ("b", "a"):
         observer.on_subscribed("one", name)
@@ -33,7 +33,7 @@ def test_all_that_a_client_wanted_goes_with_its_session():
     assert observer.on_session_ended("one") == NO_CHANGE
 
 
-def test_a_filter_that_cannot_be_announced_is_left_out():
+def test_filter_that_cannot_be_announced_is_ignored():
     observer = EmbeddedObserver()
     assert observer.on_subscribed("one", "a/" * 40 + "#") == NO_CHANGE
     assert observer.subscribed_filters() == ()

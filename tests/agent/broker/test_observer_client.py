@@ -134,7 +134,7 @@ class Told:
         return self.words.pop(0)
 
 
-def test_it_subscribes_then_reads_the_log_and_then_tells_the_node():
+def test_client_subscribes_then_reads_the_log_then_reports_to_the_node():
     scene = Scene(LOG, "b", histories=[Told("history"), Told("not asked")])
 
     async def work() -> None:
@@ -178,7 +178,7 @@ def test_a_sign_that_something_was_missed_has_the_history_read_again(monkeypatch
     assert scene.observer.calls == ["begin", "first", "begin", "second"]
 
 
-def test_a_fault_is_told_and_the_next_sign_has_the_history_read_again(monkeypatch):
+def test_fault_is_reported_and_the_history_is_read_again_later(monkeypatch):
     monkeypatch.setattr(observer_client, "RESYNC_DELAY_S", 0.01)
     scene = Scene(LOG, histories=[Told("fault", "second")])
     faults: list[object] = []
@@ -196,13 +196,13 @@ def test_a_fault_is_told_and_the_next_sign_has_the_history_read_again(monkeypatc
     assert faults == ["ZeroDivisionError('by zero')"]
 
 
-def test_without_a_log_file_the_node_is_told_that_nothing_is_wanted_yet():
+def test_without_a_log_file_empty_interest_is_reported_at_start():
     scene = Scene(LOG)
     run(scene.connect)
     assert scene.fed == [InterestChanged()]
 
 
-def test_a_history_that_cannot_be_read_is_told():
+def test_unreadable_history_is_reported():
     scene = Scene(LOG, histories=[Told()])
 
     async def work() -> None:
@@ -214,7 +214,7 @@ def test_a_history_that_cannot_be_read_is_told():
     assert scene.fed == [InterestChanged()]
 
 
-def test_a_new_connection_ends_what_the_former_one_began():
+def test_new_connection_discards_state_of_the_previous_one():
     class Endless:
         async def read(self) -> str:
             await asyncio.get_running_loop().create_future()
@@ -233,13 +233,13 @@ def test_a_new_connection_ends_what_the_former_one_began():
     assert scene.fed == []
 
 
-def test_a_burst_is_one_event_with_what_is_left_of_it():
+def test_burst_is_one_event_with_the_net_change():
     scene = Scene(LOG)
     run(lambda: scene.receive(b"+a", b"+b", b"-a", b"-c", b"+c", b"-d"))
     assert scene.fed == [InterestChanged(("b",), ("d",))]
 
 
-def test_a_refused_log_topic_is_told():
+def test_refused_log_topic_is_reported():
     scene = Scene(LOG, "b")
     run(lambda: scene.connect(0x87, 0))
     assert [str(each) for each in scene.found] == [
@@ -247,7 +247,7 @@ def test_a_refused_log_topic_is_told():
     ]
 
 
-def test_a_broker_that_sends_no_log_is_told_and_one_that_does_is_not(monkeypatch):
+def test_broker_without_log_lines_is_reported(monkeypatch):
     monkeypatch.setattr(observer_client, "LOG_TIMEOUT_S", 0.01)
 
     async def silent() -> Scene:
@@ -268,7 +268,7 @@ def test_a_broker_that_sends_no_log_is_told_and_one_that_does_is_not(monkeypatch
     assert run(speaking).found == []
 
 
-def test_a_snapshot_is_wanted_again_and_a_foreign_one_is_left():
+def test_snapshot_is_restored_and_a_foreign_one_is_ignored():
     scene = Scene(LOG)
 
     def work() -> None:
@@ -294,7 +294,7 @@ def test_an_observer_that_needs_no_broker_is_known_at_once():
     assert scene.fed == [InterestChanged()]
 
 
-def test_what_was_valid_for_a_time_only_is_withdrawn():
+def test_expired_interest_is_withdrawn():
     async def work() -> Scene:
         scene = Scene(LOG)
         scene.observer.due = asyncio.get_running_loop().time()
@@ -383,7 +383,7 @@ def test_while_subscriptions_are_unknown_the_wide_filters_are_announced():
     assert scene.reasons == ["something is unknown", "", "something is unknown"]
 
 
-def test_a_wide_filter_that_a_client_wants_as_well_stays():
+def test_wide_filter_with_a_subscriber_stays():
     scene = WideScene("a", "x")
 
     def work() -> None:
@@ -477,7 +477,7 @@ def test_refused_counters_alone_make_nothing_wide():
     assert scene.found == []
 
 
-def test_what_an_observer_asks_for_besides_is_subscribed_to_once():
+def test_extra_topics_of_an_observer_are_subscribed_once():
     class Asking(ListObserver):
         def extra_subscriptions(self) -> tuple[str, ...]:
             return ("extra",)

@@ -68,7 +68,7 @@ def test_a_late_copy_counts_if_there_was_no_other_filter_then():
     assert taken(copies, *map(sure, (2, 2))) == [(2,), (2,)]
 
 
-def test_what_a_younger_filter_brings_is_another_publication():
+def test_copy_from_a_newer_filter_is_another_publication():
     made = holding("a/#")
     copies = OverlapDedup(made)
     assert taken(copies, sure(1)) == [(1,)]
@@ -78,7 +78,7 @@ def test_what_a_younger_filter_brings_is_another_publication():
     assert taken(copies, sure(2)) == [(2,)]
 
 
-def test_what_came_before_a_filter_was_confirmed_has_no_copy_from_it():
+def test_publication_before_suback_has_no_copy_from_that_filter():
     made = holding("a/b")
     copies = OverlapDedup(made)
     made.require("a/#")
@@ -90,7 +90,7 @@ def test_what_came_before_a_filter_was_confirmed_has_no_copy_from_it():
     assert [counts for _, counts in decided] == [True, True], "two that say the same"
 
 
-def test_a_rest_is_not_taken_for_a_copy_of_what_follows_it():
+def test_late_copy_is_not_mistaken_for_the_next_publication():
     """Of three that say the same the second was captured when the connection ended."""
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made, rests(b"same"))
@@ -101,7 +101,7 @@ def test_a_rest_is_not_taken_for_a_copy_of_what_follows_it():
     assert taken(again, *map(sure, (2, 1, 2))) == [(1,)], "in a new life, too"
 
 
-def test_what_a_filter_brings_that_was_entered_again_is_another_publication():
+def test_copy_from_a_filter_subscribed_again_is_another_publication():
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
     end(made, "a/#")
@@ -140,7 +140,7 @@ def rests(*payloads: bytes, by: int = 1) -> Callable[[PublishPacket], int]:
     return lambda copy: by if copy.payload in payloads else 0
 
 
-def test_a_rest_does_not_count_if_it_comes_first_on_a_connection():
+def test_first_copy_on_a_connection_does_not_count_if_captured_before():
     copies = OverlapDedup(holding("a/#", "a/b", "a/+"), rests(b"x"))
     x, y = (partial(sure, payload=payload) for payload in (b"x", b"y"))
     copies.on_connected(session_present=False)
@@ -149,7 +149,7 @@ def test_a_rest_does_not_count_if_it_comes_first_on_a_connection():
     assert taken(copies, x(2), x(3), y(2), x(2)) == [(2,), (2,)]
 
 
-def test_a_copy_like_the_last_one_is_no_rest_if_that_one_had_come_from_the_same_filter():
+def test_equal_copy_from_the_same_filter_is_a_new_publication():
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made, rests(b"same"))
     assert taken(copies, sure(1, payload=b"before"), sure(1), sure(2)) == [(1,), (1,)]
@@ -172,7 +172,7 @@ def test_a_rest_does_not_count_even_if_it_would_decide(rest):
     assert taken(copies, sure(rest, dup=True), sure(rest)) == [(rest,)]
 
 
-def test_a_copy_that_did_not_count_is_known_when_it_comes_again(monkeypatch):
+def test_redelivered_copy_that_did_not_count_is_recognised(monkeypatch):
     monkeypatch.setattr("hansa.agent.broker.overlap_dedup.DUPLICATES_REMEMBERED", 3)
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
@@ -190,7 +190,7 @@ def test_a_copy_that_did_not_count_is_known_when_it_comes_again(monkeypatch):
     assert taken(copies, sure(2, payload=b"y", packet_id=8, dup=True)) == [(2,)], "another session"
 
 
-def test_what_waited_when_a_connection_ended_waits_again():
+def test_copies_waiting_at_disconnection_wait_again():
     copies = OverlapDedup(holding("a/#", "a/b"))
     assert copies.receive_copy(sure(2)) == []
     copies.on_connected(session_present=True)
@@ -198,13 +198,13 @@ def test_what_waited_when_a_connection_ended_waits_again():
     assert taken(copies, sure(2, dup=True)) == [(2,)]
 
 
-def test_without_identifiers_what_waits_is_decided_first():
+def test_without_identifiers_waiting_copies_are_decided_first():
     copies = OverlapDedup(holding("a/#", "a/b"))
     assert copies.receive_copy(sure(2)) == []
     assert copies.receive_copy(sure(payload=b"x")) == [(sure(2), True), (sure(payload=b"x"), True)]
 
 
-def test_what_stays_at_its_broker_or_cannot_travel_never_counts():
+def test_copies_of_local_or_invalid_topics_never_count():
     made = SubscriptionTable(["stay/#"])
     copies = OverlapDedup(made)
     made.assign_identifier("#")

@@ -62,9 +62,7 @@ class AtBroker:
         raise AssertionError("nothing is published")
 
 
-def test_what_is_under_way_delays_a_survey_as_far_as_it_was_before_and_no_answer(
-    mosquitto, tmp_path
-):
+def test_pending_deliveries_delay_a_survey_but_no_response(mosquitto, tmp_path):
     async def work(path: Path) -> None:
         broker = Mosquitto(path / "broker", free_port())
         await broker.start()

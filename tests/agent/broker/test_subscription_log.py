@@ -34,7 +34,7 @@ class Life:
         asyncio.run(self.log.stop())
 
 
-def test_a_new_life_knows_filters_in_their_order(tmp_path):
+def test_next_incarnation_knows_filters_in_order(tmp_path):
     life = Life(tmp_path)
     life.write([("a/#", 1), ("b", 2), ("c", 3)])
     life.write([("b", LEAVING), ("a/#", ENDED)])
@@ -45,7 +45,7 @@ def test_a_new_life_knows_filters_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize("torn", [b'["b", ', b'["b", "2"]', b"2", b'["\xff'])
-def test_a_torn_line_is_left_out(tmp_path, torn):
+def test_torn_line_is_ignored(tmp_path, torn):
     (tmp_path / "log").write_bytes(b'["a", 1]\n' + torn)
     life = Life(tmp_path)
     assert life.log.identifiers == {"a": 1}
@@ -55,7 +55,7 @@ def test_a_torn_line_is_left_out(tmp_path, torn):
     life.end()
 
 
-def test_a_line_that_cannot_be_read_is_told_as_long_as_this_life_lasts(tmp_path):
+def test_unreadable_line_is_an_alarm_until_the_agent_restarts(tmp_path):
     (tmp_path / "log").write_bytes(b'["a", 1]\n["b\xff", 2]\n["c", 3]\n')
     life = Life(tmp_path)
     assert life.log.identifiers == {"a": 1, "c": 3}
@@ -91,7 +91,7 @@ def test_a_session_that_is_lost_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("spare", [0, 1_000])
-def test_a_new_life_knows_which_identifiers_were_given_and_when_filters_ended(
+def test_next_incarnation_knows_assigned_identifiers_and_ended_filters(
     tmp_path, monkeypatch, spare
 ):
     monkeypatch.setattr(subscription_log, "LINES_SPARE", spare)
@@ -123,7 +123,7 @@ def test_there_is_a_file_while_there_is_a_session(tmp_path):
     life.end()
 
 
-def test_what_is_noted_last_is_written_at_the_end(tmp_path):
+def test_last_change_is_written_at_stop(tmp_path):
     life = Life(tmp_path)
     life.write([("a", 1)])
     life.log.record("a", ENDED)
@@ -142,7 +142,7 @@ def test_the_file_does_not_grow_with_changes(tmp_path, monkeypatch):
     life.end()
 
 
-def test_what_cannot_be_written_is_told_and_written_with_the_next_change(tmp_path):
+def test_failed_write_is_reported_and_repeated_with_the_next_change(tmp_path):
     directory = tmp_path / "state"
     directory.mkdir()
     life = Life(directory)
@@ -160,7 +160,7 @@ def test_what_cannot_be_written_is_told_and_written_with_the_next_change(tmp_pat
     life.end()
 
 
-def test_what_the_system_takes_in_parts_is_written_whole(tmp_path, monkeypatch):
+def test_partial_writes_are_completed(tmp_path, monkeypatch):
     life = Life(tmp_path)
     life.write([("a", 1)])
     write = os.write

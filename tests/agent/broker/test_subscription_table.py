@@ -31,7 +31,7 @@ def test_a_new_filter_decides_only_where_no_other_matches():
     assert [made.deciding_identifier("a/b"), made.deciding_identifier("a/c")] == [1, 2]
 
 
-def test_a_filter_that_is_given_up_decides_until_its_end_is_confirmed():
+def test_unsubscribed_filter_counts_until_unsuback():
     made = holding("a/#", "a/b")
     made.stop_requiring("a/#")
     made.start_unsubscribe("a/#")
@@ -41,7 +41,7 @@ def test_a_filter_that_is_given_up_decides_until_its_end_is_confirmed():
     assert made.deciding_identifier("a/b") == 2
 
 
-def test_a_filter_that_is_wanted_again_while_it_leaves_is_to_be_entered_anew():
+def test_filter_required_again_during_unsubscribe_is_subscribed_again():
     made = holding("a/#")
     made.stop_requiring("a/#")
     made.start_unsubscribe("a/#")
@@ -51,7 +51,7 @@ def test_a_filter_that_is_wanted_again_while_it_leaves_is_to_be_entered_anew():
     assert made.assign_identifier("a/#") == 2
 
 
-def test_a_refused_filter_decides_nothing_and_stays_wanted():
+def test_refused_filter_does_not_count_and_stays_required():
     made = holding("a/#", "a/b")
     made.deactivate("a/#")
     assert made.deciding_identifier("a/b") == 2
@@ -67,7 +67,7 @@ def test_a_new_session_starts_from_nothing():
     assert made.assign_identifier("a/b") == 1
 
 
-def test_a_filter_in_doubt_that_is_given_up_has_ended_like_any_other():
+def test_unconfirmed_filter_is_unsubscribed_like_any_other():
     made = holding("a/#")
     made.require("a/b")
     made.assign_identifier("a/b")
@@ -88,7 +88,7 @@ def test_a_topic_that_no_frame_can_hold_is_unfit():
     assert made.deciding_identifier("/".join("x" * 201)) == TOPIC_TOO_DEEP
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(subscription_table, "TOPICS_MAX", 2)
     made = holding("#")
     assert [made.deciding_identifier(f"t/{number}") for number in range(5)] == [1] * 5

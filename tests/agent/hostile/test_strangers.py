@@ -46,7 +46,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_idle_connections_neither_fill_memory_nor_shut_newcomers_out(live: Live, many_files: None):
+def test_idle_connections_neither_fill_memory_nor_block_new_ones(live: Live, many_files: None):
     node = live.nodes[0]
     with ExitStack() as stack, unharmed(live):
         for _ in range(IDLE):

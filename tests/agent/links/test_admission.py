@@ -166,7 +166,7 @@ def test_refused_neighbour_may_still_send_its_goodbye():
     assert play(scene).ear.closed == [TOO_MANY_BYTES]
 
 
-def test_oldest_pending_connection_gives_way_to_a_newcomer(monkeypatch):
+def test_oldest_pending_connection_is_evicted_for_a_new_one(monkeypatch):
     monkeypatch.setattr(admission, "PENDING_MAX", 3)
 
     async def scene(port: Port) -> None:
@@ -182,7 +182,7 @@ def test_oldest_pending_connection_gives_way_to_a_newcomer(monkeypatch):
     assert port.admission.counters == {f"refused: {EVICTED}": 2}
 
 
-def test_connection_of_the_host_with_most_gives_way(monkeypatch):
+def test_connection_of_the_host_with_most_is_evicted(monkeypatch):
     monkeypatch.setattr(admission, "PENDING_MAX", 3)
 
     async def run() -> list[bool]:

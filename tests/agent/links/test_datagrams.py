@@ -42,14 +42,15 @@ def test_as_many_as_fit_are_in_one():
 @given(st.binary(max_size=50))
 def test_any_bytes_are_frames_or_refused(body):
     try:
-        assert [*pack_frames(unpack_frames(body))] == ([(body, sum(f[0] == PUBLICATION for f in unpack_frames(body)))]
-                                         if body else [])  # fmt: skip
+        found = unpack_frames(body)
+        expected = [(body, sum(f[0] == PUBLICATION for f in found))] if body else []
+        assert [*pack_frames(found)] == expected
     except InvalidFrame as error:
         assert "a frame of " in str(error)
 
 
 @pytest.mark.parametrize("size", [1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, CONTROL_BYTES_MAX])
-def test_a_frame_comes_together_whatever_the_order_of_its_pieces(size):
+def test_frame_is_reassembled_from_fragments_in_any_order(size):
     frame, assembly = noise(size), DatagramReassembly()
     pieces = split_frame(frame)
     assert len(pieces) <= FRAGMENTS_MAX
@@ -59,7 +60,7 @@ def test_a_frame_comes_together_whatever_the_order_of_its_pieces(size):
     assert len(assembly) == 0
 
 
-def test_pieces_that_come_again_complete_what_came_before():
+def test_repeated_fragments_complete_an_earlier_attempt():
     frame, assembly, chance = noise(300_000), DatagramReassembly(), random.Random(1)
     attempt = 0
     while True:
@@ -92,6 +93,6 @@ def test_unfinished_frames_are_forgotten_the_oldest_first():
         (bytes(8) + b"\0\0\0\1x", "1 pieces that make no frame"),
     ],
 )
-def test_pieces_that_cannot_be(body, reason):
+def test_invalid_fragments_are_refused(body, reason):
     with pytest.raises(InvalidFrame, match=reason):
         DatagramReassembly().add(body)

@@ -66,7 +66,7 @@ def test_large_frames_arrive_whole_and_small_ones_are_left_alone(sizes):
     ],
     ids=["control", "answer", "another topic", "its topic", "another origin", "another QoS"],
 )
-def test_what_passes_a_large_publication_of_qos_0(frame, waits):
+def test_frames_that_overtake_a_large_publication_of_qos_0(frame, waits):
     bulk = FragmentQueue(ROOM)
     assert bulk.enqueue([LARGE, frame]) == ([] if waits else [frame], 0)
     assert drained(bulk) == ([LARGE, frame] if waits else [LARGE])
@@ -85,7 +85,7 @@ def test_a_large_control_frame_is_not_cut():
     assert FragmentQueue(ROOM).enqueue([large]) == ([large], 0)
 
 
-def test_what_waited_for_one_that_has_left_waits_no_more():
+def test_copies_waiting_for_an_ended_filter_are_decided():
     bulk = FragmentQueue(ROOM)
     bulk.enqueue([LARGE, publication(TWO, "large", FRAGMENT_BYTES)])
     while not bulk.pop_chunk()[2]:

@@ -15,7 +15,7 @@ PLACE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
 
 
 @pytest.mark.parametrize("configured", [True, False])
-def test_what_is_configured_is_dialled_also_when_a_manager_wants_it_no_more(configured):
+def test_configured_neighbour_is_dialled_even_if_the_manager_removes_it(configured):
     async def scene() -> None:
         settings = LinkSettings(neighbours=(PLACE,) if configured else ())
         access = MqttLinkAccess("links", BrokerAddress("127.0.0.1", 1), "us")

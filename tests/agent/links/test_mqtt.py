@@ -168,7 +168,7 @@ def test_a_broker_that_is_not_there_is_dialled_until_it_is(run, monkeypatch):
     assert stage.client.failures[:3] == [f"{place}: Connection refused"] * 3
 
 
-def test_when_the_broker_goes_both_ends_know_and_meet_again(run):
+def test_link_is_restored_after_a_broker_restart(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         await stage.broker.stop()
@@ -313,7 +313,7 @@ async def shout(port: int, topic: str, *payloads: bytes) -> None:
     await stranger.stop()
 
 
-def test_node_that_is_not_accepted_is_told_so(run):
+def test_node_that_is_not_accepted_gets_the_reason(run):
     async def work(stage: Stage) -> None:
         stage.server = Side(stage.broker.port, "server", accepted_nodes=frozenset({"0" * 16}))
         await stage.server.listen()
@@ -343,7 +343,7 @@ def test_more_links_than_the_bound_are_turned_away(run, monkeypatch):
     assert len(run(work).server.ear.opened) == 1
 
 
-def test_whoever_cannot_take_links_at_its_broker_says_why(run):
+def test_agent_that_cannot_accept_links_at_its_broker_reports_why(run):
     async def work(stage: Stage) -> None:
         nowhere = Side(free_port(), "s")
         await nowhere.listen()

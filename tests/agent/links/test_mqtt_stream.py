@@ -84,7 +84,7 @@ def number(kind: int, count: int) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.lists(st.integers(0, 30), max_size=20))
-def test_what_is_written_arrives_in_order_however_it_is_cut(writes, turns):
+def test_written_bytes_arrive_in_order_however_they_are_split(writes, turns):
     def work(one: End, two: End) -> None:
         for data, turn in zip(writes, [*turns, *[0] * len(writes)], strict=False):
             one.stream.write(data)
@@ -99,7 +99,7 @@ def test_what_is_written_arrives_in_order_however_it_is_cut(writes, turns):
     assert [one.stream.get_write_buffer_size(), one.ended, two.ended] == [0, 0, 0]
 
 
-def test_no_more_is_under_way_than_the_bound_and_what_waited_leaves_together():
+def test_bytes_in_flight_are_bounded_and_waiting_ones_are_sent_together():
     def work(one: End, two: End) -> None:
         for _ in range(IN_FLIGHT_MAX + 9):
             one.stream.write(b"x")
@@ -172,7 +172,7 @@ def test_token_that_the_other_side_committed_to_ends_the_stream():
     assert one.forged == 0
 
 
-def test_asking_and_accepting_twice_means_nothing():
+def test_repeated_open_and_accept_have_no_effect():
     one, _ = play(
         lambda one, two: one.stream.receive(
             [b"\x00", b"\x01", b"\x05", b"\x06", number(DATA, 0) + b"x"]
@@ -199,7 +199,7 @@ def test_closing_waits_until_everything_has_left():
     assert [one.protocol.lost, two.protocol.lost] == [["closed"], ["closed by the other side"]]
 
 
-def test_the_end_is_told_once_and_nothing_follows():
+def test_end_is_reported_once_and_nothing_follows():
     def work(one: End, two: End) -> None:
         one.stream.abort()
         one.stream.abort()

@@ -60,7 +60,7 @@ def test_frames_arrive_whole_and_in_order_whatever_their_size():
     assert server.ear.opened[0].bytes_in == len(framed(*frames))
 
 
-def test_bytes_that_come_one_by_one_make_frames():
+def test_frames_are_parsed_from_single_bytes():
     async def run() -> Side:
         server = Side()
         await server.listen()
@@ -104,7 +104,7 @@ def test_garbage_closes_the_connection_and_says_why(garbage, reason):
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_connection_that_is_reset_is_told_without_an_error_number(make_loop):
+def test_reset_connection_is_reported_without_an_error_number(make_loop):
     async def run() -> list[str]:
         server = Side()
         await server.listen()
@@ -157,7 +157,7 @@ def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_wind
     )
 
 
-def test_a_neighbour_that_does_not_even_take_control_frames_is_given_up(monkeypatch):
+def test_neighbour_that_does_not_read_control_frames_is_disconnected(monkeypatch):
     monkeypatch.setattr(stream, "EXCESS_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(stream, "CLOSE_GRACE_S", 0.01)
 
@@ -248,7 +248,7 @@ def test_a_large_publication_has_its_part_of_a_busy_link():
     assert large in asyncio.run(run()).ear.frames
 
 
-def test_large_publications_fill_half_of_the_window_and_what_cannot_wait_is_dropped():
+def test_large_publications_use_half_of_the_window_and_excess_is_dropped():
     large = encode(Publication(NodeId(1), 1, 1, 0, "large", bytes(2 * WINDOW)))
 
     async def run() -> Side:
@@ -302,7 +302,7 @@ def test_more_connections_than_the_bound_are_turned_away(monkeypatch):
     assert asyncio.run(run()) == (2, b"")
 
 
-def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
+def test_dialling_continues_until_a_listener_answers(monkeypatch):
     monkeypatch.setattr(dialler, "DIAL_MIN_S", 0.01)
     monkeypatch.setattr(dialler, "DIAL_MAX_S", 0.05)
 

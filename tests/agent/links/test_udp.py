@@ -74,7 +74,7 @@ def test_small_frames_share_datagrams_and_large_control_frames_come_in_pieces(lo
     assert server.ear.opened[0].bytes_in > CONTROL_BYTES_MAX
 
 
-def test_a_publication_that_fits_no_datagram_is_dropped_and_told():
+def test_publication_larger_than_a_datagram_is_dropped_and_reported():
     large, small = bytes((PUBLICATION,)) * 2_000, bytes((PUBLICATION,)) * 1_000
 
     async def work(server: Side, client: Side) -> None:
@@ -101,7 +101,7 @@ def test_large_frames_that_wait_have_a_bound_and_are_not_there_twice():
     run(work)
 
 
-def test_the_end_is_told_with_its_reason():
+def test_end_is_reported_with_its_reason():
     async def work(server: Side, client: Side) -> None:
         client.ear.opened[0].close("enough")
         client.ear.opened[0].close("said twice")
@@ -133,7 +133,7 @@ def test_a_listener_that_forgot_the_session_ends_it():
 
 
 @pytest.mark.parametrize("frame", [b"anybody?", CONTROL * 1_500], ids=["small", "two pieces"])
-def test_nobody_there_is_noticed_at_once(frame):
+def test_missing_listener_is_detected_at_once(frame):
     async def work(server: Side, client: Side) -> None:
         await server.links.stop()
         server.links._sessions.clear()  # noqa: SLF001
@@ -151,7 +151,7 @@ def test_nobody_there_is_noticed_at_once(frame):
     assert client.ear.closed[0] == "Connection refused"
 
 
-def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
+def test_dialling_continues_until_a_listener_answers(monkeypatch):
     monkeypatch.setattr(dialler, "DIAL_MIN_S", 0.01)
     monkeypatch.setattr(dialler, "DIAL_MAX_S", 0.05)
 
@@ -171,7 +171,7 @@ def test_dialling_goes_on_until_somebody_is_there(monkeypatch):
     assert set(asyncio.run(whole())) == {"Connection refused"}
 
 
-def test_a_listener_that_never_answers_is_given_up(monkeypatch):
+def test_dialling_a_silent_listener_times_out(monkeypatch):
     monkeypatch.setattr(dialler, "DIAL_TIMEOUT_S", 10 * udp.HANDSHAKE_RETRY_S)
 
     async def whole() -> list[str]:
@@ -275,7 +275,7 @@ def test_an_offer_is_for_one_sender_only():
     assert strange(work).ear.opened == []
 
 
-def test_a_confirmation_that_comes_twice_is_answered_twice_and_opens_one_link():
+def test_repeated_confirmation_is_answered_twice_and_opens_one_link():
     async def work(server: Side, stranger: Stranger) -> None:
         session = await opened(stranger)
         assert await stranger.ask(CONFIRM + session) == ACCEPT + session
@@ -284,7 +284,7 @@ def test_a_confirmation_that_comes_twice_is_answered_twice_and_opens_one_link():
 
 
 @pytest.mark.parametrize("bad", [DATA, FRAGMENT])
-def test_a_neighbour_that_sends_nonsense_is_told_so(bad):
+def test_neighbour_that_sends_invalid_frames_gets_the_reason(bad):
     async def work(server: Side, stranger: Stranger) -> None:
         session = await opened(stranger)
         answer = await stranger.ask(bad + session + b"\xff\xff?")

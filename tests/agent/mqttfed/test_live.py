@@ -168,7 +168,7 @@ def test_with_an_observer_clients_need_no_beacons_and_wildcards_are_told(fed):
     eventually(lambda: world.status()["topics"] == {}, "no core any more")
 
 
-def test_a_restarted_agent_is_not_taken_for_its_earlier_life(fed, scene):
+def test_restarted_agent_is_distinguished_from_its_earlier_incarnation(fed, scene):
     world = fed([(1, 2)], hansa=2)
     one, two = world.subscriber(1), world.client(2)
     world.wait(lambda: world.topic().get("core") == 1, "a core is known")
@@ -188,7 +188,7 @@ def test_a_restarted_agent_is_not_taken_for_its_earlier_life(fed, scene):
     world.assert_arrives_once(two, one)  # numbers that start at 0 again would be cut as duplicates
 
 
-def test_a_neighbour_that_is_away_is_told_and_costs_nothing(scene, capsys):
+def test_unreachable_neighbour_is_reported_and_costs_nothing(scene, capsys):
     agent = scene.agent(
         mode="mqtt-fed",
         mqtt_fed_id=1,

@@ -68,7 +68,7 @@ def run(mosquitto: str, tmp_path: Path) -> Callable[..., Pair]:
     return play
 
 
-def test_what_is_published_arrives_once_and_own_publications_do_not_come_back(run):
+def test_publications_arrive_once_without_echoes(run):
     payloads = [b"%d" % number for number in range(1_000)]
 
     async def work(pair: Pair) -> None:
@@ -82,7 +82,7 @@ def test_what_is_published_arrives_once_and_own_publications_do_not_come_back(ru
     assert +pair.one.counters == {}
 
 
-def test_what_the_broker_cannot_take_now_is_dropped_and_counted(run, monkeypatch):
+def test_publication_for_a_slow_broker_is_dropped_and_counted(run, monkeypatch):
     monkeypatch.setattr(qos2_client, "QUEUE_MAX", 5)
     monkeypatch.setattr(qos2_client, "IN_FLIGHT_MAX", 2)
 
@@ -99,7 +99,7 @@ def test_what_the_broker_cannot_take_now_is_dropped_and_counted(run, monkeypatch
     assert pair.one.counters["dropped: broker disconnected"] == 1
 
 
-def test_what_is_too_large_for_the_broker_is_counted_and_the_next_one_arrives(run):
+def test_publication_too_large_for_the_broker_is_counted_and_the_next_arrives(run):
     async def work(pair: Pair) -> None:
         pair.one.publish("t/a", bytes(3_000))
         pair.one.publish("t/a", b"end")
@@ -109,7 +109,7 @@ def test_what_is_too_large_for_the_broker_is_counted_and_the_next_one_arrives(ru
     assert counted == {"dropped: the broker cannot take it": 1}
 
 
-def test_what_cannot_be_sent_makes_room_for_what_waits(run, monkeypatch):
+def test_unsendable_publication_makes_room_for_waiting_ones(run, monkeypatch):
     monkeypatch.setattr(qos2_client, "IN_FLIGHT_MAX", 1)
 
     async def work(pair: Pair) -> None:
@@ -120,7 +120,7 @@ def test_what_cannot_be_sent_makes_room_for_what_waits(run, monkeypatch):
     run(work, "max_packet_size 2000")
 
 
-def test_a_broker_of_no_use_is_a_problem_though_it_lets_us_in(run):
+def test_unusable_broker_is_a_problem_even_if_it_accepts_the_connection(run):
     async def work(pair: Pair) -> None:
         assert [pair.one.problem, pair.two.problem] == ["", ""]
         told = pair.two._on_effect  # noqa: SLF001

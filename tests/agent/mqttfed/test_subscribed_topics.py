@@ -6,7 +6,7 @@ from hansa.agent.mqttfed.subscribed_topics import SubscribedTopics
 PLAIN, SHARED = "federated/t", "$share/g/federated/t"
 
 
-def test_a_topic_is_wanted_until_its_last_filter_goes():
+def test_topic_is_subscribed_until_its_last_filter_is_removed():
     wishes = SubscribedTopics()
     assert wishes.apply_change([PLAIN], []) == (("t",), ())
     assert wishes.apply_change([SHARED], []) == ((), ())
@@ -14,7 +14,7 @@ def test_a_topic_is_wanted_until_its_last_filter_goes():
     assert wishes.apply_change([], [SHARED]) == ((), ("t",))
 
 
-def test_what_is_not_federated_or_has_wildcards_is_left_out():
+def test_other_topics_and_wildcards_are_ignored():
     wishes = SubscribedTopics()
     assert wishes.apply_change(["other/t", "federated/#", "federated/+/x"], []) == ((), ())
     assert wishes.unsupported_filters == {"federated/#", "federated/+/x"}
@@ -22,7 +22,7 @@ def test_what_is_not_federated_or_has_wildcards_is_left_out():
     assert wishes.unsupported_filters == set()
 
 
-def test_a_filter_that_comes_and_goes_is_told_once_and_memory_is_bounded(caplog, monkeypatch):
+def test_repeated_filter_is_logged_once_and_memory_is_bounded(caplog, monkeypatch):
     monkeypatch.setattr(module, "LOGGED_MAX", 2)
     wishes = SubscribedTopics()
 

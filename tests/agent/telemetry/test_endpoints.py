@@ -70,7 +70,7 @@ def state(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_there_is_is_listed(state):
+def test_existing_logs_are_listed(state):
     here = JournalReader(state / NAME).bounds
     told = read_bounds(state / "telemetry")
     with served(state) as url:
@@ -101,7 +101,7 @@ def test_telemetry_is_read_as_from_its_directory(state):
         assert read_bounds(there) == read_bounds(state / "telemetry")
 
 
-def test_a_log_that_goes_on_can_be_followed(state):
+def test_growing_log_can_be_followed(state):
     log = TelemetryLog(state / "telemetry")
     recorder = NodeRecorder(log, NODE, 3)
     with served(state) as url:
@@ -128,17 +128,17 @@ def test_without_the_token_there_is_nothing(state, token):
         LogClient(url, token).list_logs()
 
 
-def test_without_a_token_in_the_settings_nobody_reads(state):
+def test_without_a_configured_token_logs_are_closed(state):
     with served(state, token="") as url, pytest.raises(JournalUnusable, match="set .admin. token"):
         LogClient(url, "").list_logs()
 
 
-def test_other_pages_need_no_token(state):
+def test_other_endpoints_need_no_token(state):
     with served(state) as url, urllib.request.urlopen(f"{url}/healthz") as answer:
         assert answer.status == 200
 
 
-def test_what_retention_dropped_is_said_with_what_is_left(tmp_path):
+def test_trimmed_range_is_refused_with_the_remaining_range(tmp_path):
     with open_writer(tmp_path / NAME, segment_bytes=300, retention_bytes=600) as writer:
         for number in range(1, 51):
             writer.append(captured(number))
@@ -150,7 +150,7 @@ def test_what_retention_dropped_is_said_with_what_is_left(tmp_path):
     assert gone.value.first == first
 
 
-def test_damage_is_said_with_its_place_after_what_is_before_it(state):
+def test_damage_is_reported_with_its_place_after_the_records_before_it(state):
     (first, *_) = sorted((state / NAME).glob("*.log"))
     here = [offset for offset, _ in JournalReader(state / NAME).read()]
     data = bytearray(first.read_bytes())
@@ -177,7 +177,7 @@ def test_damage_is_said_with_its_place_after_what_is_before_it(state):
         (f"/logs/{NAME}?begin=1", "numbers from 0 on"),
     ],
 )
-def test_what_is_not_there_or_means_nothing_is_refused(state, path, reason):
+def test_invalid_request_is_refused(state, path, reason):
     with served(state) as url, pytest.raises(JournalUnusable, match=reason):
         path, _, query = path.partition("?")
         asked = dict([query.split("=")] if query else [])
@@ -189,7 +189,7 @@ def test_an_agent_that_does_not_answer_is_one_clear_line():
         LogClient("http://127.0.0.1:9", TOKEN).list_logs()
 
 
-def test_what_is_no_agent_is_said():
+def test_other_server_is_reported():
     pages = {"/logs": lambda: json_response({"hello": 1})}
     with listening(pages) as url, pytest.raises(JournalUnusable, match="not a list of logs"):
         LogClient(url, TOKEN).list_logs()
@@ -201,7 +201,7 @@ def test_a_log_that_is_gone_has_no_bounds(state):
 
 
 @pytest.mark.parametrize("damage", ["short", "flipped"])
-def test_a_range_that_was_damaged_on_its_way_is_noticed(state, damage):
+def test_range_damaged_in_transit_is_detected(state, damage):
     reader = JournalReader(state / NAME)
     data, _ = ranges.pack_range(reader, 0, reader.bounds.end, 1)
     data = data[:10] if damage == "short" else data[:-1] + bytes([data[-1] ^ 1])

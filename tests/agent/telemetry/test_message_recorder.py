@@ -75,7 +75,7 @@ def state(live: Live, number: int) -> Path:
     return live.nodes[number].directory / "agent"
 
 
-def test_what_nobody_wants_is_recorded_with_its_properties_and_sent_to_nobody(pair):
+def test_unsubscribed_publication_is_recorded_with_properties_and_not_forwarded(pair):
     pub = pair.client_of(SureClient, 0)
     pub.publish("plant/zero", b"a", b"b")
     pub.publish("attic/zero", b"c")
@@ -103,7 +103,7 @@ def test_what_nobody_wants_is_recorded_with_its_properties_and_sent_to_nobody(pa
     assert pair.counter(0, "recorded") == 2
 
 
-def test_what_others_want_is_recorded_once_and_delivered_and_stays_recorded_when_they_leave(pair):
+def test_subscribed_publication_is_recorded_once_and_delivered_and_stays_recorded(pair):
     sub = pair.client_of(SureClient, 1).subscribe_surely("plant/#")
     pair.wait_installed(1, "plant/#")
     pub = pair.client_of(SureClient, 0)
@@ -204,7 +204,7 @@ def test_its_filters_are_subscribed_to_for_good():
     assert ends.orders == [("subscribe", ("a/#", "b")), ("unsubscribe", ("c",))]
 
 
-def test_a_node_that_wants_what_is_recorded_is_told_as_soon_as_the_broker_has_granted_it():
+def test_interest_in_a_recorded_topic_is_granted_once_the_broker_has_granted_it():
     ends = Ends()
     made = recording(ends)
     ends.orders.clear()
@@ -226,7 +226,7 @@ def test_topics_are_remembered_within_a_bound():
     assert not RecordedTopics()
 
 
-def test_what_the_disk_does_not_take_is_counted(monkeypatch):
+def test_records_that_the_disk_cannot_store_are_counted(monkeypatch):
     class Full:
         def append_if_room(self, record: RecordedPublication) -> bool:
             if record.payload == b"worse":
@@ -256,7 +256,7 @@ def test_what_the_disk_does_not_take_is_counted(monkeypatch):
         (["a"] * 1_025, "record has 1025 filters, the limit is 1024"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(filters, reason):
+def test_invalid_recorded_filter_is_refused(filters, reason):
     with pytest.raises(UsageError, match=reason):
         load_settings(None, {"HANSA_RECORD": ",".join(filters)})
 

@@ -71,7 +71,7 @@ def row_of_three(sample: int, payloads: int) -> list[Told]:
 
 
 @pytest.mark.parametrize("sample", [1, 3])
-def test_every_chosen_publication_is_told_at_every_step(sample):
+def test_every_sampled_publication_is_recorded_at_every_step(sample):
     first, second, third = row_of_three(sample, payloads=20)
     names = [number for number in range(1, 21) if is_sampled(number, sample)]
     assert first.of(schema.Captured) == [(number, "a/b", None) for number in names]
@@ -93,7 +93,7 @@ def test_records_have_what_a_table_needs():
     assert received == schema.CopyReceived(received.time_ns, *name, sent.frame_bytes, 1, first.node)
 
 
-def test_what_became_of_each_copy_is_read_from_the_lists_that_it_fills():
+def test_fate_of_each_copy_is_read_from_the_lists_of_the_engine():
     told: list[schema.AnyRecord] = []
     witness = Sampler(told.append, (1, 1), 1, lambda: 5)
     link, other = LinkId(7), LinkId(8)
@@ -131,7 +131,7 @@ def test_what_became_of_each_copy_is_read_from_the_lists_that_it_fills():
     ]
 
 
-def test_what_is_taken_in_at_qos_1_and_2_is_delivered_with_its_hops_when_the_broker_has_it():
+def test_qos_1_and_2_is_recorded_as_delivered_with_hops_after_broker_ack():
     told: list[schema.AnyRecord] = []
     witness = Sampler(told.append, (1, 1), 1, lambda: 5)
     link, other = LinkId(7), LinkId(8)
@@ -156,7 +156,7 @@ def test_what_is_taken_in_at_qos_1_and_2_is_delivered_with_its_hops_when_the_bro
     ]
 
 
-def test_frames_of_who_is_no_neighbour_are_left_to_the_node():
+def test_frames_of_unknown_nodes_are_left_to_the_node():
     told: list[schema.AnyRecord] = []
     witness = Sampler(told.append, (1, 1), 1, lambda: 5)
     frame = encode(Publication(NodeId(9), 4, 1, 0, "a/b", b"21.5"))
@@ -164,14 +164,14 @@ def test_frames_of_who_is_no_neighbour_are_left_to_the_node():
     assert told == []
 
 
-def test_what_is_no_copy_is_told_although_no_publication_is():
+def test_frames_other_than_publications_are_recorded_without_sampling():
     told: list[schema.AnyRecord] = []
     witness = Sampler(told.append, (1, 1), 0, lambda: 5)
     witness.on_batch_notifications([Duplicate(NodeId(9), 2), Gap(NodeId(9), 4, 1, 2, "new epoch")])
     assert told == [schema.Gap(5, 9, 4, 1, 2, "new epoch")]
 
 
-def test_none_tells_of_links_and_control_and_of_no_publication():
+def test_sample_none_records_links_and_control_but_no_publications():
     kinds = Counter(type(each) for side in row_of_three(0, 5) for each in side.records)
     assert not [kind for kind in kinds if kind in schema.SAMPLED_KINDS]
     assert {
@@ -182,7 +182,7 @@ def test_none_tells_of_links_and_control_and_of_no_publication():
     } <= set(kinds)
 
 
-def test_what_was_injected_is_delivered_with_the_hops_that_are_remembered():
+def test_injected_publication_is_recorded_with_remembered_hops():
     told: list[schema.AnyRecord] = []
     witness = Sampler(told.append, (1, 1), 1, lambda: 5)
     witness.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))

@@ -23,7 +23,7 @@ def test_the_environment_may_say_it():
 
 
 @pytest.mark.parametrize("value", ["some", "0", "-1", "1.5", "true", '""', "²"])
-def test_anything_else_is_refused_with_what_to_write(tmp_path, value):
+def test_invalid_value_is_refused_with_the_valid_ones(tmp_path, value):
     written = value if value in ('""', "0", "-1", "1.5", "true") else f'"{value}"'
     path = tmp_path / "node.toml"
     path.write_text(f"[telemetry]\nsample = {written}\n")
@@ -43,6 +43,6 @@ def test_segments_are_small_enough_for_retention_to_drop_some():
 
 
 @pytest.mark.parametrize("given", [{"HANSA_RECORD": "a"}, {"HANSA_TELEMETRY_SAMPLE": "all"}])
-def test_who_keeps_no_journal_cannot_be_asked_to_write(given):
+def test_agent_without_journal_cannot_record(given):
     with pytest.raises(UsageError, match="leave out record and .telemetry."):
         load_settings(None, {"HANSA_MODE": "mqtt-fed", "HANSA_MQTT_FED_ID": "1", **given})

@@ -40,7 +40,7 @@ def of(kind: type, told: list[TelemetryRow]) -> list[Any]:
     return [row.record for row in told if isinstance(row.record, kind)]
 
 
-def test_records_add_up_to_what_clients_saw(told, tmp_path):
+def test_records_agree_with_what_clients_saw(told, tmp_path):
     sub = told.client_of(SureClient, 2).subscribe_surely("plant/#")
     told.wait_installed(2, "plant/#")
     pub = told.client_of(SureClient, 0)
@@ -72,7 +72,7 @@ def test_records_add_up_to_what_clients_saw(told, tmp_path):
     assert [r.node_name for r in of(schema.NodeStarted, receiver)] == ["2"]
 
 
-def test_a_killed_agent_writes_on_in_its_next_life_and_an_ended_one_says_so(told):
+def test_killed_agent_continues_its_log_and_a_stopped_one_records_its_end(told):
     eventually(lambda: of(schema.RoundTrip, read(told, 1)), "heartbeats told")
     first = read(told, 1)
     agent = told.nodes[1].agent

@@ -16,7 +16,7 @@ def connecting(port: int):
     return lambda told: Connection(address, options, told, random.Random(1))
 
 
-def test_it_measures_the_way_to_the_broker_and_back(mosquitto, tmp_path):
+def test_probe_measures_the_round_trip_to_the_broker(mosquitto, tmp_path):
     broker = Mosquitto(tmp_path / "broker", free_port())
 
     async def scene() -> None:

@@ -64,7 +64,7 @@ def test_other_answers_are_told_apart(answer, kind, said):
     asyncio.run(scene())
 
 
-def test_nobody_there_and_nobody_who_answers(monkeypatch):
+def test_unreachable_and_silent_servers_are_reported(monkeypatch):
     async def scene() -> None:
         with pytest.raises(ManagerUnavailable, match="^Connection refused$"):
             await HttpClient("http://127.0.0.1:1").request_json("GET", "/")

@@ -190,7 +190,7 @@ def test_the_papers_availability_test_with_nine(nine):
     availability(nine)
 
 
-def test_without_the_manager_agents_start_from_what_they_knew(five):
+def test_agents_start_from_saved_topology_without_the_manager(five):
     eventually(
         lambda: all((node.directory / "agent" / "topology.json").exists() for node in five.nodes),
         "what is known is on disk",
@@ -202,7 +202,7 @@ def test_without_the_manager_agents_start_from_what_they_knew(five):
     five.wait(lambda: five.status(1)["topology"]["problem"], "the manager missed")
 
 
-def test_an_operator_drains_a_node_and_it_can_go_unnoticed(five):
+def test_drained_node_can_stop_without_loss(five):
     number = five.ask("/nodes")[2]["id"]
     name = five.ask("/nodes")[2]["name"]
     five.ask(f"/nodes/{number}/drain", "POST", {"draining": True})

@@ -63,7 +63,7 @@ async def end(*tasks: "asyncio.Task[None]") -> None:
             await task
 
 
-def test_it_joins_reports_and_hears_at_once_what_concerns_it(served):
+def test_client_joins_reports_and_receives_its_events_at_once(served):
     async def scene() -> None:
         first, second = Agent(served.url, 1), Agent(served.url, 2)
         tasks = [asyncio.create_task(first.client.run())]
@@ -96,7 +96,7 @@ def test_a_manager_that_has_forgotten_it_is_joined_again(served):
     asyncio.run(scene())
 
 
-def test_a_manager_that_is_away_is_tried_again(tmp_path, served):
+def test_unreachable_manager_is_retried(tmp_path, served):
     async def scene() -> None:
         agent = Agent("http://127.0.0.1:1")
         task = asyncio.create_task(agent.client.run())
@@ -151,7 +151,7 @@ def test_only_the_agent_that_joined_may_speak_for_its_node(tmp_path):
 
 
 @pytest.mark.parametrize("node", ["zz", "1", "0" * 17])
-def test_a_neighbour_that_cannot_be_makes_it_no_managers_answer(node):
+def test_assignment_with_an_invalid_neighbour_is_rejected(node):
     told = {
         "id": 1, "version": 1, "settings": {"redundancy": 2, "degree_max": 5, "beacon_interval": 2,
         "health_interval": 5}, "neighbors": [{"id": 2, "node": node, "link": "", "dial": True}],
@@ -198,7 +198,7 @@ class Hasty(Agent):
         return await super().report()
 
 
-def test_what_happens_during_a_report_is_reported_at_once(monkeypatch):
+def test_change_during_a_report_is_reported_at_once(monkeypatch):
     async def scene() -> None:
         agent = Hasty("http://127.0.0.1:1", follows_events=False)
         slow = TOLD | {"settings": SETTINGS | {"health_interval": 3600}}

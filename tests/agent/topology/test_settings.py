@@ -43,12 +43,12 @@ def test_the_managers_own_variables_are_no_settings_of_an_agent():
         ),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(given, said):
+def test_invalid_setting_is_refused_by_name(given, said):
     with pytest.raises(UsageError, match=said):
         load_settings(None, given)
 
 
-def test_a_wildcard_is_fine_if_it_says_where_it_is():
+def test_wildcard_address_is_valid_with_an_advertised_address():
     given = {
         "HANSA_TOPOLOGY_HEAL": "yes",
         "HANSA_LINK_HOST": "0.0.0.0",

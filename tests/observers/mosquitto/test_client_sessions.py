@@ -61,7 +61,7 @@ def test_unsure_end_leaves_a_doubt(how, left):
     assert tally(books) == left
 
 
-def test_end_of_another_connection_means_nothing():
+def test_end_of_another_connection_is_ignored():
     books = sessions(bob=CLEAN)
     books.on_disconnected("bob", "eve:2", is_certain=True)
     books.on_disconnected("eve", None, is_certain=True)
@@ -151,7 +151,7 @@ def test_unsubscription_that_may_mean_two_leaves_both_in_doubt():
     assert wanted(books) == ("ann/x",)
 
 
-def test_own_clients_and_local_topics_count_but_nobody_else_wants_them():
+def test_own_clients_and_local_topics_are_counted_but_not_announced():
     books = sessions()
     books.on_subscribed("hansa-1", "a")
     books.on_subscribed("bob", "$SYS/x")
@@ -165,7 +165,7 @@ def test_own_clients_and_local_topics_count_but_nobody_else_wants_them():
     assert tally(books) == (1, 0)
 
 
-def test_what_cannot_be_announced_counts_but_is_refused():
+def test_filter_that_cannot_be_announced_is_counted_and_refused():
     books = sessions()
     books.on_subscribed("bob", "a/" * 40)
     assert (wanted(books), tally(books), books.refused_count) == ((), (1, 0), 1)
@@ -194,7 +194,7 @@ def test_cut_filter_may_end_in_half_a_character():
     assert tally(books) == (0, 0)
 
 
-def test_cut_unsubscription_finds_what_a_tree_had_told():
+def test_truncated_unsubscription_matches_a_filter_from_the_tree():
     books = sessions()
     books.on_subscribed("bob", "long-er")
     books.on_unsubscribed([("bob", "long" + CUT_MARK)])
@@ -223,7 +223,7 @@ def test_as_many_as_are_certain_proves_the_picture():
     assert "ann" not in books
 
 
-def test_as_many_as_are_known_proves_what_was_doubtful_if_nothing_was_missed():
+def test_equal_count_confirms_uncertain_subscriptions_if_nothing_was_missed():
     books = sessions(ann=TIMED, bob=CLEAN)
     books.on_disconnected("ann", None, is_certain=True)
     books.reconcile_count(SubscriptionKind.PLAIN, 2)

@@ -54,7 +54,7 @@ def test_grants_are_read_with_known_ids_first_the_longest_first(line, readings):
 
 
 @pytest.mark.parametrize("line", ["", "bob", "bob 3 f", "bob 1", "bob 1 ", " 1 f", "bob1f"])
-def test_what_is_no_grant_is_unread(line):
+def test_invalid_grant_line_is_not_parsed(line):
     assert isinstance(read(LogChannel.SUBSCRIBE, line), UnparsedLine)
 
 
@@ -198,7 +198,7 @@ def test_ends_since_2_1_1(client, rest, address):
 
 
 @pytest.mark.parametrize("rest", TURNED_AWAY)
-def test_who_was_turned_away_had_no_session(rest):
+def test_refused_client_had_no_session(rest):
     assert read(LogChannel.NOTICE, f"Client bob {rest}") is None
 
 

@@ -216,7 +216,7 @@ def test_lines_that_the_broker_dropped_for_us_leave_a_gap(whole):
     )
 
 
-def test_a_publication_that_the_broker_withheld_from_us_is_told(whole):
+def test_publication_withheld_by_the_broker_is_reported(whole):
     line = "Dropping too large outgoing PUBLISH for {} (2097163 bytes)"
     assert whole.notice(line.format("bob")) == NO_CHANGE
     assert whole.notice(line.format("hansa-a")).findings == (
@@ -224,7 +224,7 @@ def test_a_publication_that_the_broker_withheld_from_us_is_told(whole):
     )
 
 
-def test_what_the_broker_drops_is_told_also_what_it_dropped_before(whole):
+def test_messages_dropped_by_the_broker_are_reported_including_earlier_ones(whole):
     dropped = "$SYS/broker/publish/messages/dropped"
     assert whole.send(dropped, b"0") == NO_CHANGE
     assert whole.send(dropped, b"5").findings == (BrokerDroppedPublications(5, 5),)
@@ -234,7 +234,7 @@ def test_what_the_broker_drops_is_told_also_what_it_dropped_before(whole):
     assert whole.send(dropped, b"many") == NO_CHANGE
 
 
-def test_what_was_dropped_comes_between_the_counts_of_one_burst(whole):
+def test_dropped_counter_arrives_within_a_burst_of_counts(whole):
     whole.send(UPTIME, b"9 seconds")
     assert whole.send("$SYS/broker/publish/messages/dropped", b"0") == NO_CHANGE
     assert whole.subscribe("alice 1 a").added == ("a",)
@@ -358,7 +358,7 @@ def test_resumed_session_of_our_own_can_be_declared(told):
 # ---------------------------------------------------------------- reconnection and snapshots
 
 
-def test_reconnection_keeps_what_was_wanted_in_doubt(whole):
+def test_reconnection_makes_known_subscriptions_uncertain(whole):
     whole.connected("bob")
     whole.subscribe("bob 1 a")
     change = whole.observer.on_connected(session_lost=True, now=0.0)
@@ -459,7 +459,7 @@ def test_lines_that_arrive_meanwhile_are_applied_on_top(told, text):
 
 
 @pytest.mark.parametrize("text", ["", "\n", TREE.partition("    $SYS")[0]])
-def test_what_is_not_whole_is_not_taken(told, text):
+def test_incomplete_input_is_ignored(told, text):
     told.subscribe("bob 1 a")
     told.observer.begin_resync(now=0.0)
     (finding,) = told.observer.resync(text, now=0.0).findings
@@ -603,7 +603,7 @@ def test_each_burst_without_a_count_prompts_once_more_up_to_a_limit():
     assert len(observer.extra_subscriptions()) == mosquitto_observer.PROMPTS_MAX
 
 
-def test_a_count_that_is_missing_confirms_nothing_but_what_was_known_before():
+def test_missing_count_confirms_only_earlier_knowledge():
     text = STARTED + OWN_LINES
     late = Late(plain=0, uptime=0, shared=None).read(text)
     assert late.observer.incomplete_reason == RESTORED
@@ -644,7 +644,7 @@ def test_a_clock_that_was_set_back_makes_retained_counts_useless():
     assert not Late(plain=0, uptime=0).read(text).observer.is_complete
 
 
-def test_a_log_file_without_lines_about_subscriptions_is_told():
+def test_log_file_without_subscriptions_is_reported():
     late = Late(plain=0, uptime=0).read(STARTED)
     assert late.observer.incomplete_reason == WITHOUT_SUBSCRIPTIONS
 
@@ -662,7 +662,7 @@ def complete_before_a_restart(*lines: str) -> dict[str, object]:
 ANCHOR = "1794789630: bob 1 a"
 
 
-def test_a_log_that_reaches_back_to_what_was_complete_is_enough():
+def test_log_that_reaches_back_to_the_anchor_is_enough():
     saved = complete_before_a_restart(ANCHOR)
     late = Late(plain=13, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
     assert (late.observer.is_complete, late.observer.subscribed_filters()) == (True, ("a", "b"))
@@ -681,7 +681,7 @@ def test_a_count_from_before_the_anchor_was_confirmed_then():
 
 @pytest.mark.parametrize("start", ["", STARTED], ids=["cut", "from the start"])
 @pytest.mark.parametrize(("stopped", "is_complete"), [(STOPPED, True), ("", False)])
-def test_a_broker_that_stopped_in_order_restores_what_was_known(stopped, is_complete, start):
+def test_broker_stopped_in_order_restores_known_sessions(stopped, is_complete, start):
     """A broker that was killed restores the state that it saved some time before."""
     saved = complete_before_a_restart(ANCHOR)
     started = "1794789660: mosquitto version 2.0.11 starting\n"

@@ -200,7 +200,7 @@ def test_session_of_mqtt_5_stays_until_it_expires(start):
     watch.until_wanted()
 
 
-def test_counts_prove_the_picture_and_end_what_was_doubtful(start):
+def test_counts_confirm_the_table_and_remove_uncertain_subscriptions(start):
     broker = start()
     watch = Watch(broker)
     ann = join(broker, "ann", V5)

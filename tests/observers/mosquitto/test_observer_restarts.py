@@ -122,7 +122,7 @@ def test_strange_ids_and_filters_never_hide_what_is_wanted(version, steps):
 
 @many
 @given(ANY_VERSION, FLAG, st.lists(lives(PLAIN_NAMES), min_size=2, max_size=3))
-def test_after_any_absence_what_is_called_complete_is_complete(version, restarts, parts):
+def test_complete_observer_is_complete_after_any_absence(version, restarts, parts):
     broker = Model(version)
     observer = MosquittoObserver(OWN)
     for index, steps in enumerate(parts):
@@ -249,7 +249,7 @@ def test_after_a_reload_the_observer_is_complete_only_if_it_knows_all_and_when_a
 
 @many
 @given(FLAG, FLAG, st.lists(lives(PLAIN_NAMES), min_size=4, max_size=4), st.integers(0, 3))
-def test_after_a_restart_of_broker_and_agent_nothing_is_wrongly_taken_for_complete(
+def test_observer_is_not_complete_wrongly_after_restart_of_broker_and_agent(
     in_order, starts_complete, parts, rotated_at
 ):
     """Whatever the disk of the broker restored, and whatever is left of its log."""

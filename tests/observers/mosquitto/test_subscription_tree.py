@@ -114,7 +114,7 @@ client = st.text(st.sampled_from("ab 0,"), min_size=1, max_size=6)
 
 
 @given(st.dictionaries(client, st.sets(name, min_size=1), max_size=5))
-def test_what_is_printed_is_read(held):
+def test_printed_tree_is_parsed(held):
     tree: Branch = {}
     for who, names in held.items():
         for text in sorted(names):

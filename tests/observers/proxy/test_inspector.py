@@ -275,7 +275,7 @@ def test_refused_connection_changes_nothing():
     assert (client.outputs, client.close()) == ([NO_CHANGE, NO_CHANGE], NO_CHANGE)
 
 
-def test_garbage_from_a_stranger_changes_nothing():
+def test_garbage_from_a_stranger_has_no_effect():
     proxy = Proxy()
     inspector = ConnectionInspector(proxy.observer, 1)
     assert inspector.receive_from_client(b"\x10\xff\xff\xff\xff\xff", 0.0) == NO_CHANGE
