@@ -43,7 +43,7 @@ OTHER_FILES = re.compile(
     r"\w+\.py|(observers|topology|telemetry)/.*"
     r"|agent/(links/link\w*|(topology|mqttfed|storage)/(?!retry).*)(\.py)?|.*/(retained_store|rollover\w*|epoch_rollover)\.py"
     r"|agent/(admin/.*|(alarms|clock\w*|event_log|exposure)\.py)"
-    r"|agent/(service|settings|state|status)\.py"
+    r"|agent/(service|settings|interest_reporter|\w+_monitor)\.py"
     r"|agent/broker/(access|observer_client|retained_reader)\.py"
     r"|protocol/(deadlines|changes|settings|status\w*)\.py"
     r"|protocol/(links|membership|retained)/.*|protocol/interest/(acks|local)\.py|.*/view\.py"
