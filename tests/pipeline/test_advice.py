@@ -34,7 +34,7 @@ from pyspark.sql import functions as F
 
 @pytest.fixture(scope="module")
 def tables(spark, recording):
-    from hansa.pipeline.views import create_views
+    from hansa.pipeline.query import create_views
 
     found = create_views(spark, Lake(recording.lake))
     return {name: found[name].cache() for name in (*TABLES_USED, "runs")}
@@ -111,7 +111,7 @@ def test_federation_at_the_end_excludes_a_killed_agent_before_a_clean_stop(
     spark, live_ring, tmp_path
 ):
     """Agent 1 is killed with -9; then all others are stopped, as by Ctrl-C of `hansa up`."""
-    from hansa.pipeline import bronze, runner, views
+    from hansa.pipeline import bronze, query, runner
 
     live = live_ring
     live.client(2).subscribe("plant/#")
@@ -129,14 +129,14 @@ def test_federation_at_the_end_excludes_a_killed_agent_before_a_clean_stop(
 
     lake = Lake.open_or_create(tmp_path / "lake")
     runner.run_once(spark, lake, bronze.PipelineJob([str(tmp_path / "kept")]))
-    found = load_federation(views.create_views(spark, lake), None, ProtocolSettings())
+    found = load_federation(query.create_views(spark, lake), None, ProtocolSettings())
     assert set(found.nodes) == {"0", "2"}
     assert set(found.links) == {("0", "2")}
     assert found.interest == {"2": {"plant/#"}}
 
 
 def test_federation_at_the_end_excludes_a_simulated_crash(spark, tmp_path):
-    from hansa.pipeline import bronze, runner, views
+    from hansa.pipeline import bronze, query, runner
 
     script = (ScheduledAction(2.0, ClientSubscribe(2, "a/#")), ScheduledAction(4.0, CrashAgent(1)))
     simulate(
@@ -147,7 +147,7 @@ def test_federation_at_the_end_excludes_a_simulated_crash(spark, tmp_path):
     )
     lake = Lake.open_or_create(tmp_path / "lake")
     runner.run_once(spark, lake, bronze.PipelineJob([str(tmp_path / "log")]))
-    found = load_federation(views.create_views(spark, lake), None, ProtocolSettings())
+    found = load_federation(query.create_views(spark, lake), None, ProtocolSettings())
     assert found.nodes == ("n0", "n2", "n3")
     assert set(found.links) == {("n0", "n3"), ("n2", "n3")}
 
@@ -174,7 +174,7 @@ class MeasuredCost:
 @pytest.mark.timeout(900)
 def test_applied_advice_has_the_predicted_effect_in_three_recordings(spark, tmp_path):
     """Record, build tables, advise, apply the advice, and record again."""
-    from hansa.pipeline import bronze, runner, views
+    from hansa.pipeline import bronze, query, runner
 
     made = Recording(tmp_path)
     given = {
@@ -191,7 +191,7 @@ def test_applied_advice_has_the_predicted_effect_in_three_recordings(spark, tmp_
     def tables():
         lake = Lake.open_or_create(made.lake)
         runner.run_once(spark, lake, bronze.PipelineJob([str(made.source)]))
-        return views.create_views(spark, lake)
+        return query.create_views(spark, lake)
 
     runs = {name: recorded(name, federation) for name, (federation, _, _) in given.items()}
     before, taken = tables(), {}

@@ -8,7 +8,7 @@ from hansa.simulator.analysis.telemetry import result_counters
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
-from hansa.pipeline import bronze, gold, runner, views
+from hansa.pipeline import bronze, gold, query, runner
 from hansa.pipeline.gold import GOLD
 from hansa.pipeline.lake import Lake
 
@@ -30,7 +30,7 @@ def made(request, spark, recording, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tables(spark, made):
-    return views.create_views(spark, Lake(made.lake))
+    return query.create_views(spark, Lake(made.lake))
 
 
 def as_dictionary(frame, key):
@@ -55,7 +55,7 @@ def test_gold_table_equals_the_reference(made, tables, table):
 
 
 def test_recorded_topics_count_the_messages_of_the_journal(recording, spark):
-    tables = views.create_views(spark, Lake(recording.lake))
+    tables = query.create_views(spark, Lake(recording.lake))
     found = {row.topic: (row.messages, row.bytes) for row in tables["recorded_topics"].collect()}
     assert found == {"plant/1/temp": (3, 37), "a/c": (7, 14)}
 

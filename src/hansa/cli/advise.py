@@ -36,8 +36,8 @@ def run(given: Sequence[str]) -> int:
     lake = Lake(args.lake)
     lake.tables()
 
+    from hansa.pipeline.query import create_views
     from hansa.pipeline.session import session
-    from hansa.pipeline.views import create_views
 
     spark = session(args.master)
     settings = replace(

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from hansa.errors import UsageError
 from hansa.pipeline.lake import EXPERIMENTS, Lake
+from hansa.pipeline.query import create_views
 from hansa.pipeline.report import sweeps
 from hansa.pipeline.report.sweeps import SweepSummary
-from hansa.pipeline.views import create_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
