@@ -101,7 +101,8 @@ def settings_page() -> Iterator[str]:
     yield "| setting | unit | default | what it does |\n|---|---|---|---|"
     for field in fields(default):
         value = getattr(default, field.name)
-        yield f"| `{field.name}` | {unit(field.name, value)} | {shown(value)} | {TEXTS[field.name]} |"
+        name, text = field.name, TEXTS[field.name]
+        yield f"| `{name}` | {unit(name, value)} | {shown(value)} | {text} |"
     for preset, values in PRESETS.items():
         changed = [
             f"| `{field.name}` | {shown(there)} | {shown(here)} |"

@@ -19,7 +19,7 @@ from hansa.agent.broker.client import BrokerClient
 from hansa.agent.broker.connection import LOGIN_REFUSED, Connection, ConnectionFactory
 from hansa.agent.broker.observer_choice import choose_histories, choose_observer
 from hansa.agent.broker.observer_client import ObserverClient
-from hansa.agent.broker.proxy import SESSIONS_FILE, ProxyServer
+from hansa.agent.broker.proxy import ProxyServer
 from hansa.agent.broker.retained_store import RetainedStore, load_retained
 from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.agent.clock_monitor import ClockMonitor
@@ -223,7 +223,7 @@ class Agent:
             self._settings.proxy,
             Address(broker.host, broker.port),
             tls_context("broker", broker),
-            self._state.path / SESSIONS_FILE,
+            self._state.path,
             self._alarms.setter("proxy sessions"),
         )
 

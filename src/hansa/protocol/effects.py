@@ -210,7 +210,7 @@ class InterestInstalled(msgspec.Struct, frozen=True):
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A copy of a publication arrived that was not new; it is forwarded at most for other groups."""
+    """A copy of a known publication arrived; it is forwarded at most for further groups."""
 
     origin: NodeId
     sequence: int

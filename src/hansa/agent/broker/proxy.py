@@ -11,37 +11,23 @@ does not know. If they cannot be saved, an alarm is raised and the client is ser
 
 import asyncio
 import itertools
-import os
 import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
-
-import msgspec
 
 from hansa.agent import tasks
 from hansa.agent.alarms import SetAlarm
 from hansa.agent.links.link import Address
 from hansa.agent.settings import ProxySettings
+from hansa.agent.storage.proxy_sessions import SESSIONS_FILE, SessionFile
 from hansa.errors import UsageError
-from hansa.journal.disk import sync_directory, sync_file
 from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.inspector import ConnectionInspector
-from hansa.observers.proxy.observer import (
-    ADDED,
-    DOUBTED,
-    ENDED,
-    OPENED,
-    REMOVED,
-    ProxyObserver,
-    SessionChange,
-)
-
-SESSIONS_FILE = "proxy-sessions"
+from hansa.observers.proxy.observer import ProxyObserver, SessionChange
 
 CONNECT_TIMEOUT_S = 10.0
 """Seconds until a broker that does not answer counts as unreachable, and the client's connection
@@ -50,134 +36,7 @@ ends."""
 ACCEPT_BACKLOG = 1_024
 """Connections that wait to be accepted."""
 
-LINES_SPARE = 1_000
-"""Lines beyond twice the number of sessions and filters before the file is rewritten."""
-
 _V2_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
-
-
-class _Header(msgspec.Struct):
-    """The first line: whether clients may have left sessions at the broker before the proxy ran."""
-
-    may_have_earlier_sessions: bool
-
-
-@dataclass(slots=True)
-class SavedSession:
-    """What the file holds of one client."""
-
-    filters: dict[str, None] = field(default_factory=dict)
-    doubt: str = ""
-
-
-class SessionFile:
-    """The persistent sessions of the proxy's clients: a header, then a line per `SessionChange`.
-
-    Changes that arrive while others are being written share the next write and sync.
-    """
-
-    def __init__(self, path: Path, no_earlier_sessions: bool, set_alarm: SetAlarm) -> None:
-        self._path = path
-        self._set_alarm = set_alarm
-        self._lock = asyncio.Lock()
-        self._unwritten: list[SessionChange] = []
-        self._line_count = 0
-        self._needs_rewrite = True
-        self._header = _Header(may_have_earlier_sessions=True)
-        self.sessions: dict[str, SavedSession] = {}
-        self._load()
-        if no_earlier_sessions:
-            self._header.may_have_earlier_sessions = False
-
-    @property
-    def may_have_earlier_sessions(self) -> bool:
-        """Whether clients may have left sessions at the broker before the proxy first ran."""
-        return self._header.may_have_earlier_sessions
-
-    def _load(self) -> None:
-        try:
-            lines = self._path.read_bytes().split(b"\n")[:-1]  # a torn last line is not confirmed
-            if lines:
-                self._header = msgspec.json.decode(lines.pop(0), type=_Header)
-            decoder = msgspec.json.Decoder(SessionChange)
-            for line in lines:
-                self._apply(decoder.decode(line))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UsageError(f"cannot read {self._path}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise UsageError(
-                f"{self._path} is damaged ({error}); remove the file to start without the sessions"
-                " that it holds"
-            ) from error
-
-    def _apply(self, change: SessionChange) -> None:
-        client_id, action, items = change
-        self._line_count += 1
-        if action == ENDED:
-            self.sessions.pop(client_id, None)
-            return
-        if action == OPENED:
-            self.sessions[client_id] = SavedSession()
-        session = self.sessions.setdefault(client_id, SavedSession())
-        if action == ADDED:
-            session.filters.update(dict.fromkeys(items))
-        elif action == REMOVED:
-            for item in items:
-                session.filters.pop(item, None)
-        elif action == DOUBTED:
-            session.doubt = items[0]
-
-    async def save(self, changes: Iterable[SessionChange]) -> None:
-        """Return when these changes are on disk, or an alarm has been raised."""
-        self._unwritten += changes
-        async with self._lock:
-            written, self._unwritten = self._unwritten, []
-            if not written and not self._needs_rewrite:
-                return  # another call has written them
-            for change in written:
-                self._apply(change)
-            filter_count = sum(len(session.filters) for session in self.sessions.values())
-            if self._line_count > 2 * (len(self.sessions) + filter_count) + LINES_SPARE:
-                self._needs_rewrite = True
-            rewrite = self._needs_rewrite
-            content = self._whole() if rewrite else written
-            data = b"".join(msgspec.json.encode(item) + b"\n" for item in content)
-            self._needs_rewrite = True  # until it is written: the end of the file may be torn
-            try:
-                await asyncio.to_thread(self._replace if rewrite else self._append, data)
-            except OSError as error:
-                self._set_alarm(f"sessions of proxy clients cannot be saved: {error.strerror}")
-                return
-            self._needs_rewrite = False
-            self._line_count = len(content) if rewrite else self._line_count
-            self._set_alarm("")
-
-    def _whole(self) -> list[_Header | SessionChange]:
-        content: list[_Header | SessionChange] = [self._header]
-        for client_id, session in self.sessions.items():
-            content.append((client_id, OPENED, []))
-            if session.filters:
-                content.append((client_id, ADDED, list(session.filters)))
-            if session.doubt:
-                content.append((client_id, DOUBTED, [session.doubt]))
-        return content
-
-    def _append(self, data: bytes) -> None:
-        with self._path.open("ab") as file:
-            file.write(data)
-            file.flush()
-            sync_file(file.fileno())
-
-    def _replace(self, data: bytes) -> None:
-        part = self._path.with_name(f"{self._path.name}.part")
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            sync_file(file.fileno())
-        part.replace(self._path)
-        sync_directory(self._path.parent)
 
 
 class ProxyServer:
@@ -188,14 +47,16 @@ class ProxyServer:
         settings: ProxySettings,
         broker: Address,
         broker_tls: ssl.SSLContext | None,
-        path: Path,
+        state_path: Path,
         set_alarm: SetAlarm,
     ) -> None:
         self._settings = settings
         self._broker = broker
         self._broker_tls = broker_tls
         self._tls = _tls_context(settings)
-        self._file = SessionFile(path, settings.no_earlier_sessions, set_alarm)
+        self._file = SessionFile(
+            state_path / SESSIONS_FILE, settings.no_earlier_sessions, set_alarm
+        )
         self.observer = ProxyObserver(self._file.may_have_earlier_sessions)
         for client_id, session in self._file.sessions.items():
             self.observer.load_session(client_id, session.filters, session.doubt)
