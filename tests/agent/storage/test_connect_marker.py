@@ -6,8 +6,6 @@ from pathlib import Path
 from hansa.agent.storage.connect_marker import ConnectMarker
 from hansa.agent.storage.state_directory import (
     CONNECT_MARKER_FILE,
-    OLD_CONNECT_MARKER_FILE,
-    StateDirectory,
 )
 
 
@@ -79,10 +77,3 @@ def test_loss_that_is_not_durable_is_uncertain_after_restart_only(tmp_path):
     assert is_uncertain(marker(tmp_path)), "the last CONNECT has no CONNACK yet"
     made.on_session_kept()
     assert not is_uncertain(marker(tmp_path))
-
-
-def test_marker_of_version_0_1_is_found(tmp_path):
-    (tmp_path / OLD_CONNECT_MARKER_FILE).touch()
-    StateDirectory(tmp_path).close()
-    assert is_uncertain(marker(tmp_path))
-    assert not (tmp_path / OLD_CONNECT_MARKER_FILE).exists()

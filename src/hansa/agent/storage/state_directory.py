@@ -8,7 +8,6 @@ private key never leaves the directory. No peer asks for a proof of possession y
 authenticated, anybody who knows the public key can claim to be this node.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -52,9 +51,6 @@ SUBSCRIPTIONS_FILE = "subscriptions.log"
 CONNECT_MARKER_FILE = "connecting"
 """Exists while the agent connects to its broker."""
 
-OLD_CONNECT_MARKER_FILE = "greeting"
-"""Its name in version 0.1."""
-
 TOPOLOGY_FILE = "topology.json"
 REDUNDANCY_FILE = "redundancy"
 """Last assignment of the manager with the addresses of other members; last redundancy."""
@@ -90,8 +86,6 @@ class StateDirectory:
             raise UsageError(
                 f"another agent runs with the state directory {path}; give this one its own"
             ) from error
-        with contextlib.suppress(FileNotFoundError):
-            (path / OLD_CONNECT_MARKER_FILE).rename(path / CONNECT_MARKER_FILE)
 
     def close(self) -> None:
         """Release the lock."""
