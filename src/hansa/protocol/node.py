@@ -71,6 +71,7 @@ from hansa.protocol.wire.frames import (
     AnyFrame,
     CoreAnnouncement,
     Fetch,
+    InterestAck,
     InterestAckRequest,
     InterestAcks,
     RetainedVersions,
@@ -281,10 +282,7 @@ class Node:
             case SetChange():
                 return self._apply_claims(change.node, change.added, change.removed, now)
             case ControlFrameReceived(sender, InterestAcks(entries)):
-                ours, refused = self._interest_acks.receive_acks(
-                    entries, lambda node: self._origins.speaks_for(sender, node), now
-                )
-                return [*refused, *(self._check_installed(now) if ours else ())]
+                return self._receive_interest_acks(sender, entries, now)
             case ControlFrameReceived(frame=InterestAckRequest() as request):
                 self._interest_acks.receive_ack_request(request, now)
                 return []
@@ -305,6 +303,17 @@ class Node:
                 return self._send_strategy_output(self._strategy.nodes_changed((), (), now), now)
             case _:  # LinkCostsChanged
                 return self._send_strategy_output(self._strategy.costs_changed(now), now)
+
+    def _receive_interest_acks(
+        self, sender: NodeId, entries: tuple[InterestAck, ...], now: float
+    ) -> list[Effect]:
+        ours, refused = self._interest_acks.receive_acks(
+            entries, lambda node: self._origins.speaks_for(sender, node), now
+        )
+        for entry in entries:
+            if entry.destination == self.id:
+                self._unicast_routes.on_interest_ack(entry.source)
+        return [*refused, *(self._check_installed(now) if ours else ())]
 
     def _receive_strategy_frame(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
         """Pass a frame to the strategy. An announcement may carry claims of its core."""

@@ -316,13 +316,17 @@ def test_detour_follows_changes_of_the_map():
     assert graph.next_hop_avoiding(NodeId(3), NodeId(2)) == 2
 
 
-def test_number_of_cached_detours_is_bounded():
-    spokes = [(1, node) for node in range(2, DETOURS_MAX + 5)]
-    rim = [(node, 100) for node in range(2, DETOURS_MAX + 5)]
-    graph = graph_of(both_ways(*spokes, *rim))
-    for _, avoid in spokes:
-        assert graph.next_hop_avoiding(NodeId(100), NodeId(avoid)) == (3 if avoid == 2 else 2)
-    assert len(graph._detours) == DETOURS_MAX  # noqa: SLF001
+def test_detours_are_bounded_until_the_map_changes():
+    """Peers choose the avoided nodes, and each costs a search."""
+    spokes = [(1, node) for node in range(2, DETOURS_MAX + 3)]
+    rim = [(node, 100) for node in range(2, DETOURS_MAX + 3)]
+    links = both_ways(*spokes, *rim)
+    graph = graph_of(links)
+    for avoid in range(3, DETOURS_MAX + 3):
+        assert graph.next_hop_avoiding(NodeId(100), NodeId(avoid)) == 2
+    assert graph.next_hop_avoiding(NodeId(100), NodeId(2)) == 2
+    graph.set_links(NodeId(3), ends(1))
+    assert graph.next_hop_avoiding(NodeId(100), NodeId(2)) == 4
 
 
 def test_relays_of_the_best_path():
@@ -330,6 +334,19 @@ def test_relays_of_the_best_path():
     assert graph.relays_to(NodeId(4)) == [2, 3]
     assert graph.relays_to(NodeId(2)) == []
     assert graph.relays_to(NodeId(9)) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 8)), max_size=20))
+@settings(max_examples=100)
+def test_relays_are_the_nodes_that_hop_by_hop_forwarding_passes(pairs):
+    links = both_ways(*((a, b) for a, b in pairs if a != b), (1, 2))
+    graphs = {node: graph_of(links, node) for node in links}
+    for to in links:
+        passed, here = [], NodeId(1)
+        while (hop := graphs[here].next_hop(to)) is not None and hop != to:
+            passed.append(hop)
+            here = hop
+        assert graphs[NodeId(1)].relays_to(to) == passed
 
 
 @pytest.mark.parametrize("metric", Metric)

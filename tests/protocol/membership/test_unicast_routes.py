@@ -8,11 +8,13 @@ from hansa.protocol.model import NodeId
 from hansa.protocol.settings import Metric
 from hansa.protocol.wire.frames import (
     NO_NODE,
+    RETAINED_BUCKETS,
     InterestAck,
     InterestAckRequest,
     PendingNotice,
     Receipt,
     RepairResponse,
+    RetainedDigests,
     RetainedValuesFrame,
     Unicast,
 )
@@ -89,3 +91,22 @@ def test_destination_that_was_unreachable_is_tried_on_the_best_path():
 def test_repeated_frame_to_a_neighbour_has_no_relay_to_avoid():
     notice = PendingNotice(NodeId(2), ONE, 1, 1)
     assert avoided(routes(), notice, notice) == [NO_NODE, NO_NODE]
+
+
+def test_request_after_an_answer_is_not_a_repetition():
+    made, request = routes(), InterestAckRequest(FOUR, ONE, 0)
+    assert avoided(made, request) == [NO_NODE]
+    made.on_interest_ack(FOUR)
+    made.on_interest_ack(NodeId(5))
+    assert avoided(made, request, request) == [NO_NODE, 2]
+
+
+def test_digests_are_repeated_without_a_reason_to_doubt_the_path():
+    digests = RetainedDigests(FOUR, ONE, (0,) * RETAINED_BUCKETS)
+    assert avoided(routes(), digests, digests, digests) == [NO_NODE] * 3
+
+
+def test_unreachable_destination_leaves_no_state():
+    made, notice = routes(), PendingNotice(NodeId(99), ONE, 1, 1)
+    assert [made.route(notice) for _ in range(2)] == [(notice, None)] * 2
+    assert made._destinations == {}  # noqa: SLF001

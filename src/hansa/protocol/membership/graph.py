@@ -14,8 +14,9 @@ Links = dict[NodeId, int]
 """A node's neighbours, each with the round-trip time in microseconds."""
 
 
-DETOURS_MAX = 8
-"""Avoided nodes whose next hops are cached; a retried frame names one (protocol.md 3.10)."""
+DETOURS_MAX = 32
+"""Avoided nodes whose next hops are computed until the map changes; frames that name a further one
+take the best path. Each costs a search of the map, and peers choose them (protocol.md 3.10)."""
 
 
 class Graph:
@@ -27,6 +28,7 @@ class Graph:
         "_links",
         "_metric",
         "_next_hops",
+        "_previous_hops",
         "_self",
         "_sides",
         "reachable",
@@ -38,6 +40,7 @@ class Graph:
         self._metric = metric
         self._links: dict[NodeId, Links] = {node: {}}
         self._next_hops: dict[NodeId, NodeId] | None = None
+        self._previous_hops: dict[NodeId, NodeId] | None = None
         self._detours: dict[NodeId, dict[NodeId, NodeId]] = {}  # next hops, by the avoided node
         self._lengths: dict[NodeId, Links] = {}  # cache of `lengths`
         self._sides: dict[NodeId, NodeId] | None = None  # cache of `is_behind`
@@ -58,7 +61,7 @@ class Graph:
         by_hops = self._metric is Metric.HOPS
         if links.keys() != before.keys() if by_hops else links != before:
             self.version += 1
-            self._next_hops = self._sides = None
+            self._next_hops = self._previous_hops = self._sides = None
             self._detours.clear()
             self._lengths.clear()
         for gone in before:
@@ -85,22 +88,22 @@ class Graph:
         every one passes it. All nodes with the same map agree, so such paths do not loop."""
         if avoid in self.reachable and avoid not in (to, self._self):
             detour = self._detours.get(avoid)
-            if detour is None:
-                if len(self._detours) >= DETOURS_MAX:
-                    del self._detours[next(iter(self._detours))]
+            if detour is None and len(self._detours) < DETOURS_MAX:
                 detour = self._detours[avoid] = self._find_next_hops(self._self, avoid)
-            if (hop := detour.get(to)) is not None:
+            if detour is not None and (hop := detour.get(to)) is not None:
                 return hop
         return self.next_hop(to)
 
     def relays_to(self, to: NodeId) -> list[NodeId]:
         """Return the nodes that a frame to `to` passes on its best path, the next hop first."""
+        if self._previous_hops is None:
+            self._previous_hops = self._find_previous_hops()
         relays: list[NodeId] = []
-        hop = self.next_hop(to)
-        while hop is not None and hop != to and hop not in relays:
-            relays.append(hop)
-            hop = self._find_next_hops(hop).get(to)
-        return relays
+        node = self._previous_hops.get(to, self._self)
+        while node != self._self:
+            relays.append(node)
+            node = self._previous_hops[node]
+        return relays[::-1]
 
     def is_behind(self, neighbour: NodeId, node: NodeId) -> bool:
         """Whether a neighbour is a node or has a path to it that does not pass here."""
@@ -196,6 +199,27 @@ class Graph:
     def _find_next_hops(self, start: NodeId, avoid: NodeId | None = None) -> dict[NodeId, NodeId]:
         by_hops = self._metric is Metric.HOPS
         return self._fewest_hops(start, avoid) if by_hops else self._shortest_paths(start, avoid)
+
+    def _find_previous_hops(self) -> dict[NodeId, NodeId]:
+        """Return the last relay on the best path to each node; this node if there is none."""
+        previous: dict[NodeId, NodeId] = {}
+        done: dict[NodeId, None] = {}
+        by_hops = self._metric is Metric.HOPS
+        heap: list[tuple[int, int, NodeId, NodeId]] = [(0, 0, self._self, self._self)]
+        order = 0
+        while heap:
+            cost, _, node, before = heapq.heappop(heap)
+            if node in done:
+                continue
+            done[node] = None
+            previous[node] = before
+            for other in sorted(self._two_way_neighbours(node)):
+                if other not in done:
+                    order += 1
+                    step = 1 if by_hops else max(1, self._links[node][other])
+                    heapq.heappush(heap, (cost + step, order, other, node))
+        del previous[self._self]
+        return previous
 
     def _fewest_hops(self, start: NodeId, avoid: NodeId | None) -> dict[NodeId, NodeId]:
         """Breadth first; of equally short paths, the one through the smaller neighbour."""

@@ -21,7 +21,6 @@ from hansa.protocol.wire.frames import (
     PendingNotice,
     Receipt,
     RepairResponse,
-    RetainedDigests,
     RetainedRequest,
     Unicast,
 )
@@ -31,7 +30,6 @@ _REPEATED_IF_EQUAL = (
     InterestAckRequest,
     PendingNotice,
     Receipt,
-    RetainedDigests,
     RetainedRequest,
 )
 _Routed = TypeVar("_Routed", bound=Unicast | InterestAck | InterestAckRequest)
@@ -80,8 +78,15 @@ class UnicastRoutes:
         """Start again with the best path: the node came into reach, or its lease has ended."""
         self._destinations.pop(node, None)
 
+    def on_interest_ack(self, node: NodeId) -> None:
+        """A node answered: the next request to it is not a repetition."""
+        if (destination := self._destinations.get(node)) is not None:
+            destination.last_hashes.pop(InterestAckRequest, None)
+
     def _choose_path(self, frame: _Routed) -> _Routed:
         to = frame.destination
+        if to not in self._graph.reachable:
+            return frame
         destination = self._destinations.get(to)
         if destination is None:
             destination = self._destinations[to] = _Destination()
