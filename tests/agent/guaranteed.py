@@ -10,7 +10,7 @@ from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import Version
 
 
-class SureClient(Client):
+class GuaranteedClient(Client):
     """Publishes with handshakes, answers those of the broker."""
 
     def __init__(self, port: int, version: Version = Version.V5, **options: Any) -> None:
@@ -49,16 +49,16 @@ class SureClient(Client):
             case _:
                 self.accepted += len(ids)
 
-    def subscribe_surely(self, *filters: str) -> "SureClient":
+    def subscribe_qos2(self, *filters: str) -> "GuaranteedClient":
         return self.subscribe_as(*(packets.Subscription(name, 2) for name in filters))
 
-    def subscribe_as(self, *wishes: packets.Subscription) -> "SureClient":
+    def subscribe_as(self, *wishes: packets.Subscription) -> "GuaranteedClient":
         """Subscribe with options."""
         self._do(inputs.Subscribe(wishes))
         self._wait(effects.Subscribed)
         return self
 
-    def publish_surely(self, qos: int, topic: str, *payloads: bytes) -> None:
+    def publish_guaranteed(self, qos: int, topic: str, *payloads: bytes) -> None:
         """Publish, and wait until the broker has accepted all of it."""
         self.publish_as(*(packets.PublishPacket(topic, payload, qos) for payload in payloads))
 

@@ -14,7 +14,7 @@ from hansa.cli.main import main
 from hansa.testbed.mosquitto import free_port
 
 
-def test_a_broker_that_is_down_at_the_start_is_waited_for(scene):
+def test_agent_waits_for_broker_that_is_down_at_start(scene):
     port = free_port()
     agent = scene.agent(broker_port=port)
     agent.says(f"broker lost, still trying address=127.0.0.1:{port} reason='Connection refused'")
@@ -27,7 +27,7 @@ def test_a_broker_that_is_down_at_the_start_is_waited_for(scene):
     eventually(lambda: agent.page("/readyz")[0] == 200, "ready")
 
 
-def test_a_port_where_no_broker_is(scene):
+def test_port_without_broker_is_reported(scene):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = scene.agent(broker_port=listener.getsockname()[1])
         with listener.accept()[0] as connection:
@@ -37,7 +37,7 @@ def test_a_port_where_no_broker_is(scene):
         assert agent.process.poll() is None
 
 
-def test_a_wrong_password_is_named_until_it_is_right(scene, tmp_path, capsys):
+def test_wrong_password_is_reported_until_corrected(scene, tmp_path, capsys):
     passwords = tmp_path / "passwords"
 
     def hashed(password: str) -> None:
@@ -70,7 +70,7 @@ def test_a_wrong_password_is_named_until_it_is_right(scene, tmp_path, capsys):
     agent.says("broker connected")
 
 
-def test_two_agents_with_one_state_directory(scene, tmp_path):
+def test_second_agent_with_same_state_directory_is_refused(scene, tmp_path):
     broker = scene.broker()
     first = scene.agent(broker_port=broker.port, state=tmp_path / "shared")
     first.says("agent up")
@@ -91,7 +91,7 @@ def test_two_agents_with_one_state_directory(scene, tmp_path):
     ],
     ids=["another federation", "other settings"],
 )
-def test_nodes_that_disagree_refuse_each_other_and_say_why_on_both_sides(scene, settings, reason):
+def test_incompatible_nodes_refuse_link_with_reason_on_both_sides(scene, settings, reason):
     broker = scene.broker()
     port = free_port()
     one = scene.agent(broker_port=broker.port, link_port=port, name="one")
@@ -102,7 +102,7 @@ def test_nodes_that_disagree_refuse_each_other_and_say_why_on_both_sides(scene, 
     assert "neighbour up" not in one.log + two.log
 
 
-def test_an_admin_port_that_is_taken_is_named(scene):
+def test_occupied_admin_port_is_reported(scene):
     first = scene.agent(broker_port=free_port())
     first.says("agent up")
     second = scene.agent(broker_port=free_port(), admin_port=first.admin_port)
@@ -129,7 +129,7 @@ def test_missing_log_is_reported(scene, tmp_path, why):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_cleanly_on_a_signal(scene, number):
+def test_agent_stops_cleanly_on_signal(scene, number):
     broker = scene.broker()
     agent = scene.agent(broker_port=broker.port)
     agent.says("broker connected")
@@ -169,7 +169,7 @@ raise SystemExit(main(["agent"]))
 """
 
 
-def test_a_fault_of_ours_ends_the_agent_with_its_traceback_in_the_log(scene):
+def test_unexpected_exception_ends_agent_with_traceback(scene):
     agent = scene.agent(broker_port=free_port(), program=("-c", FAULTY))
     assert agent.wait() == 70
     assert "ERROR agent ends with an internal error\nTraceback" in agent.log
@@ -189,7 +189,7 @@ raise SystemExit(main(["agent"]))
 """
 
 
-def test_a_fault_in_the_background_is_an_alarm_and_later_interest_is_announced(scene):
+def test_background_exception_raises_alarm_and_interest_is_still_announced(scene):
     broker = scene.broker()
     settings = {"broker_port": broker.port, "broker_log_file": broker.log_file}
     agent = scene.agent(program=("-c", FAULTY_ONCE), **settings)

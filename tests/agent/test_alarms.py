@@ -5,7 +5,7 @@ import asyncio
 from hansa.agent.alarms import Alarms
 
 
-def test_an_alarm_counts_each_time_that_it_begins():
+def test_alarm_count_increases_each_time_it_is_raised():
     alarms = Alarms()
     tell = alarms.setter("journal")
     for text in ("full", "full", "broken", "", "", "full"):
@@ -14,7 +14,7 @@ def test_an_alarm_counts_each_time_that_it_begins():
     assert alarms.counters == {"alarms: journal": 2}
 
 
-def test_a_fault_is_an_alarm_and_a_connection_that_broke_is_none():
+def test_exception_raises_alarm_and_broken_connection_does_not():
     alarms = Alarms()
 
     async def work() -> None:
@@ -30,7 +30,7 @@ def test_a_fault_is_an_alarm_and_a_connection_that_broke_is_none():
     assert alarms.active == {"fault": text}
 
 
-def test_the_alarm_about_dropped_publications_names_topics_and_stays_short():
+def test_alarm_for_dropped_publications_lists_topics_within_limit():
     alarms = Alarms()
     for _ in range(2):
         alarms.add_dropped("too large", "", 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.agent.broker.access_control import access_control
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Client, LoopThread, eventually
 from tests.agent.process import Process, Scene
 
@@ -76,7 +76,7 @@ def certificates(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tls_to_the_broker(scene, certificates):
+def test_agent_connects_to_broker_over_tls(scene, certificates):
     lines = (f"certfile {certificates}/b.pem", f"keyfile {certificates}/b.key")
     broker = scene.broker(*lines)
     settings = {"broker_port": broker.port, "broker_tls": "true"}
@@ -101,7 +101,7 @@ def test_tls_to_the_broker(scene, certificates):
         assert agent.page("/readyz")[0] == 503
 
 
-def test_a_file_that_holds_no_authorities_is_named(scene, tmp_path):
+def test_invalid_ca_file_is_reported(scene, tmp_path):
     (tmp_path / "empty.pem").write_text("nothing\n")
     for name in ("empty.pem", "missing.pem"):
         agent = scene.agent(broker_tls="true", broker_tls_ca=tmp_path / name)
@@ -130,16 +130,16 @@ def test_publication_refused_by_a_broker_is_reported_and_others_are_delivered(sc
     assert {p.topic for p in subscriber.received} == {"open/a"}
 
 
-def test_the_alarm_about_a_refused_publication_names_topic_qos_and_reason(scene, tmp_path):
+def test_alarm_for_refused_publication_has_topic_qos_and_reason(scene, tmp_path):
     rules = tmp_path / "acl"
     rules.write_text("topic read #\ntopic read $SYS/#\ntopic write open/#\n")
     strict, other = scene.broker(f"acl_file {rules}"), scene.broker()
     one, _two = pair(scene, strict, other)
     scene.client(strict.port).subscribe("closed/#")
     eventually(lambda: is_installed(one, "closed/#"), "interest in force")
-    publisher = scene.client_of(SureClient, other.port)
-    publisher.publish_surely(1, "closed/a", b"1")
-    publisher.publish_surely(2, "closed/b", b"2")
+    publisher = scene.client_of(GuaranteedClient, other.port)
+    publisher.publish_guaranteed(1, "closed/a", b"1")
+    publisher.publish_guaranteed(2, "closed/b", b"2")
     refused = "the broker refuses it (0x87 not authorized)"
     advice = "(allow the agent's user to publish to them, in the broker's access list)"
     text = f"{refused}: 'closed/a' at QoS 1, 'closed/b' at QoS 2 {advice}"
@@ -150,7 +150,7 @@ def test_the_alarm_about_a_refused_publication_names_topic_qos_and_reason(scene,
     assert found["counters"]["alarms: dropped"] == 1
 
 
-def test_the_doctor_raises_no_alarm_in_the_agent_beside_the_broker(scene, capsys):
+def test_doctor_raises_no_alarm_in_running_agent(scene, capsys):
     broker = scene.broker("max_queued_messages 100", "sys_interval 1")
     agent = scene.agent(broker_port=broker.port, broker_log_file=broker.log_file)
     agent.says("observer complete")
@@ -274,7 +274,7 @@ async def displacing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.close()
 
 
-def test_a_client_with_the_agents_id_raises_an_alarm(scene):
+def test_client_with_agent_id_raises_alarm(scene):
     """Mosquitto 2.0.11 does not say that it was this which ended the connection."""
     thread = LoopThread()
     port = free_port()
@@ -320,7 +320,7 @@ def test_announcements_of_clients_stay_at_their_broker(scene):
 # ---------------------------------------------------------------- what is learned
 
 
-def test_a_lasting_session_is_known_after_a_restart_of_the_agent(scene, tmp_path):
+def test_persistent_session_is_known_after_agent_restart(scene, tmp_path):
     """Without a log file: what the agent kept is all that it has."""
     broker = scene.broker("sys_interval 1")
     settings = {"broker_port": broker.port, "state": tmp_path / "state"}
@@ -342,7 +342,7 @@ def test_a_lasting_session_is_known_after_a_restart_of_the_agent(scene, tmp_path
 
 
 @pytest.mark.skipif(shutil.which("stdbuf") is None, reason="stdbuf (coreutils) is not installed")
-def test_earlier_subscriptions_are_learned_through_the_signal(scene, mosquitto, tmp_path):
+def test_earlier_subscriptions_are_read_from_tree_after_signal(scene, mosquitto, tmp_path):
     port, pid_file, output = free_port(), tmp_path / "pid", tmp_path / "output"
     config = tmp_path / "conf"
     config.write_text(make_configuration(port, tmp_path / "log", (f"pid_file {pid_file}",)))
@@ -360,7 +360,7 @@ def test_earlier_subscriptions_are_learned_through_the_signal(scene, mosquitto, 
             broker.terminate()
 
 
-def test_a_client_that_leaves_without_unsubscribing_is_noticed(scene):
+def test_disconnection_without_unsubscribe_ends_interest(scene):
     broker = scene.broker("sys_interval 1")  # how long a session of MQTT 5 lasts only counts tell
     agent = scene.agent(broker_port=broker.port, broker_log_file=broker.log_file)
     agent.says("observer complete")
@@ -373,7 +373,7 @@ def test_a_client_that_leaves_without_unsubscribing_is_noticed(scene):
             eventually(lambda: not local(agent), f"{version} {each.__name__} noticed")
 
 
-def test_a_bridge_beside_the_agent_is_noticed(scene):
+def test_bridge_of_broker_is_reported(scene):
     far = scene.broker()
     broker = scene.broker("connection leftover", f"address 127.0.0.1:{far.port}", "topic # both")
     agent = scene.agent(broker_port=broker.port)

@@ -115,7 +115,7 @@ def _wait_withdrawn(live: Live, node: str, name: str) -> None:
     eventually(withdrawn, f"{name} withdrawn everywhere")
 
 
-def test_a_client_that_disconnects_without_unsubscribing_is_noticed_everywhere(live, kinds):
+def test_disconnected_client_ends_interest_everywhere(live, kinds):
     # What becomes of an MQTT 5 session only the broker's own counts tell, after some seconds:
     # once is enough for that.
     kinds = kinds if live.federation.topology.name == "ring:3" else kinds[:1]
@@ -131,7 +131,7 @@ def test_a_client_that_disconnects_without_unsubscribing_is_noticed_everywhere(l
         _wait_withdrawn(live, node, name)
 
 
-def test_topics_of_a_broker_stay_there(live, kinds, subscribers):
+def test_dollar_topics_stay_local(live, kinds, subscribers):
     # All want the same, so each has a filter besides that shows when it is there.
     signs = [f"sign/{turn}" for turn in range(len(kinds))]
     for kind, sign in zip(kinds, signs, strict=True):
@@ -145,7 +145,7 @@ def test_topics_of_a_broker_stay_there(live, kinds, subscribers):
 
 
 @pytest.mark.parametrize("live", [("grid:3x3", DEFAULT)], indirect=True)
-def test_the_papers_grid_has_the_papers_mesh(live, kinds, subscribers):
+def test_paper_grid_forms_paper_mesh(live, kinds, subscribers):
     """Spohn 2021: subscribers at 2 and 7, core 2, publisher at 6 outside the mesh."""
     topic = "papers/grid"
     for number in (2, 7):

@@ -57,13 +57,13 @@ def test_clock_behind_an_earlier_incarnation_is_reported_at_start():
     assert Clocks(behind_s=30).look(0, 0).startswith("it was set back by 30 s")
 
 
-def test_a_jump_ahead_is_where_a_later_jump_back_counts_from():
+def test_jump_back_is_measured_from_earlier_jump_ahead():
     clocks = Clocks()
     assert clocks.look(101, 1) == ""
     assert clocks.look(-50, 1).startswith("it was set back by 51 s")
 
 
-def test_clock_that_no_longer_follows_the_steady_one_is_read_again():
+def test_clock_is_read_again_after_drift_from_monotonic_clock():
     clocks = Clocks()
     for wall_s, steady_s in ((1, 1), (61, 1), (1, 1), (-9, 1)):
         clocks.look(wall_s, steady_s)

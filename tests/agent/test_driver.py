@@ -122,7 +122,7 @@ def test_only_subscribed_publications_are_forwarded():
     assert one.broker.injected == []
 
 
-def test_interest_that_ends_is_unsubscribed():
+def test_ended_interest_is_unsubscribed():
     async def work(one: Side, two: Side) -> None:
         await carry(one, two)
         two.driver.feed(InterestChanged((), ("a/#",)))
@@ -131,7 +131,7 @@ def test_interest_that_ends_is_unsubscribed():
     joined(work)
 
 
-def test_nodes_that_disagree_close_the_link_with_the_reason_on_both_sides():
+def test_incompatible_nodes_close_link_with_reason_on_both_sides():
     async def work(one: Side, two: Side) -> None:
         await until(lambda: one.closed and two.closed, "refused")
 
@@ -141,7 +141,7 @@ def test_nodes_that_disagree_close_the_link_with_the_reason_on_both_sides():
     assert not one.is_up and not two.is_up
 
 
-def test_frames_that_cannot_be_read_are_counted_and_then_end_the_link():
+def test_invalid_frames_are_counted_and_then_close_link():
     async def work(one: Side, two: Side) -> None:
         await until(lambda: one.is_up and two.is_up, "neighbours")
         (link,) = two.driver.links.values()
@@ -172,7 +172,7 @@ def test_link_with_a_send_fault_is_closed_and_others_continue():
     assert one.closed[0] == "a fault of Hansa: ZeroDivisionError: by zero"
 
 
-def test_publications_beyond_the_window_are_dropped_and_control_goes_on():
+def test_publications_beyond_window_are_dropped_and_control_frames_are_sent():
     async def work(one: Side, two: Side) -> None:
         await carry(one, two)
         batch = [ClientPublished("a/b", b"x" * 1_000)] * 100

@@ -37,7 +37,7 @@ def assert_crosses(scene: Scene, publisher: Any, subscriber: Any, agents: list[P
     assert subscriber.wait_for(b"end") == [("t/a", b"end")]
 
 
-def test_no_port_of_the_agent_is_open_for_links(scene):
+def test_agent_opens_no_link_port(scene):
     one, two, port = scene.broker(), scene.broker(), free_port()
     agents = [beside(scene, one, link_port=port), beside(scene, two, one)]
     assert_crosses(scene, scene.client(one.port), scene.client(two.port), agents)
@@ -57,7 +57,7 @@ def passwords(directory: Path, **users: str) -> tuple[str, ...]:
     return ("allow_anonymous false", f"password_file {path}")
 
 
-def test_the_neighbours_broker_asks_for_a_name_and_a_password(scene, tmp_path):
+def test_neighbours_broker_requires_credentials(scene, tmp_path):
     strict = scene.broker(*passwords(tmp_path, own="1", guest="2"))
     other = scene.broker()
     first = beside(scene, strict, broker_username="own", broker_password="1")
@@ -69,7 +69,7 @@ def test_the_neighbours_broker_asks_for_a_name_and_a_password(scene, tmp_path):
     eventually(lambda: is_installed(first) and is_installed(second), "linked")
 
 
-def test_tls_to_the_neighbours_broker(scene, certificates):
+def test_link_uses_tls_to_neighbours_broker(scene, certificates):
     lines = (f"certfile {certificates}/b.pem", f"keyfile {certificates}/b.key")
     secure, other = scene.broker(*lines), scene.broker()
     ca = certificates / "ca.pem"
@@ -82,7 +82,7 @@ def test_tls_to_the_neighbours_broker(scene, certificates):
     )
 
 
-def test_topics_of_links_never_cross_even_where_everything_is_wanted(scene):
+def test_link_topics_are_not_forwarded_to_wildcard_subscribers(scene):
     one, two = scene.broker(), scene.broker()
     plain = {"link_mqtt_prefix": "links/of/agents"}
     agents = [beside(scene, one, **plain), beside(scene, two, one, **plain)]
@@ -104,7 +104,7 @@ def test_topics_of_links_never_cross_even_where_everything_is_wanted(scene):
         assert not [name for name in local(agent) if name.startswith("links/of/agents")]
 
 
-def test_a_neighbour_may_dial_a_broker_from_any_other_kind_of_agent(scene):
+def test_mqtt_link_may_be_dialled_by_any_agent(scene):
     one, two = scene.broker(), scene.broker()
     first = beside(scene, one)
     second = scene.agent(
@@ -115,7 +115,7 @@ def test_a_neighbour_may_dial_a_broker_from_any_other_kind_of_agent(scene):
     assert_crosses(scene, scene.client(one.port), scene.client(two.port), [first, second])
 
 
-def test_the_death_of_either_agent_is_noticed_at_once_and_healed(scene):
+def test_death_of_either_agent_is_detected_and_link_restored(scene):
     one, two = scene.broker(), scene.broker()
     first, second = beside(scene, one), beside(scene, two, one)
     eventually(lambda: is_installed(first) and is_installed(second), "linked")
@@ -128,7 +128,7 @@ def test_the_death_of_either_agent_is_noticed_at_once_and_healed(scene):
 
 
 @pytest.mark.long
-def test_a_broker_that_takes_only_small_publications_is_named_and_given_smaller_ones(scene):
+def test_small_packet_limit_of_broker_is_reported_and_respected(scene):
     """Mosquitto drops larger ones without a word, and tells no limit."""
     one, two = scene.broker("message_size_limit 4000"), scene.broker()
     first = beside(scene, one)

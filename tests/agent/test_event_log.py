@@ -35,7 +35,7 @@ def refuse(written: EventLog, *reasons: str) -> None:
         written.log_notification(LinkRefused(LinkId(1), reason))
 
 
-def test_a_refusal_is_logged_once_and_shown_for_a_while(caplog):
+def test_refusal_is_logged_once_and_shown_until_it_expires(caplog):
     clock = Clock()
     written = started(clock)
     refuse(written, "a", "b", "a")
@@ -55,7 +55,7 @@ def test_new_neighbour_clears_logged_refusals():
     assert written.recent_refusals() == []
 
 
-def test_only_some_refusals_are_kept():
+def test_kept_refusals_are_bounded():
     written = started()
     reasons = [str(number) for number in range(REFUSALS_MAX + 1)]
     refuse(written, *reasons)
@@ -88,7 +88,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_no_line_shows_how_python_writes_an_object(kind, caplog):
+def test_no_line_contains_python_repr(kind, caplog):
     caplog.set_level(logging.DEBUG)
     written = EventLog(lambda node: f"name-{node}", Clock())
     happened = sample(kind)
@@ -125,7 +125,7 @@ def test_no_line_shows_how_python_writes_an_object(kind, caplog):
         ),
     ],
 )
-def test_lines(happened, line, caplog):
+def test_events_are_logged_as_readable_lines(happened, line, caplog):
     caplog.set_level(logging.DEBUG)
     written = EventLog(lambda node: f"name-{node}", Clock())
     if isinstance(happened, typing.get_args(observer_base.ObserverFinding)):

@@ -63,7 +63,7 @@ def test_status_pages_beyond_loopback_need_consent():
         ("192.0.2.1", ("node.example",), "192.0.2.1:80", True),
     ],
 )
-def test_host_header(bound, names, header, is_accepted):
+def test_host_header_is_checked(bound, names, header, is_accepted):
     assert HostRule(bound, names).accepts(header) is is_accepted
 
 

@@ -34,7 +34,7 @@ def test_every_subscriber_gets_every_publication_once(ring, filters, topic):
         assert_each_once(ring.client(number), subscribers, topic, payloads)
 
 
-def test_overlapping_filters_at_different_brokers_are_told_apart(ring):
+def test_overlapping_filters_at_different_brokers_are_distinguished(ring):
     one, two = ring.subscriber(1, "o/#"), ring.subscriber(2, "o/+")
     publisher = ring.client(0)
     publisher.publish("o/x", b"1", b"2", b"end")
@@ -42,7 +42,7 @@ def test_overlapping_filters_at_different_brokers_are_told_apart(ring):
     assert [one.wait_for(b"end"), two.wait_for(b"end")] == [expected, expected]
 
 
-def test_clients_of_mqtt_5_and_3_1_1_meet(ring):
+def test_mqtt_5_and_3_1_1_clients_exchange_publications(ring):
     subscriber = ring.subscriber(1, "five/#", version=Version.V5)
     ring.client(2, version=Version.V311).publish("five/a", b"end")
     assert subscriber.wait_for(b"end") == [("five/a", b"end")]
@@ -80,7 +80,7 @@ def _subscribed(ring: Any, number: int, name: str) -> bool:
     return bool(own) and len(own[-1].split(" ")) == 3
 
 
-def test_a_client_that_vanishes_is_noticed(ring):
+def test_vanished_client_ends_interest(ring):
     subscriber = ring.subscriber(2, "gone/#")
     subscriber.kill()
 
@@ -91,7 +91,7 @@ def test_a_client_that_vanishes_is_noticed(ring):
     eventually(noticed, "interest of the client that vanished withdrawn")
 
 
-def test_topics_of_the_broker_itself_never_cross(ring):
+def test_dollar_topics_are_not_forwarded(ring):
     subscriber = ring.subscriber(1, "#")
     subscriber.subscribe("$SYS/#", "$other/#")
     publisher = ring.client(0)
@@ -106,7 +106,7 @@ def test_topics_of_the_broker_itself_never_cross(ring):
             assert not [name for name in filters if name.startswith("$")]
 
 
-def test_a_topic_with_200_levels_crosses_and_one_more_does_no_harm(ring):
+def test_topic_of_200_levels_is_forwarded_and_of_201_ignored(ring):
     subscriber = ring.subscriber(1, "l/#")
     publisher = ring.client(0)
     publisher.publish("l/" + "/".join("x" * 200), b"201 levels")
@@ -226,7 +226,7 @@ def test_other_agents_continue_without_a_killed_one(ring):
     assert len(payloads) == len(set(payloads))
 
 
-def test_a_restarted_broker_is_found_again(ring):
+def test_agent_reconnects_to_restarted_broker(ring):
     node = ring.nodes[1]
     ring.run(node.broker.stop())
     eventually(lambda: not node.status()["broker"]["connected"], "broker missed")

@@ -50,7 +50,7 @@ def pair(scene: Scene, transport: str, dialling: str) -> tuple[Process, Process]
 
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
 @pytest.mark.parametrize("dialling", ["first", "second", "both"])
-def test_one_link_remains_whichever_side_dials(scene, transport, dialling):
+def test_one_link_remains_regardless_of_dialling_side(scene, transport, dialling):
     agents = pair(scene, transport, dialling)
     for agent, other in zip(agents, reversed(agents), strict=True):
         agent.says("neighbour up")
@@ -74,7 +74,7 @@ def test_one_link_remains_whichever_side_dials(scene, transport, dialling):
 
 
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
-def test_another_version_of_the_protocol_is_refused_with_a_line_on_both_sides(scene, transport):
+def test_other_protocol_version_is_refused_and_logged_on_both_sides(scene, transport):
     broker, port = scene.broker(), free_port()
     settings = {"broker_port": broker.port, "link_transport": transport}
     old = scene.agent(**settings, link_port=port, name="old")
@@ -89,7 +89,7 @@ def test_another_version_of_the_protocol_is_refused_with_a_line_on_both_sides(sc
     assert old.process.poll() is None and new.process.poll() is None
 
 
-def test_a_neighbour_without_udp_is_named_and_dialled_on(scene):
+def test_neighbour_without_udp_is_reported_and_dialling_continues(scene):
     port = free_port()
     scene.agent(broker_port=free_port(), link_port=port).says("agent up")
     agent = scene.agent(broker_port=free_port(), link_neighbours=f"udp://127.0.0.1:{port}")
@@ -97,14 +97,14 @@ def test_a_neighbour_without_udp_is_named_and_dialled_on(scene):
     assert agent.process.poll() is None
 
 
-def test_a_broker_in_the_place_of_a_neighbour_is_no_neighbour(scene):
+def test_broker_at_neighbour_address_is_rejected(scene):
     broker = scene.broker()
     agent = scene.agent(broker_port=broker.port, link_neighbours=f"127.0.0.1:{broker.port}")
     agent.says(f"link closed remote=127.0.0.1:{broker.port}")
     assert "neighbour up" not in agent.log
 
 
-def test_garbage_on_the_datagram_port_is_counted_and_changes_nothing(scene):
+def test_garbage_on_datagram_port_is_counted_and_ignored(scene):
     port = free_port()
     agent = scene.agent(broker_port=free_port(), link_port=port, link_transport="udp")
     agent.says("agent up")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
 from tests.conftest import Brokers
@@ -37,7 +37,7 @@ class Pair:
         self.proxy_port, self._link_port = free_port(), free_port()
         static = {"broker_observer": "static", "broker_filters": "far"}
         self.far_agent = scene.agent(broker_port=self.far_port, link_port=self._link_port, **static)
-        self.publisher = scene.client_of(SureClient, self.far_port)
+        self.publisher = scene.client_of(GuaranteedClient, self.far_port)
         self.agent = self.start_agent()
 
     def start_agent(self, **more: Any) -> Process:
@@ -53,8 +53,8 @@ class Pair:
         agent.says("proxy for clients at")
         return agent
 
-    def client(self, name: str, **options: Any) -> SureClient:
-        return self._scene.client_of(SureClient, self.proxy_port, name=name, **options)
+    def client(self, name: str, **options: Any) -> GuaranteedClient:
+        return self._scene.client_of(GuaranteedClient, self.proxy_port, name=name, **options)
 
     def status(self, agent: Process | None = None) -> Any:
         code, text = (agent or self.agent).page("/status")
@@ -74,7 +74,7 @@ class Pair:
 
     def publish(self, topic: str) -> None:
         for qos in range(3):
-            self.publisher.publish_surely(qos, topic, b"QoS %d" % qos)
+            self.publisher.publish_guaranteed(qos, topic, b"QoS %d" % qos)
 
 
 @pytest.fixture
@@ -83,13 +83,13 @@ def pair(scene: Scene, broker: Brokers, tmp_path: Path) -> Pair:
 
 
 def test_clients_of_the_proxy_receive_and_publish_every_qos(pair):
-    client = pair.client("c").subscribe_surely("t/#")
+    client = pair.client("c").subscribe_qos2("t/#")
     pair.wait_for_local("t/#")
     pair.publish("t/1")
     assert {payload for _, payload in client.wait_for_all(PAYLOADS)} == PAYLOADS
-    pair.publisher.subscribe_surely("far")
+    pair.publisher.subscribe_qos2("far")
     eventually(lambda: pair.status(pair.far_agent)["interest"]["installed"], "the far interest")
-    client.publish_surely(2, "far", b"from the proxy")
+    client.publish_guaranteed(2, "far", b"from the proxy")
     assert pair.publisher.wait_for(b"from the proxy") == [("far", b"from the proxy")]
     assert pair.status()["broker"]["proxy"] == {
         "address": f"127.0.0.1:{pair.proxy_port}",
@@ -99,7 +99,7 @@ def test_clients_of_the_proxy_receive_and_publish_every_qos(pair):
 
 
 def test_subscription_ends_with_a_clean_session(pair):
-    client = pair.client("c").subscribe_surely("t/1", "t/2")
+    client = pair.client("c").subscribe_qos2("t/1", "t/2")
     pair.wait_for_local("t/1", "t/2")
     client.unsubscribe("t/1")
     pair.wait_for_local("t/2")
@@ -110,7 +110,7 @@ def test_subscription_ends_with_a_clean_session(pair):
 def test_persistent_session_survives_kill_9_of_the_agent(pair):
     """The client subscribes once and never again; its agent is killed while it is away."""
     options = {"clean": False, "session_expiry": 3600}
-    pair.client("c", **options).subscribe_surely("t/1").kill()
+    pair.client("c", **options).subscribe_qos2("t/1").kill()
     pair.wait_for_local("t/1")
     pair.agent.process.send_signal(signal.SIGKILL)
     pair.agent.wait()
@@ -126,19 +126,19 @@ def test_persistent_session_survives_kill_9_of_the_agent(pair):
 def test_granted_persistent_subscription_is_on_disk_before_the_client_knows(pair):
     for number in range(5):
         options = {"clean": False, "session_expiry": 3600}
-        pair.client(f"c{number}", **options).subscribe_surely(f"t/{number}")
+        pair.client(f"c{number}", **options).subscribe_qos2(f"t/{number}")
         pair.agent.process.send_signal(signal.SIGKILL)
         pair.agent.wait()
         pair.agent = pair.start_agent()
         pair.wait_for_local(*(f"t/{n}" for n in range(number + 1)))
 
 
-def test_first_run_is_incomplete_until_the_operator_says_that_no_sessions_exist(pair):
+def test_first_run_is_incomplete_unless_operator_declares_no_sessions(pair):
     pair.agent.process.terminate()
     pair.agent.wait()
     fresh = {"state": pair._directory / "fresh", "proxy_no_earlier_sessions": "false"}  # noqa: SLF001
     pair.agent = pair.start_agent(**fresh)
-    client = pair.client("c", clean=False, session_expiry=3600).subscribe_surely("t/1")
+    client = pair.client("c", clean=False, session_expiry=3600).subscribe_qos2("t/1")
     eventually(lambda: pair.status()["interest"]["wide"] == ["#"], "wide interest")
     assert "no_earlier_sessions" in pair.status()["broker"]["observer_problem"]
     client.kill()
@@ -158,19 +158,19 @@ def test_client_is_disconnected_while_the_broker_is_away(pair, broker):
 
 def test_large_messages_pass_in_both_directions(pair):
     payload = bytes(range(256)) * 2_000
-    one, two = pair.client("one").subscribe_surely("x"), pair.client("two")
+    one, two = pair.client("one").subscribe_qos2("x"), pair.client("two")
     for number in range(10):
-        two.publish_surely(1, "x", b"%d" % number + payload)
+        two.publish_guaranteed(1, "x", b"%d" % number + payload)
     assert one.read_until(10) == [b"%d" % number + payload for number in range(10)]
 
 
 def test_client_that_does_not_read_does_not_make_the_agent_grow(pair):
-    slow = pair.client("slow").subscribe_surely("x")
+    slow = pair.client("slow").subscribe_qos2("x")
     writer = pair.client("writer")
     before = _resident_bytes(pair.agent)
     for _ in range(20):
         writer.publish("x", *[bytes(50_000)] * 20)
-        writer.publish_surely(1, "y", b"")
+        writer.publish_guaranteed(1, "y", b"")
     assert _resident_bytes(pair.agent) - before < 20 << 20
     slow.kill()
 
@@ -199,7 +199,7 @@ def test_tls_ends_at_the_proxy(pair, tmp_path):
         assert encrypted.recv(4) == bytes.fromhex("20020000")
 
 
-def test_port_that_is_taken_is_named(pair, scene):
+def test_occupied_port_is_reported(pair, scene):
     agent = scene.agent(
         broker_port=pair.near_port, broker_observer="proxy", proxy_port=pair.proxy_port
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import count, product
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live
 
 from hansa.mqtt.packets import PublishPacket
@@ -48,7 +48,7 @@ def pair(running_pair: Live) -> Iterator[Live]:
 def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
     """Read what a broker stores, by a client that its agent does not count as a subscriber."""
     name = f"hansa-{live.nodes[number].status()['node']}-test"
-    reader = live.client_of(SureClient, number, name=name).subscribe_surely(topic_filter)
+    reader = live.client_of(GuaranteedClient, number, name=name).subscribe_qos2(topic_filter)
     reader.unsubscribe(topic_filter)
     reader.read_for(0.1)
     reader.close()
@@ -57,7 +57,7 @@ def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
 
 def write_pairs(live: Live, root: str, is_enough: Callable[[int], bool]) -> dict[str, bytes]:
     """Write topics twice, each write acknowledged before the next; return the last values."""
-    publisher = live.client_of(SureClient, ORIGIN)
+    publisher = live.client_of(GuaranteedClient, ORIGIN)
     last: dict[str, bytes] = {}
     for number in count():
         if is_enough(number):
@@ -85,9 +85,9 @@ def differences(found: dict[str, bytes], expected: dict[str, bytes]) -> dict[str
 
 
 def test_deletion_at_qos_1_does_not_overtake_a_value_at_qos_2(pair):
-    subscriber = pair.client_of(SureClient, RECEIVER).subscribe_surely("issue/#")
+    subscriber = pair.client_of(GuaranteedClient, RECEIVER).subscribe_qos2("issue/#")
     pair.wait_installed(RECEIVER, "issue/#")
-    publisher = pair.client_of(SureClient, ORIGIN)
+    publisher = pair.client_of(GuaranteedClient, ORIGIN)
     for number in range(60):
         publisher.publish_as(PublishPacket(f"issue/{number}", b"value", 2, retain=True))
         publisher.publish_as(PublishPacket(f"issue/{number}", b"", 1, retain=True))
@@ -95,21 +95,21 @@ def test_deletion_at_qos_1_does_not_overtake_a_value_at_qos_2(pair):
     assert_same_values(pair, "issue", {})
 
 
-def subscribe(live: Live, root: str) -> SureClient:
-    subscriber = live.client_of(SureClient, RECEIVER).subscribe_surely(f"{root}/#")
+def subscribe(live: Live, root: str) -> GuaranteedClient:
+    subscriber = live.client_of(GuaranteedClient, RECEIVER).subscribe_qos2(f"{root}/#")
     live.wait_installed(RECEIVER, f"{root}/#")
     return subscriber
 
 
-def test_all_pairs_of_qos(pair):
+def test_retained_order_holds_for_all_pairs_of_qos(pair):
     subscribe(pair, "pairs")
     assert_same_values(pair, "pairs", write_pairs(pair, "pairs", lambda n: n == 10))
 
 
-def test_receiver_follows_the_broker_of_a_client_that_waits_for_no_acknowledgement(pair):
+def test_receiver_has_last_value_of_client_that_awaits_no_acknowledgement(pair):
     """A broker stores the writes of such a client in the order in which handshakes end."""
     subscribe(pair, "pipelined")
-    publisher = pair.client_of(SureClient, ORIGIN)
+    publisher = pair.client_of(GuaranteedClient, ORIGIN)
     topics = [
         (f"pipelined/{first}{second}{len(payload)}/{number}", first, second, payload)
         for (first, second), payload in product(PAIRS, (b"new", b""))
@@ -160,7 +160,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.long)])
-def test_all_pairs_of_qos_during_faults_of_the_receiving_agent(pair, fault, times):
+def test_retained_order_holds_during_faults_of_receiving_agent(pair, fault, times):
     root = f"fault-{list(FAULTS).index(fault)}-{times}"
     subscribe(pair, root)
     over = threading.Event()

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 from tests.agent.test_retained_order import (
     ORIGIN,
@@ -32,7 +32,7 @@ def pair(mosquitto: str) -> Iterator[Live]:
 
 
 def write(live: Live, qos: int, **values: bytes) -> None:
-    publisher = live.client_of(SureClient, ORIGIN)
+    publisher = live.client_of(GuaranteedClient, ORIGIN)
     for name, payload in values.items():
         publisher.publish_as(PublishPacket(f"r/{name}", payload, qos, retain=True))
 
@@ -109,7 +109,7 @@ def start_agent(live: Live) -> None:
 
 def stored_before_repair(live: Live, count: int) -> dict[str, bytes]:
     """Read what the receiving broker stores while its agent is away."""
-    reader = live.client_of(SureClient, RECEIVER).subscribe_surely("r/#")
+    reader = live.client_of(GuaranteedClient, RECEIVER).subscribe_qos2("r/#")
     reader.read_until(count)
     reader.close()
     return {each.topic: each.payload for each in reader.received if each.retain}

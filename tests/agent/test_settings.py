@@ -26,11 +26,11 @@ def written(tmp_path, text):
     return path
 
 
-def test_without_file_and_environment_everything_has_its_default():
+def test_defaults_apply_without_file_and_environment():
     assert load_settings(None, {}) == AgentSettings()
 
 
-def test_the_example_loads_and_names_every_setting_of_an_agent():
+def test_example_loads_and_lists_every_agent_setting():
     settings = load_settings(EXAMPLE, {})
     assert (settings.name, settings.broker.port) == ("plant-1", 1883)
     named = set(re.findall(r"^(?:# )?(\w+) = ", EXAMPLE.read_text(), re.M))
@@ -59,7 +59,7 @@ EXAMPLES = {
 """Settings whose value in docs/node.toml is an example; all others are shown with their default."""
 
 
-def test_the_example_shows_the_defaults(monkeypatch):
+def test_example_shows_defaults(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     shown: dict[str, object] = {}
     section = ""
@@ -98,7 +98,7 @@ def test_state_directory_by_default(monkeypatch, user, environment, expected):
     assert str(default_state_directory(environment)) == expected
 
 
-def test_a_file_sets_what_it_names(tmp_path):
+def test_file_overrides_defaults(tmp_path):
     text = """
     name = "plant-1"
     capacity = 2
@@ -119,7 +119,7 @@ def test_a_file_sets_what_it_names(tmp_path):
     assert (settings.protocol.metric, settings.protocol.redundancy) == (Metric.RTT, 3)
 
 
-def test_the_machine_may_add_to_the_capacity(tmp_path):
+def test_capacity_includes_cores_and_memory(tmp_path):
     alone = load_settings(written(tmp_path, "capacity = 3"), {})
     assert alone.total_capacity == 3.0
     by_core = load_settings(written(tmp_path, "capacity = 3\ncapacity_per_core = 2"), {})
@@ -136,7 +136,7 @@ def _memory_gib() -> float:
     return int(found[1]) / (1 << 20)
 
 
-def test_the_environment_wins(tmp_path):
+def test_environment_overrides_file(tmp_path):
     path = written(tmp_path, "[broker]\nport = 1884\n")
     environment = {
         "HANSA_BROKER_PORT": "1885",
@@ -151,11 +151,11 @@ def test_the_environment_wins(tmp_path):
     assert settings.protocol.heartbeat_interval == 0.5
 
 
-def test_a_node_without_a_name_is_called_after_its_broker():
+def test_default_node_name_is_broker_address():
     assert load_settings(None, {}).display_name == "127.0.0.1:1883"
 
 
-def test_a_password_is_not_shown():
+def test_password_is_not_shown():
     shown = repr(
         load_settings(None, {"HANSA_BROKER_USERNAME": "u", "HANSA_BROKER_PASSWORD": "secret"})
     )
@@ -259,21 +259,21 @@ def test_invalid_setting_is_refused_with_advice(tmp_path, text, complaint):
         ),
     ],
 )
-def test_the_environment_is_checked_too(name, text, complaint):
+def test_invalid_environment_value_is_refused(name, text, complaint):
     with pytest.raises(UsageError, match=re.escape(complaint)):
         load_settings(None, {name: text})
 
 
-def test_variables_of_the_command_line_are_no_settings():
+def test_command_line_variables_are_not_settings():
     assert load_settings(None, {LAUNCHER: "./run", TRACEBACK: "1"}) == AgentSettings()
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_file_is_reported(tmp_path):
     with pytest.raises(UsageError, match=r"cannot read .*missing.toml: No such file"):
         load_settings(tmp_path / "missing.toml", {})
 
 
-def test_a_file_that_is_no_text_is_no_toml(tmp_path):
+def test_binary_file_is_refused(tmp_path):
     path = tmp_path / "node.toml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is no TOML"):
@@ -289,17 +289,17 @@ def test_a_file_that_is_no_text_is_no_toml(tmp_path):
         ("[::1]", Address("::1", 10_500)),
     ],
 )
-def test_an_address(text, address):
+def test_valid_address_is_parsed(text, address):
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["::1", ":7", "a:0", "a:65536", "a:", "a:٣"])
-def test_no_address(text):
+def test_invalid_address_is_refused(text):
     with pytest.raises(UsageError, match="neighbour"):
         parse_address(text)
 
 
-def test_a_neighbour_may_name_its_transport():
+def test_neighbour_address_may_include_transport():
     assert parse_neighbour("a:1", "udp") == ("udp", Address("a", 1))
     assert parse_neighbour("tcp://a:1", "udp") == ("tcp", Address("a", 1))
     assert parse_neighbour("mqtt://a", "tcp") == ("mqtt", Address("a", 1_883))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
 from tests.agent.waiting import until
@@ -82,7 +82,7 @@ else:
 # ---------------------------------------------------------------- the parts of `Stopping`
 
 
-def test_a_part_that_does_not_stop_is_logged_and_left_behind(caplog):
+def test_component_that_does_not_stop_is_logged_and_abandoned(caplog):
     codes: list[int] = []
     stopped: list[str] = []
 
@@ -112,7 +112,7 @@ def test_a_part_that_does_not_stop_is_logged_and_left_behind(caplog):
     ]
 
 
-def test_the_process_ends_in_time_although_the_loop_is_blocked(caplog):
+def test_process_ends_in_time_if_loop_is_blocked(caplog):
     codes: list[int] = []
     is_forced = threading.Event()
 
@@ -137,7 +137,7 @@ def test_the_process_ends_in_time_although_the_loop_is_blocked(caplog):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_signal_ends_a_process_whose_loop_is_busy(loop, number):
+def test_signal_ends_process_with_busy_loop(loop, number):
     command = [sys.executable, "-c", BUSY_LOOP, loop]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -154,7 +154,7 @@ def test_a_signal_ends_a_process_whose_loop_is_busy(loop, number):
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_signal_stops_a_loop_that_waits(loop):
+def test_signal_stops_waiting_loop(loop):
     program = BUSY_LOOP.replace("lambda: print(", "lambda: over.set_result(").replace(
         "    while True:\n        pass\n", "    print(await over, flush=True)\n"
     )
@@ -171,7 +171,7 @@ def test_a_signal_stops_a_loop_that_waits(loop):
             child.kill()
 
 
-def test_a_fault_of_a_part_is_raised_when_all_others_have_stopped():
+def test_component_exception_is_raised_after_all_have_stopped():
     stopped: list[str] = []
 
     async def fail() -> None:
@@ -194,7 +194,7 @@ def test_a_fault_of_a_part_is_raised_when_all_others_have_stopped():
 # ---------------------------------------------------------------- cancellation
 
 
-def test_leaving_the_broker_never_swallows_a_cancellation(mosquitto, tmp_path):
+def test_disconnecting_does_not_swallow_cancellation(mosquitto, tmp_path):
     """Whoever waits for the end of a cancelled task would wait for ever: cancel at each moment
     around the end of the connection."""
 
@@ -237,7 +237,7 @@ def test_leaving_the_broker_never_swallows_a_cancellation(mosquitto, tmp_path):
 
 
 @pytest.mark.parametrize("mode", [{}, {"mqtt_fed_id": 1}], ids=["hansa", "mqtt-fed"])
-def test_an_agent_ends_in_time_if_its_loop_was_blocked_before_the_signal(scene, mode):
+def test_agent_ends_in_time_if_loop_was_blocked_before_signal(scene, mode):
     agent = scene.agent(program=("-c", BLOCKED_LOOP), broker_port=free_port(), **mode)
     agent.says("the loop is blocked")
     began = time.monotonic()
@@ -254,7 +254,7 @@ class Load:
     """Publishes at QoS 0 and 1 in a thread of its own, for as long as its context lasts."""
 
     def __init__(self, scene: Scene, port: int) -> None:
-        self._client = scene.client_of(SureClient, port)
+        self._client = scene.client_of(GuaranteedClient, port)
         self._payload = os.urandom(8_000).hex().encode()
         self.accepted: list[bytes] = []
         self._is_over = threading.Event()
@@ -269,7 +269,7 @@ class Load:
         while not self._is_over.wait(0.02):  # the test measures the end, not the throughput
             self._client.publish("load/qos0", *[self._payload] * 20)
             payloads = [b"%d" % each for each in range(number, number + 5)]
-            self._client.publish_surely(1, "load/qos1", *payloads)
+            self._client.publish_guaranteed(1, "load/qos1", *payloads)
             self.accepted += payloads
             number += 5
 
@@ -293,8 +293,12 @@ class Pair:
         for agent in self.agents:
             agent.says("neighbour up")
         self.subscriber = scene.client_of(
-            SureClient, self.brokers[1].port, name="subscriber", clean=False, session_expiry=3_600
-        ).subscribe_surely("load/qos1")
+            GuaranteedClient,
+            self.brokers[1].port,
+            name="subscriber",
+            clean=False,
+            session_expiry=3_600,
+        ).subscribe_qos2("load/qos1")
         eventually(self._is_installed, "the interest of the second agent in force at the first")
 
     def start(self, number: int) -> Process:
@@ -354,7 +358,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_an_agent_ends_in_time_beside_a_broker_that_does_not_read(pair):
+def test_agent_ends_in_time_if_broker_does_not_read(pair):
     with Load(pair.scene, pair.brokers[0].port) as load, stopped(pair.brokers[1].process.pid):
         eventually(
             lambda: pair.status(1)["counters"].get("dropped: broker buffer full"),
@@ -366,7 +370,7 @@ def test_an_agent_ends_in_time_beside_a_broker_that_does_not_read(pair):
     pair.assert_all_arrives(load.accepted)
 
 
-def test_an_agent_ends_in_time_beside_a_neighbour_that_does_not_read(pair):
+def test_agent_ends_in_time_if_neighbour_does_not_read(pair):
     def is_stuck() -> bool:
         links = pair.status(0)["neighbours"].values()
         return any(link["outstanding_bytes"] > 1 << 20 for link in links)

@@ -37,7 +37,7 @@ def memory_bytes(pid: int) -> int:
     return int(line.split()[1]) << 10
 
 
-def test_others_keep_receiving_memory_stays_and_control_is_not_lost(patient):
+def test_slow_neighbour_delays_no_other_and_memory_stays_bounded(patient):
     reader, sleeper = patient.subscriber(1, "flood"), patient.subscriber(2, "flood")
     publisher, asleep, agent = patient.client(0), patient.nodes[2], patient.nodes[0].agent
     memory = memory_bytes(agent.pid)

@@ -119,7 +119,7 @@ def test_bytes_that_cannot_be_sent_wait_and_arrive_whole(joined):
     joined(work)
 
 
-def test_closing_waits_for_what_was_written(joined):
+def test_closing_waits_for_written_bytes(joined):
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
         transport.write(MUCH)
         transport.close()
@@ -183,7 +183,7 @@ def test_broken_connection_is_reported_with_its_reason(joined, data):
     assert isinstance(error, OSError)
 
 
-def test_a_fault_of_the_protocol_ends_the_connection_and_is_not_hidden(joined):
+def test_protocol_exception_closes_connection_and_is_raised(joined):
     faults: list[object] = []
 
     async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
@@ -208,7 +208,7 @@ def test_connection_closed_before_accept_is_lost_like_any_other(joined):
     joined(work)
 
 
-def test_a_server_accepts_until_it_is_closed():
+def test_server_accepts_until_closed():
     async def run() -> None:
         accepted: list[socket.socket] = []
         (listening,) = await sockets.listen("127.0.0.1", 0)
@@ -250,7 +250,7 @@ def test_server_without_file_descriptors_continues_when_some_are_free(new_loop, 
         runner.run(run())
 
 
-def test_listening_and_connecting():
+def test_listen_and_connect_over_loopback():
     async def run() -> None:
         (listening,) = await sockets.listen("127.0.0.1", 0)
         port = listening.getsockname()[1]

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
 from tests.agent.strategies import SETTING
 from tests.agent.test_broker import status
@@ -57,7 +57,7 @@ def test_subscribed_publications_arrive_once_despite_faults(diamond):
     diamond.federation.restore_link(1, 3)
     diamond.wait_converged()
 
-    sure = diamond.client_of(SureClient, 2).subscribe_surely("sure/#")
+    sure = diamond.client_of(GuaranteedClient, 2).subscribe_qos2("sure/#")
     diamond.wait_installed(2, "sure/#")
     agent = diamond.nodes[2].agent
     os.kill(agent.pid, signal.SIGKILL)
@@ -65,27 +65,27 @@ def test_subscribed_publications_arrive_once_despite_faults(diamond):
     eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the death is noticed")
     wait_for_a_way(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"death")
-    expected = publish_surely(diamond)
+    expected = publish_guaranteed(diamond)
     diamond.run(diamond.federation.start_agent(2))
     assert_all_have_come(sure, expected)
-    late = diamond.client_of(SureClient, 2).subscribe_surely("sure/1")
+    late = diamond.client_of(GuaranteedClient, 2).subscribe_qos2("sure/1")
     assert late.read_until(1) == [VALUE]
     diamond.wait_converged()
     wait_for_a_way(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"healed")
 
 
-def publish_surely(diamond: Live) -> dict[int, list[bytes]]:
+def publish_guaranteed(diamond: Live) -> dict[int, list[bytes]]:
     """Publish at QoS 1 and 2, and a retained value; return what must arrive besides at each QoS."""
-    publisher = diamond.client_of(SureClient, 0)
+    publisher = diamond.client_of(GuaranteedClient, 0)
     expected = {qos: [b"%d: %d" % (qos, number) for number in range(20)] for qos in (1, 2)}
     for qos, payloads in expected.items():
-        publisher.publish_surely(qos, f"sure/{qos}", *payloads)
+        publisher.publish_guaranteed(qos, f"sure/{qos}", *payloads)
     publisher.publish_as(packets.PublishPacket("sure/1", VALUE, 1, retain=True))
     return expected
 
 
-def assert_all_have_come(subscriber: SureClient, expected: dict[int, list[bytes]]) -> None:
+def assert_all_have_come(subscriber: GuaranteedClient, expected: dict[int, list[bytes]]) -> None:
     """In order, at each QoS by itself; at QoS 2 exactly once, though the agent has crashed. A value
     may come before what was owed: its owner tells of it to whoever comes into reach."""
     received = subscriber.read_until(41)
@@ -97,7 +97,7 @@ def assert_all_have_come(subscriber: SureClient, expected: dict[int, list[bytes]
     assert [each for each in received if each[:1] == b"2"] == expected[2]
 
 
-def test_nodes_that_disagree_on_the_strategy_refuse_the_link_and_both_say_why(scene):
+def test_different_strategies_refuse_link_with_reason_on_both_sides(scene):
     port = free_port()
     one = scene.agent(
         broker_port=scene.broker().port, link_port=port, protocol_strategy="paths", name="one"

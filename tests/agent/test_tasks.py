@@ -13,7 +13,7 @@ async def nothing() -> None:
     pass
 
 
-def test_only_a_fault_is_reported():
+def test_only_unexpected_exceptions_are_reported():
     told: list[object] = []
 
     async def run() -> None:

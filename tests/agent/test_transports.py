@@ -58,7 +58,7 @@ def publish_until_heard(publisher: Any, subscriber: Any) -> list[bytes]:
     raise AssertionError("nothing gets through")
 
 
-def test_control_gets_through_however_large(ring):
+def test_large_control_frames_arrive(ring):
     live, _ = ring
     filters = [f"large/{number}/{'x' * 100}" for number in range(1_000)]  # 100 kB in one record
     subscriber = live.client(1).subscribe(*filters)
@@ -72,7 +72,7 @@ def test_control_gets_through_however_large(ring):
     eventually(withdrawn, "withdrawn everywhere", patience=60)
 
 
-def test_round_trips_are_as_long_as_the_link(ring):
+def test_round_trip_times_match_link_delay(ring):
     live, cable = ring
 
     def all_seen() -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def test_round_trips_are_as_long_as_the_link(ring):
     eventually(all_short, "no more: on busy cores one may take long by chance, but not each time")
 
 
-def test_a_publication_too_large_for_a_datagram_is_counted(ring):
+def test_publication_too_large_for_datagram_is_counted(ring):
     live, cable = ring
     if cable.transport != "udp":
         pytest.skip("a stream takes it")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Client, eventually
 from tests.agent.process import Process, Scene
 
@@ -97,7 +97,7 @@ class Pair:
         self.far_agent = scene.agent(
             broker_port=self.far.port, broker_log_file=self.far.log_file, link_port=self._link_port
         )
-        self.publisher = scene.client_of(SureClient, self.far.port)
+        self.publisher = scene.client_of(GuaranteedClient, self.far.port)
         self.agent = self.start_agent()
 
     def start_agent(self, **more: Any) -> Process:
@@ -123,10 +123,10 @@ class Pair:
     def publish(self, topic: str) -> set[bytes]:
         """Publish one of each QoS at the other broker; return what should arrive."""
         for qos in range(3):
-            self.publisher.publish_surely(qos, topic, b"QoS %d" % qos)
+            self.publisher.publish_guaranteed(qos, topic, b"QoS %d" % qos)
         return {b"QoS 0", b"QoS 1", b"QoS 2"}
 
-    def assert_arrives(self, client: SureClient, topic: str) -> None:
+    def assert_arrives(self, client: GuaranteedClient, topic: str) -> None:
         self.wait_until_linked()
         expected = self.publish(topic)
         assert {payload for _, payload in client.wait_for_all(expected)} == expected
@@ -199,7 +199,7 @@ def test_log_settings_enabled_by_sighup(scene, observed):
     observed.configure(observed=False)
     observed.start()
     early = [
-        scene.client_of(SureClient, observed.port, name=f"early-{n}").subscribe_surely(
+        scene.client_of(GuaranteedClient, observed.port, name=f"early-{n}").subscribe_qos2(
             f"early/{n}", f"also/{n}"
         )
         for n in range(3)
@@ -218,8 +218,8 @@ def test_log_settings_enabled_by_sighup(scene, observed):
 
     for n, client in enumerate(early):  # they come back, and the broker logs what they subscribe to
         client.close()
-        early[n] = scene.client_of(SureClient, observed.port, name=f"early-{n}")
-        early[n].subscribe_surely(f"early/{n}", f"also/{n}")
+        early[n] = scene.client_of(GuaranteedClient, observed.port, name=f"early-{n}")
+        early[n].subscribe_qos2(f"early/{n}", f"also/{n}")
     names = [f"{word}/{n}" for n in range(3) for word in ("early", "also")]
     assert_complete(pair.agent, *names)
     for n, client in enumerate(early):
@@ -231,12 +231,12 @@ def test_log_settings_enabled_by_sighup(scene, observed):
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_exactly_one_unknown_subscriber_is_noticed(leaves, scene, observed):
+def test_single_unknown_subscriber_is_detected(leaves, scene, observed):
     """The agent reads retained values with clients of MQTT 5 that leave again. The unknown
     subscription must not be taken for one that such a client has left behind."""
     observed.configure(observed=False)
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/1")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     observed.configure()
     observed.reload()
     pair = Pair(scene, observed)
@@ -252,15 +252,17 @@ def test_exactly_one_unknown_subscriber_is_noticed(leaves, scene, observed):
         assert_complete(pair.agent)
     else:
         early.unsubscribe("early/1")
-        early.subscribe_surely("early/2")
+        early.subscribe_qos2("early/2")
         assert_complete(pair.agent, "early/2")
 
 
-def test_broker_restarted_with_persistence(scene, observed, tmp_path):
+def test_sessions_restored_by_persistent_broker_are_detected(scene, observed, tmp_path):
     observed.configure("persistence true", f"persistence_location {tmp_path}/observed/")
     observed.start()
-    away = scene.client_of(SureClient, observed.port, name="away", clean=False, session_expiry=3600)
-    away.subscribe_surely("away/1").close()
+    away = scene.client_of(
+        GuaranteedClient, observed.port, name="away", clean=False, session_expiry=3600
+    )
+    away.subscribe_qos2("away/1").close()
     observed.stop()
     observed.log_file.unlink()  # nothing tells what the restored session wants
     observed.start()
@@ -268,25 +270,29 @@ def test_broker_restarted_with_persistence(scene, observed, tmp_path):
     assert_incomplete(pair.agent, "restored sessions", f"counts 1 {COUNTED}")
     pair.wait_until_linked()
     expected = pair.publish("away/1")
-    back = scene.client_of(SureClient, observed.port, name="away", clean=False, session_expiry=3600)
+    back = scene.client_of(
+        GuaranteedClient, observed.port, name="away", clean=False, session_expiry=3600
+    )
     back.wait_for_all(expected - {b"QoS 0"})  # none of QoS 0 waits for a client that is away
     back.forget()
     pair.assert_arrives(back, "away/1")
     assert (
         status(pair.agent)["broker"]["observer_complete"] is False
     )  # a session that resumes logs nothing
-    back.subscribe_surely("away/1")
+    back.subscribe_qos2("away/1")
     assert_complete(pair.agent, "away/1")
     pair.assert_arrives(back, "away/1")
 
 
-def test_complete_agent_knows_the_sessions_that_a_broker_restores(scene, observed, tmp_path):
+def test_complete_agent_knows_restored_sessions(scene, observed, tmp_path):
     observed.configure("persistence true", f"persistence_location {tmp_path}/observed/")
     observed.start()
     pair = Pair(scene, observed)
     assert_complete(pair.agent)
-    away = scene.client_of(SureClient, observed.port, name="away", clean=False, session_expiry=3600)
-    away.subscribe_surely("away/1").close()
+    away = scene.client_of(
+        GuaranteedClient, observed.port, name="away", clean=False, session_expiry=3600
+    )
+    away.subscribe_qos2("away/1").close()
     eventually(lambda: status(pair.agent)["interest"]["local"] == ["away/1"], "seen")
     observed.stop()
     observed.start()
@@ -296,7 +302,9 @@ def test_complete_agent_knows_the_sessions_that_a_broker_restores(scene, observe
     assert "alarm" not in pair.agent.log
     pair.wait_until_linked()
     expected = pair.publish("away/1")
-    back = scene.client_of(SureClient, observed.port, name="away", clean=False, session_expiry=3600)
+    back = scene.client_of(
+        GuaranteedClient, observed.port, name="away", clean=False, session_expiry=3600
+    )
     back.wait_for_all(expected - {b"QoS 0"})
 
 
@@ -322,7 +330,7 @@ def compress(log_file: Path) -> None:
 
 def test_logrotate_that_keeps_no_old_logs(scene, observed):
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/1")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     rotate(observed.log_file)
     observed.reload()
     observed.log_file.with_name(f"{observed.log_file.name}.1").unlink()
@@ -336,7 +344,7 @@ def test_logrotate_that_keeps_no_old_logs(scene, observed):
 def test_logrotate(scene, observed):
     """The old logs are read, too."""
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/1")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     for _ in range(2):
         rotate(observed.log_file)
         observed.reload()
@@ -348,10 +356,10 @@ def test_logrotate(scene, observed):
     pair.assert_arrives(early, "early/1")
 
 
-def test_an_agent_that_knew_everything_needs_only_the_log_since_then(scene, observed, tmp_path):
+def test_complete_agent_needs_only_newer_log(scene, observed, tmp_path):
     """A broker may run for longer than its old logs are kept."""
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/1")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     pair = Pair(scene, observed)
     pair.agent.process.terminate()
     pair.agent.wait()
@@ -376,17 +384,17 @@ def test_configuration_in_deploy(scene, observed, tmp_path):
     text = text.replace("persistence_location ./", f"persistence_location {tmp_path}/observed/")
     observed.write_configuration(text)
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/1")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     pair = Pair(scene, observed)
     assert_complete(pair.agent, "early/1")
     pair.assert_arrives(early, "early/1")
 
 
-def test_a_broker_without_counters(scene, observed):
+def test_broker_without_counters_is_complete_only_with_log(scene, observed):
     """Without $SYS the log since the start decides; where it has a gap the agent stays wide."""
     observed.configure("sys_interval 0")
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/1")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     pair = Pair(scene, observed)
     assert_complete(pair.agent, "early/1")
     pair.assert_arrives(early, "early/1")
@@ -394,9 +402,9 @@ def test_a_broker_without_counters(scene, observed):
     assert_incomplete(blind, "publishes no counters")
 
 
-def test_filters_when_unknown_are_a_setting(scene, observed):
+def test_filters_when_unknown_are_configurable(scene, observed):
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("plant/#")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("plant/#")
     pair = Pair(scene, observed)
     pair.agent.process.terminate()
     pair.agent.wait()
@@ -406,9 +414,9 @@ def test_filters_when_unknown_are_a_setting(scene, observed):
     pair.assert_arrives(early, "plant/1")
 
 
-def test_retained_values_of_a_wide_interest_are_cleared_when_it_ends(scene, observed):
+def test_retained_values_are_cleared_when_wide_interest_ends(scene, observed):
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/#")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/#")
     observed.log_file.write_text("")  # in place: nothing shows the subscription
     pair = Pair(scene, observed)
     pair.publisher.publish_as(
@@ -426,24 +434,24 @@ def test_retained_values_of_a_wide_interest_are_cleared_when_it_ends(scene, obse
         return {each.topic for each in reader.received}
 
     eventually(lambda: retained() == {"early/kept", "other/kept"}, "stored here")
-    early.subscribe_surely("early/#")
+    early.subscribe_qos2("early/#")
     assert_complete(pair.agent, "early/#")
     eventually(lambda: retained() == {"early/kept"}, "cleared here")
 
 
-def test_a_wide_interest_serves_a_share_group_once(scene, observed):
+def test_wide_interest_serves_share_group_once(scene, observed):
     observed.start()
-    scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/#")
+    scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/#")
     observed.log_file.write_text("")
     pair = Pair(scene, observed)
     assert_incomplete(pair.agent, "does not reach back", f"counts 1 {COUNTED}")
     workers = [
-        scene.client_of(SureClient, observed.port).subscribe_surely("$share/g/jobs")
+        scene.client_of(GuaranteedClient, observed.port).subscribe_qos2("$share/g/jobs")
         for _ in range(2)
     ]
     eventually(lambda: "$share/g/jobs" in status(pair.agent)["interest"]["local"], "known")
     pair.wait_until_linked()
-    pair.publisher.publish_surely(2, "jobs", *(b"%d" % number for number in range(20)))
+    pair.publisher.publish_guaranteed(2, "jobs", *(b"%d" % number for number in range(20)))
 
     def taken() -> list[bytes]:
         for worker in workers:
@@ -455,10 +463,10 @@ def test_a_wide_interest_serves_a_share_group_once(scene, observed):
 
 
 @pytest.mark.long
-def test_a_broker_that_no_longer_retains_its_counters(scene, observed):
+def test_agent_is_complete_without_retained_counters(scene, observed):
     """Mosquitto retains them for 60 s, and publishes them when they change."""
     observed.start()
-    early = scene.client_of(SureClient, observed.port, name="early").subscribe_surely("early/1")
+    early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
 
     def is_expired() -> bool:
         client = Client(observed.port).subscribe("$SYS/broker/shared_subscriptions/count")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
 
@@ -74,10 +74,10 @@ class Traced:
                 link_neighbours=f"127.0.0.1:{ports[number - 1]}" if number else "",
             )
             self._agents.append(agent)
-        self.subscriber = scene.client_of(SureClient, brokers[2].port)
-        self.subscriber.subscribe_surely("plant/+")
+        self.subscriber = scene.client_of(GuaranteedClient, brokers[2].port)
+        self.subscriber.subscribe_qos2("plant/+")
         eventually(self._is_installed, "interest in force")
-        self.publisher = scene.client_of(SureClient, brokers[0].port)
+        self.publisher = scene.client_of(GuaranteedClient, brokers[0].port)
         self.calls()
 
     def _is_installed(self) -> bool:
@@ -128,7 +128,7 @@ def test_publication_passes_through_every_file_and_function_of_the_walk(traced):
         traced.subscriber.wait_for(b"%d" % number)
     used = traced.calls()
     assert not_called(used, qos0_files, qos0_functions) == (set(), set())
-    traced.publisher.publish_surely(1, "plant/temp", b"guaranteed")
+    traced.publisher.publish_guaranteed(1, "plant/temp", b"guaranteed")
     traced.subscriber.wait_for(b"guaranteed")
     eventually(traced.is_settled, "a receipt")
     for file, names in traced.calls().items():

@@ -29,7 +29,7 @@ def test_change_is_the_net_change():
     assert len(interest) == 1
 
 
-def test_findings_go_with_a_change():
+def test_findings_are_returned_with_change():
     assert FilterCounts().drain_changes([ObservationComplete()]) == ObserverOutput(
         findings=(ObservationComplete(),)
     )

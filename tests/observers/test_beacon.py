@@ -57,7 +57,7 @@ def test_repeated_beacon_lasts_longer():
     assert observer.next_deadline() == 9.0
 
 
-def test_picture_is_complete_after_one_interval_of_each_connection():
+def test_observer_is_complete_after_one_interval_of_each_connection():
     observer = observing()
     assert (observer.is_complete, observer.next_deadline()) == (False, 2.0)
     assert observer.incomplete_reason
@@ -92,7 +92,7 @@ def test_announcements_of_all_kinds():
     assert observer.handle_timer(now=1e9).removed == ()
 
 
-def test_withdrawn_announcement_leaves_a_beacon_alone():
+def test_withdrawn_announcement_keeps_beacon():
     observer = observing()
     observer.receive_publication("federator/beacon/a", b"", now=0.0)
     announce(observer, "a")
@@ -113,7 +113,7 @@ def test_filter_that_cannot_be_announced_is_refused_and_counted(text):
     )
 
 
-def test_bytes_that_are_no_text_are_counted():
+def test_invalid_utf_8_is_counted():
     observer = observing()
     (finding,) = observer.receive_publication(TOPIC, b"\xff", now=0.0).findings
     assert isinstance(finding, LineNotUnderstood)
@@ -130,7 +130,7 @@ def test_number_of_filters_is_bounded(monkeypatch):
     assert observer.subscribed_filters() == ("a", "b")
 
 
-def test_other_topics_are_of_no_interest():
+def test_other_topics_are_ignored():
     assert observing().receive_publication("federator/core_ann/a", b"", now=0.0) == NO_CHANGE
 
 

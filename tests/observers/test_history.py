@@ -18,7 +18,7 @@ from hansa.observers import history as module
 from hansa.observers.history import BrokerLogFile, PrintedSubscriptionTree
 
 
-def test_of_a_long_log_the_end_is_read(tmp_path, monkeypatch):
+def test_end_of_long_log_is_read(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_bytes(b"old\nnew \xff\n")
     assert asyncio.run(BrokerLogFile(path).read()) == "old\nnew \ufffd\n"
@@ -39,13 +39,13 @@ def rotated(directory: Path) -> Path:
     return path
 
 
-def test_rotated_files_are_read_as_long_as_nothing_is_missing_between_them(tmp_path):
+def test_rotated_files_are_read_while_contiguous(tmp_path):
     path = rotated(tmp_path)
     text = "2\n1794789600: Reloading config.\n3\n1794789610: Reloading config.\n4\n"
     assert asyncio.run(BrokerLogFile(path).read()) == text
 
 
-def test_of_rotated_files_only_whole_ones_are_read(tmp_path, monkeypatch):
+def test_only_whole_rotated_files_are_read(tmp_path, monkeypatch):
     path = rotated(tmp_path)
     monkeypatch.setattr(module, "LOG_BYTES_MAX", 40)
     assert asyncio.run(BrokerLogFile(path).read()) == "3\n1794789610: Reloading config.\n4\n"
@@ -56,14 +56,14 @@ def test_of_rotated_files_only_whole_ones_are_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "data", [b"no gzip", gzip.compress(b"Reloading config.\n")[:-9]], ids=["no gzip", "cut"]
 )
-def test_a_rotated_file_that_is_damaged_or_not_written_yet_ends_the_reading(tmp_path, data):
+def test_damaged_or_empty_rotated_file_ends_reading(tmp_path, data):
     path = rotated(tmp_path)
     (tmp_path / "log.2.gz").write_bytes(data)
     os.utime(tmp_path / "log.2.gz", (998, 998))
     assert asyncio.run(BrokerLogFile(path).read()) == "3\n1794789610: Reloading config.\n4\n"
 
 
-def test_files_that_are_not_there_are_named(tmp_path):
+def test_missing_files_are_reported(tmp_path):
     missing, there = tmp_path / "missing", tmp_path / "there"
     there.touch()
     for history in (
@@ -76,7 +76,7 @@ def test_files_that_are_not_there_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "bob", "999999999"])
-def test_a_pid_file_must_hold_the_number_of_a_process(tmp_path, text):
+def test_pid_file_must_contain_process_id(tmp_path, text):
     pid_file, output = tmp_path / "pid", tmp_path / "out"
     output.touch()
     pid_file.write_text(text)
@@ -84,7 +84,7 @@ def test_a_pid_file_must_hold_the_number_of_a_process(tmp_path, text):
         asyncio.run(PrintedSubscriptionTree(pid_file, output).read())
 
 
-def test_another_program_is_not_signalled(tmp_path):
+def test_other_program_is_not_signalled(tmp_path):
     """A stale file may hold the number of anybody by now, whom SIGUSR2 would end."""
     pid_file, output = tmp_path / "pid", tmp_path / "out"
     output.touch()
@@ -134,7 +134,7 @@ def test_missing_tree_is_reported_with_advice(mute, monkeypatch):
         asyncio.run(mute.read())
 
 
-def test_a_tree_is_taken_when_it_is_whole(mute):
+def test_tree_is_used_when_complete(mute):
     async def work() -> str:
         reading = asyncio.create_task(mute.read())
         await asyncio.sleep(0)

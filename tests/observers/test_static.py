@@ -16,7 +16,7 @@ def test_configured_filters_are_announced_from_the_first_connection():
     assert observer.on_connected(session_lost=True, now=1.0) == NO_CHANGE
 
 
-def test_nothing_else_matters():
+def test_other_input_is_ignored():
     observer = StaticObserver(["a"])
     observer.on_connected(session_lost=True, now=0.0)
     observer.begin_resync(now=0.0)
@@ -27,6 +27,6 @@ def test_nothing_else_matters():
     assert (observer.next_deadline(), observer.incomplete_reason) == (None, "")
 
 
-def test_bad_filter_is_refused_at_once():
+def test_invalid_filter_is_refused_at_once():
     with pytest.raises(InvalidTopic):
         StaticObserver(["a/#/b"])

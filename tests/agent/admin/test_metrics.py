@@ -85,7 +85,7 @@ def test_samples_of_an_agent():
     ]
 
 
-def test_every_metric_has_its_help_and_type_once_and_in_order():
+def test_metrics_have_help_and_type_once_in_order():
     headers = [line for line in render_metrics(STATUS).splitlines() if line.startswith("#")]
     assert headers == [
         line
@@ -99,7 +99,7 @@ def test_metric_without_samples_is_omitted():
     assert "hansa_alarm_active" not in page
 
 
-def test_a_node_of_mqtt_fed():
+def test_samples_of_mqttfed_node():
     status = {
         "version": "1.2",
         "node": 1,

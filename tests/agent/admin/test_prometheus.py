@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
 
@@ -120,8 +120,8 @@ def pair(scene: Scene) -> list[Process]:
         return bool(answer) and bool(json.loads(answer)["interest"]["installed"])
 
     eventually(is_installed, "the interest of the second agent in force at the first")
-    publisher = scene.client_of(SureClient, brokers[0].port)
-    publisher.publish_surely(1, "t/a", b"1")
+    publisher = scene.client_of(GuaranteedClient, brokers[0].port)
+    publisher.publish_guaranteed(1, "t/a", b"1")
     assert subscriber.wait_for(b"1") == [("t/a", b"1")]
     return agents
 
@@ -140,7 +140,7 @@ def test_promtool_accepts_the_metrics_of_live_agents(pair):
         check_metrics(page)
 
 
-def test_promtool_accepts_the_metrics_of_a_node_of_mqtt_fed(scene):
+def test_promtool_accepts_metrics_of_mqttfed_node(scene):
     agent = scene.agent(
         mode="mqtt-fed",
         mqtt_fed_id=1,
@@ -155,7 +155,7 @@ def test_promtool_accepts_the_metrics_of_a_node_of_mqtt_fed(scene):
     check_metrics(page)
 
 
-def test_a_real_prometheus_scrapes_two_agents(pair, prometheus):
+def test_prometheus_scrapes_two_agents(pair, prometheus):
     def is_up() -> bool:
         targets = prometheus.get("targets")["activeTargets"]
         return [(each["health"], each["lastError"]) for each in targets] == [("up", "")] * 2
@@ -181,7 +181,7 @@ def test_a_real_prometheus_scrapes_two_agents(pair, prometheus):
     assert [value for _, value in captured] == [1.0]
 
 
-def test_outstanding_bytes_of_an_idle_link_are_not_the_bytes_sent(pair):
+def test_idle_link_has_no_outstanding_bytes(pair):
     """Heartbeats go on: what is outstanding is some of them, and often none."""
 
     def is_confirmed() -> bool:

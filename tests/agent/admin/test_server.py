@@ -65,5 +65,5 @@ def test_endpoints_accept_only_get():
         b"GET /status HTTP/1.1\r\n" + b"x" * 2 * REQUEST_BYTES_MAX,
     ],
 )
-def test_garbage_is_a_bad_request(garbage):
+def test_garbage_gets_bad_request(garbage):
     assert ask(garbage)[0] == b"HTTP/1.1 400 Bad Request"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live
 from tests.agent.strategies import EVERY, SETTING
 
@@ -29,11 +29,11 @@ class SideBySide(Live):
         self.run(self.oracle.start())
         super().start()
 
-    def at(self, place: str, **options: Any) -> SureClient:
+    def at(self, place: str, **options: Any) -> GuaranteedClient:
         """A client at a place of the line, or at the oracle."""
         if place != ORACLE:
-            return self.client_of(SureClient, PLACES[place], **options)
-        made = SureClient(self.oracle.port, **options)
+            return self.client_of(GuaranteedClient, PLACES[place], **options)
+        made = GuaranteedClient(self.oracle.port, **options)
         self._clients.append(made)
         return made
 

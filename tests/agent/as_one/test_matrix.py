@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.agent.as_one.conftest import ORACLE, PLACES, SideBySide
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 
 from hansa.mqtt import properties
 from hansa.mqtt.packets import PublishPacket, Subscription
@@ -72,7 +72,7 @@ Seen = dict[str, list[tuple[object, ...]]]
 """Per topic all that came: payload, QoS, retain, DUP, properties in order."""
 
 
-def seen_by(client: SureClient) -> Seen:
+def seen_by(client: GuaranteedClient) -> Seen:
     found: Seen = {}
     for each in client.received:
         answer = (each.payload, each.qos, each.retain, each.dup, read(each.properties))
@@ -94,7 +94,7 @@ def expires(name: Property, value: object) -> bool:
     )
 
 
-def subscribers(live: SideBySide, kept_only: bool) -> dict[tuple[str, Kind], SureClient]:
+def subscribers(live: SideBySide, kept_only: bool) -> dict[tuple[str, Kind], GuaranteedClient]:
     made = {
         (place, kind): live.at(place, version=kind.version).subscribe_as(
             Subscription("matrix/#", kind.qos, retain_as_published=kind.as_published)
@@ -108,7 +108,7 @@ def subscribers(live: SideBySide, kept_only: bool) -> dict[tuple[str, Kind], Sur
     return made
 
 
-def collect(clients: dict[tuple[str, Kind], SureClient], count: int) -> dict[object, Seen]:
+def collect(clients: dict[tuple[str, Kind], GuaranteedClient], count: int) -> dict[object, Seen]:
     for client in clients.values():
         client.read_until(count, pause=0.05)
     return {who: seen_by(client) for who, client in clients.items()}
@@ -133,14 +133,14 @@ CASES = [pytest.param(place, kind, id=f"{place}, {kind}") for place, kind in pro
 
 
 @pytest.mark.parametrize(("place", "kind"), CASES)
-def test_live_as_from_a_single_broker(answers, place, kind):
+def test_live_messages_equal_those_of_single_broker(answers, place, kind):
     heard, _ = answers
     assert len(heard[ORACLE, kind]) == COUNT
     assert heard[place, kind] == heard[ORACLE, kind]
 
 
 @pytest.mark.parametrize(("place", "kind"), CASES)
-def test_stored_as_at_a_single_broker(answers, place, kind):
+def test_retained_messages_equal_those_of_single_broker(answers, place, kind):
     _, late = answers
     assert len(late[ORACLE, kind]) == KEPT
     assert late[place, kind] == late[ORACLE, kind]

@@ -26,8 +26,8 @@ def left(packet: PublishPacket) -> int:
     return found
 
 
-def test_time_in_a_partition_counts_towards_the_expiry(line):
-    subscriber = line.at("three hops").subscribe_surely("expiry/parted")
+def test_time_in_partition_reduces_expiry(line):
+    subscriber = line.at("three hops").subscribe_qos2("expiry/parted")
     line.wait_installed(FAR, "expiry/parted")
     expired = line.counter(FAR, EXPIRED)
     line.federation.cut_link(2, 3)
@@ -44,9 +44,9 @@ def test_time_in_a_partition_counts_towards_the_expiry(line):
 
 
 @pytest.mark.parametrize("delay_s", [0, 1], ids=["at once", "delayed"])
-def test_a_will_is_a_publication_like_any_other(line, delay_s):
+def test_will_is_forwarded_like_any_publication(line, delay_s):
     topic = f"will/{delay_s}"
-    subscriber = line.at("three hops").subscribe_surely(topic)
+    subscriber = line.at("three hops").subscribe_qos2(topic)
     line.wait_installed(FAR, topic)
     told = ((Property.WILL_DELAY_INTERVAL, delay_s), (Property.CONTENT_TYPE, "text/plain"))
     will = Will(topic, b"gone", 1, properties=told)
@@ -61,10 +61,10 @@ def test_a_will_is_a_publication_like_any_other(line, delay_s):
 
 
 def test_client_that_disconnects_publishes_no_will(line):
-    subscriber = line.at("one hop").subscribe_surely("will/none", "will/fence")
+    subscriber = line.at("one hop").subscribe_qos2("will/none", "will/fence")
     line.wait_installed(NEAR, "will/none", "will/fence")
     line.at("same", will=Will("will/none", b"gone", 1)).close()
-    line.at("same").publish_surely(1, "will/fence", b"end")
+    line.at("same").publish_guaranteed(1, "will/fence", b"end")
     assert subscriber.read_until(1) == [b"end"]
 
 
@@ -74,23 +74,23 @@ def test_messages_of_a_disconnected_session_wait_at_its_own_broker(line, version
     lasting = {"name": f"absent-{version.name}", "version": version, "clean": False}
     if version is Version.V5:
         lasting["session_expiry"] = 600
-    first = line.at("three hops", **lasting).subscribe_surely(topic)
+    first = line.at("three hops", **lasting).subscribe_qos2(topic)
     line.wait_installed(FAR, topic)
     first.close()
     publisher = line.at("same")
-    publisher.publish_surely(1, topic, b"1", b"2")
-    publisher.publish_surely(2, topic, b"3")
+    publisher.publish_guaranteed(1, topic, b"1", b"2")
+    publisher.publish_guaranteed(2, topic, b"3")
     back = line.at("three hops", **lasting)
     came = [back.read_until(3), [each.qos for each in back.received]]
     assert came == [[b"1", b"2", b"3"], [1, 1, 2]]
     back.unsubscribe(topic)
 
 
-def test_a_request_finds_its_answer(line):
+def test_response_reaches_requester(line):
     """The one who asks waits until its own subscription is installed; see docs/differences.md."""
-    served = line.at("three hops").subscribe_surely("service/+")
+    served = line.at("three hops").subscribe_qos2("service/+")
     line.wait_installed(FAR, "service/+")
-    asking = line.at("same").subscribe_surely("answers/7")
+    asking = line.at("same").subscribe_qos2("answers/7")
     line.wait_installed(0, "answers/7")
     told = ((Property.RESPONSE_TOPIC, "answers/7"), (Property.CORRELATION_DATA, b"\0no. 1"))
     asking.publish_as(
@@ -108,11 +108,11 @@ def test_a_request_finds_its_answer(line):
     assert asking.received[0].properties == answer
 
 
-def test_overlapping_subscriptions_of_one_client_bring_what_its_broker_gives(line):
+def test_overlapping_subscriptions_deliver_as_many_copies_as_single_broker(line):
     wishes = (Subscription("lap/#", 1), Subscription("lap/+", 2))
     far, alone = (line.at(place).subscribe_as(*wishes) for place in ("three hops", "alone"))
     line.wait_installed(FAR, "lap/#", "lap/+")
     for place, subscriber in (("same", far), ("alone", alone)):
-        line.at(place).publish_surely(2, "lap/x", b"1")
+        line.at(place).publish_guaranteed(2, "lap/x", b"1")
         subscriber.read_until(1)
     assert sorted(each.qos for each in far.received) == sorted(each.qos for each in alone.received)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.agent.as_one.conftest import SideBySide
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 
 from hansa.mqtt import properties
@@ -19,7 +19,7 @@ SETTLED_S = 30.0
 def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
     """What a broker holds, read by a client that comes for it alone; each value once."""
     name = f"hansa-{live.nodes[number].status()['node']}-test"  # it is not wanted for that
-    reader = live.client_of(SureClient, number, name=name).subscribe_surely(topic_filter)
+    reader = live.client_of(GuaranteedClient, number, name=name).subscribe_qos2(topic_filter)
     reader.unsubscribe(topic_filter)  # what the broker answers when it has sent all that it holds
     reader.read_for(0.1)
     reader.close()
@@ -39,10 +39,10 @@ def test_earlier_retained_value_reaches_a_later_subscriber_elsewhere(line):
     publisher.publish_as(
         *(kept(t, payload, int(t[-1]), properties=told) for t, payload in values.items())
     )
-    first = line.at("three hops").subscribe_surely("before/+")
+    first = line.at("three hops").subscribe_qos2("before/+")
     first.read_until(3)
     assert {each.topic: each.payload for each in first.received} == values
-    later = line.at("three hops").subscribe_surely("before/+")
+    later = line.at("three hops").subscribe_qos2("before/+")
     later.read_until(3)
     assert {e.topic: (e.payload, e.qos, e.retain, e.properties) for e in later.received} == {
         topic: (payload, int(topic[-1]), True, told) for topic, payload in values.items()
@@ -50,8 +50,8 @@ def test_earlier_retained_value_reaches_a_later_subscriber_elsewhere(line):
     assert stored(line, 2, "before/+") == {}  # nobody wants it there
 
 
-def test_a_deleted_value_is_gone_everywhere(line):
-    subscribers = [line.at(place).subscribe_surely("gone/#") for place in ("one hop", "three hops")]
+def test_deleted_value_is_removed_everywhere(line):
+    subscribers = [line.at(place).subscribe_qos2("gone/#") for place in ("one hop", "three hops")]
     for number in (NEAR, FAR):
         line.wait_installed(number, "gone/#")
     line.at("same").publish_as(kept("gone/a", b"1"), kept("gone/b", b"2"))
@@ -66,25 +66,25 @@ def test_a_deleted_value_is_gone_everywhere(line):
     for each in subscribers:
         each.unsubscribe("gone/#")
     eventually(lambda: not _wanted(line, FAR), "withdrawn")
-    back = line.at("three hops").subscribe_surely("gone/#")
+    back = line.at("three hops").subscribe_qos2("gone/#")
     back.read_until(1)
     assert [(each.topic, each.payload) for each in back.received] == [("gone/b", b"2")]
 
 
-def test_broker_that_lost_its_retained_values_gets_them_again(line):
+def test_lost_retained_values_are_restored(line):
     line.at("same").publish_as(kept("lost/a", b"1"))
-    line.at("three hops").subscribe_surely("lost/#").read_until(1)
+    line.at("three hops").subscribe_qos2("lost/#").read_until(1)
     broker = line.nodes[FAR].broker
     line.run(broker.stop())
     line.run(broker.start())
-    late = line.at("three hops").subscribe_surely("lost/#")
+    late = line.at("three hops").subscribe_qos2("lost/#")
     assert late.read_until(1) == [b"1"]
     eventually(lambda: stored(line, FAR, "lost/#") == {"lost/a": b"1"}, "held again")
 
 
 def test_values_are_cleared_with_the_last_subscriber(line):
     line.at("same").publish_as(kept("leave/a", b"1"))
-    wanting = line.at("three hops").subscribe_surely("leave/a")
+    wanting = line.at("three hops").subscribe_qos2("leave/a")
     wanting.read_until(1)
     assert stored(line, FAR, "leave/#") == {"leave/a": b"1"}
     wanting.unsubscribe("leave/a")
@@ -92,9 +92,9 @@ def test_values_are_cleared_with_the_last_subscriber(line):
     assert stored(line, 0, "leave/#") == {"leave/a": b"1"}
 
 
-def test_a_value_that_a_client_here_wrote_meanwhile_stays(line):
+def test_value_written_by_local_client_is_kept(line):
     line.at("same").publish_as(kept("own/a", b"theirs"))
-    wanting = line.at("three hops").subscribe_surely("own/a")
+    wanting = line.at("three hops").subscribe_qos2("own/a")
     wanting.read_until(1)
     line.at("three hops").publish_as(kept("own/a", b"ours", qos=0))
     wanting.read_until(2)
@@ -112,8 +112,8 @@ def _wanted(live: SideBySide, number: int) -> list[str]:
     return wanted
 
 
-def test_reconnection_sends_nothing_again(line):
-    subscriber = line.at("three hops").subscribe_surely("calm/#")
+def test_reconnection_resends_no_value(line):
+    subscriber = line.at("three hops").subscribe_qos2("calm/#")
     line.wait_installed(FAR, "calm/#")
     line.at("same").publish_as(*(kept(f"calm/{n}", b"%d" % n) for n in range(20)))
     subscriber.read_until(20)
@@ -126,9 +126,9 @@ def test_reconnection_sends_nothing_again(line):
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_partition_ends_in_agreement(line, qos):
+def test_values_converge_after_partition(line, qos):
     places = ("same", "one hop", "three hops")
-    subscribers = [line.at(place).subscribe_surely(f"part/{qos}/#") for place in places]
+    subscribers = [line.at(place).subscribe_qos2(f"part/{qos}/#") for place in places]
     for number in (0, NEAR, FAR):
         line.wait_installed(number, f"part/{qos}/#")
     publishers = [line.at("same"), line.at("three hops")]
@@ -158,7 +158,7 @@ def test_a_partition_ends_in_agreement(line, qos):
 
 
 def test_concurrent_writes_converge(line):
-    subscribers = [line.at(place).subscribe_surely("race/#") for place in ("same", "three hops")]
+    subscribers = [line.at(place).subscribe_qos2("race/#") for place in ("same", "three hops")]
     for number in (0, FAR):
         line.wait_installed(number, "race/#")
     chance = random.Random(7)

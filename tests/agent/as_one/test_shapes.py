@@ -23,9 +23,9 @@ ODD_TOPICS = [
 ]
 
 
-def test_odd_topics_arrive_as_they_are(line):
-    subscriber = line.at("three hops").subscribe_surely("/#", "odd/#")
-    alone = line.at("alone").subscribe_surely("/#", "odd/#")
+def test_unusual_topics_arrive_unchanged(line):
+    subscriber = line.at("three hops").subscribe_qos2("/#", "odd/#")
+    alone = line.at("alone").subscribe_qos2("/#", "odd/#")
     line.wait_installed(FAR, "/#", "odd/#")
     for place in ("same", "alone"):
         line.at(place).publish_as(*(PublishPacket(topic, b"odd", 1) for topic in ODD_TOPICS))
@@ -43,10 +43,10 @@ def is_allowed(code: int) -> bool:
     return not (is_control or is_surrogate or is_none) and chr(code) not in "+#/"
 
 
-def test_every_character_that_a_topic_may_have_arrives(line):
+def test_every_valid_topic_character_arrives(line):
     characters = "".join(chr(code) for code in range(0x110000) if is_allowed(code))
     topics = [f"all/{characters[at : at + 16_000]}" for at in range(0, len(characters), 16_000)]
-    subscriber = line.at("three hops").subscribe_surely("all/+")
+    subscriber = line.at("three hops").subscribe_qos2("all/+")
     line.wait_installed(FAR, "all/+")
     line.at("same").publish_as(*(PublishPacket(topic, b"", 1) for topic in topics))
     subscriber.read_until(len(topics))
@@ -55,26 +55,26 @@ def test_every_character_that_a_topic_may_have_arrives(line):
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_topics_of_more_than_200_levels_stay_at_their_broker_and_are_counted(line, qos):
-    subscriber = line.at("three hops").subscribe_surely(f"deep/{qos}/#")
+    subscriber = line.at("three hops").subscribe_qos2(f"deep/{qos}/#")
     line.wait_installed(FAR, f"deep/{qos}/#")
     before = line.counter(0, TOO_DEEP)
     publisher = line.at("same")
-    publisher.publish_surely(qos, f"deep/{qos}" + "/x" * 199, b"201 levels")
-    publisher.publish_surely(qos, f"deep/{qos}" + "/x" * 198, b"200 levels")
+    publisher.publish_guaranteed(qos, f"deep/{qos}" + "/x" * 199, b"201 levels")
+    publisher.publish_guaranteed(qos, f"deep/{qos}" + "/x" * 198, b"200 levels")
     assert subscriber.read_until(1) == [b"200 levels"]
     assert line.counter(0, TOO_DEEP) == before + 1
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_payloads_from_nothing_to_the_limit(line, qos):
+def test_payloads_of_all_sizes_up_to_limit_arrive(line, qos):
     topic = f"size/{qos}"
-    subscriber = line.at("three hops").subscribe_surely(topic)
+    subscriber = line.at("three hops").subscribe_qos2(topic)
     line.wait_installed(FAR, topic)
     chance = random.Random(qos)
     sizes = (0, 1, 127, 128, 4_095, 4_096, 4_097, 65_536, 1_000_000)
     payloads = [chance.randbytes(size) for size in sizes]
     payloads.append(b"\xff\xfe\x00 not UTF-8 \xc0")
-    line.at("same").publish_surely(qos, topic, *payloads)
+    line.at("same").publish_guaranteed(qos, topic, *payloads)
     subscriber.read_until(len(payloads))
     assert [each.payload for each in subscriber.received] == payloads
 
@@ -83,12 +83,12 @@ LONG = [pytest.param(64, qos, marks=pytest.mark.long) for qos in range(3)]
 
 
 @pytest.mark.parametrize(("mebibytes", "qos"), [(8, 1), *LONG])
-def test_large_payloads_cross_where_the_settings_let_them(line, mebibytes, qos):
+def test_large_payloads_are_forwarded_if_settings_allow(line, mebibytes, qos):
     topic = f"large/{mebibytes}/{qos}"
-    subscriber = line.at("three hops", packet_bytes_max=PACKET_BYTES_MAX).subscribe_surely(topic)
+    subscriber = line.at("three hops", packet_bytes_max=PACKET_BYTES_MAX).subscribe_qos2(topic)
     line.wait_installed(FAR, topic)
     payload = random.Random(qos).randbytes(mebibytes << 20)
-    line.at("same").publish_surely(qos, topic, payload, b"end")
+    line.at("same").publish_guaranteed(qos, topic, payload, b"end")
     subscriber.read_until(2, patience=60.0)
     assert [(each.payload == payload, each.qos) for each in subscriber.received] == [
         (True, qos),

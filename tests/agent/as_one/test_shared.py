@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 from tests.agent.as_one.conftest import SideBySide
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 
 WITH_CONSUMERS = (0, 1, 3)
@@ -13,14 +13,14 @@ WITHOUT = 2
 EACH = 60
 
 
-def consumers(live: SideBySide, share: str, *numbers: int) -> list[SureClient]:
-    made = [live.client_of(SureClient, number).subscribe_surely(share) for number in numbers]
+def consumers(live: SideBySide, share: str, *numbers: int) -> list[GuaranteedClient]:
+    made = [live.client_of(GuaranteedClient, number).subscribe_qos2(share) for number in numbers]
     for number in dict.fromkeys(numbers):
         live.wait_installed(number, share)
     return made
 
 
-def drain(clients: list[SureClient], count: int) -> Counter[bytes]:
+def drain(clients: list[GuaranteedClient], count: int) -> Counter[bytes]:
     """Read all, until so many have come in all and a little longer; count each payload."""
 
     def came() -> int:
@@ -41,7 +41,7 @@ def test_each_publication_goes_to_one_of_six_consumers_at_three_brokers(line, qo
     payloads = [b"%d-%d" % (n, each) for n in range(4) for each in range(EACH)]
     for number in range(4):
         mine = [each for each in payloads if each.startswith(b"%d-" % number)]
-        line.client_of(SureClient, number).publish_surely(qos, topic, *mine)
+        line.client_of(GuaranteedClient, number).publish_guaranteed(qos, topic, *mine)
     assert drain(group, len(payloads)) == Counter(payloads)
     # Each has what its broker's publisher published, and a third of what came from the fourth, by
     # halves: brokers and nodes take turns, so that nobody is more than two ahead.
@@ -53,20 +53,20 @@ def test_shares_are_served_while_consumers_change(line):
     """A consumer leaves in order: it unsubscribes, reads what is its own, and goes."""
     share, topic = "$share/crew/churn", "churn"
     group = consumers(line, share, *(2 * WITH_CONSUMERS))
-    publishers = [line.client_of(SureClient, number) for number in range(4)]
+    publishers = [line.client_of(GuaranteedClient, number) for number in range(4)]
     leaving = cycle(range(len(group)))
-    gone: list[SureClient] = []
+    gone: list[GuaranteedClient] = []
     payloads: list[bytes] = []
     for step in range(12):
         for number, publisher in enumerate(publishers):
             some = [b"%d-%d-%d" % (step, number, each) for each in range(10)]
             payloads += some
-            publisher.publish_surely(1, topic, *some)
+            publisher.publish_guaranteed(1, topic, *some)
         place = next(leaving)
         group[place].unsubscribe(share)
         gone.append(group[place])
-        group[place] = line.client_of(SureClient, WITH_CONSUMERS[place % 3])
-        group[place].subscribe_surely(share)
+        group[place] = line.client_of(GuaranteedClient, WITH_CONSUMERS[place % 3])
+        group[place].subscribe_qos2(share)
     assert drain([*group, *gone], len(payloads)) == Counter(payloads)
     # Brokers stay as even as they were: each has its own publisher's, and a third of the fourth's.
     shares = Counter({line.nodes[number].broker.port: 0 for number in WITH_CONSUMERS})
@@ -84,17 +84,17 @@ def test_several_groups_and_a_plain_subscriber_each_get_all(line):
     plain = consumers(line, "many", 3)
     payloads = [b"%d" % each for each in range(EACH)]
     overlaps = line.counter(WITHOUT, "share_overlap")
-    line.client_of(SureClient, WITHOUT).publish_surely(1, "many", *payloads)
+    line.client_of(GuaranteedClient, WITHOUT).publish_guaranteed(1, "many", *payloads)
     for group in (*groups.values(), plain):
         assert drain(group, EACH) == Counter(payloads)
     assert line.counter(WITHOUT, "share_overlap") == overlaps
 
 
-def test_an_overlap_that_cannot_be_avoided_is_counted(line):
+def test_unavoidable_share_overlap_is_counted(line):
     group = consumers(line, "$share/lap/twice", 1, 3)
     plain = consumers(line, "twice", 1, 3)
     overlaps = line.counter(WITHOUT, "share_overlap")
-    line.client_of(SureClient, WITHOUT).publish_surely(1, "twice", b"x")
+    line.client_of(GuaranteedClient, WITHOUT).publish_guaranteed(1, "twice", b"x")
     assert drain(group, 2) == Counter([b"x", b"x"])
     assert drain(plain, 2) == Counter([b"x", b"x"])
     assert line.counter(WITHOUT, "share_overlap") == overlaps + 1
@@ -103,10 +103,10 @@ def test_an_overlap_that_cannot_be_avoided_is_counted(line):
 def test_disconnected_consumer_keeps_its_share(line):
     """Its session lasts, and so does the interest of its node: what is its turn waits for it."""
     lasting = {"name": "away-consumer", "clean": False, "session_expiry": 600}
-    away = line.client_of(SureClient, 3, **lasting).subscribe_surely("$share/away/late")
+    away = line.client_of(GuaranteedClient, 3, **lasting).subscribe_qos2("$share/away/late")
     line.wait_installed(3, "$share/away/late")
     away.close()
-    line.client_of(SureClient, 0).publish_surely(1, "late", b"1", b"2")
-    back = line.client_of(SureClient, 3, **lasting)
+    line.client_of(GuaranteedClient, 0).publish_guaranteed(1, "late", b"1", b"2")
+    back = line.client_of(GuaranteedClient, 3, **lasting)
     assert back.read_until(2) == [b"1", b"2"]
     back.unsubscribe("$share/away/late")

@@ -105,7 +105,7 @@ def publication(topic: str) -> Publication:
     return Publication(NodeId(1), 1, 1, 0, topic, b"x")
 
 
-def test_filters_are_subscribed_to_with_rising_identifiers_and_answers_are_fed():
+def test_filters_get_increasing_identifiers_and_grants_are_reported():
     scene = Scene()
     scene.client.subscribe(["a/#", "b"])
     assert scene.broker.take() == subscribed(("a/#", 1), ("b", 2))
@@ -118,7 +118,7 @@ def test_filters_are_subscribed_to_with_rising_identifiers_and_answers_are_fed()
     assert scene.client.counters["subscriptions denied"] == 1
 
 
-def test_an_answer_counts_only_if_the_subscription_is_not_being_ended():
+def test_suback_during_unsubscribe_is_not_reported():
     scene = Scene()
     scene.client.subscribe(["a"])
     scene.client.unsubscribe(["a"])
@@ -147,7 +147,7 @@ def test_filter_required_again_at_once_is_reported_again():
     assert scene.events == [SubscriptionsGranted(("a",))]
 
 
-def test_without_a_connection_filters_wait_for_one():
+def test_filters_wait_for_connection():
     scene = Scene(connected=False)
     scene.client.subscribe(["a", "b"])
     scene.client.unsubscribe(["a"])
@@ -156,7 +156,7 @@ def test_without_a_connection_filters_wait_for_one():
     assert scene.broker.take() == subscribed(("b", 1))
 
 
-def test_after_a_reconnection_everything_is_subscribed_to_again():
+def test_reconnection_subscribes_all_filters_again():
     scene = Scene()
     scene.client.subscribe(["a", "b"])
     scene.broker.take()
@@ -166,7 +166,7 @@ def test_after_a_reconnection_everything_is_subscribed_to_again():
     assert scene.statuses == ["", "gone", ""]
 
 
-def test_of_overlapping_filters_the_oldest_one_s_copy_is_taken():
+def test_copy_of_oldest_overlapping_filter_is_captured():
     scene = Scene()
     scene.client.subscribe(["t/#", "t/1"])
     scene.receive(("t/1", 1), ("t/1", 2), ("t/2", 1))
@@ -199,7 +199,7 @@ def test_filter_required_again_waits_for_unsuback():
     assert scene.broker.take() == subscribed(("a", 2))
 
 
-def test_a_filter_over_which_a_broker_may_end_the_connection_is_denied_without_asking():
+def test_filter_with_risky_characters_is_denied_locally():
     scene = Scene()
     scene.client.subscribe(["line\nbreak", "a"])
     assert scene.events == [
@@ -211,7 +211,7 @@ def test_a_filter_over_which_a_broker_may_end_the_connection_is_denied_without_a
     assert [each.topic_filter for each in order.subscriptions] == ["a"]
 
 
-def test_without_an_identifier_left_a_filter_is_denied_until_another_session_begins():
+def test_filter_is_denied_if_identifiers_are_exhausted():
     scene = Scene()
     scene.client.subscriptions.restore_identifiers(VARIABLE_INTEGER_MAX - 1, {})
     scene.client.subscribe(["a", "b"])
@@ -222,7 +222,7 @@ def test_without_an_identifier_left_a_filter_is_denied_until_another_session_beg
     assert scene.broker.take() == subscribed(("a", 1), ("b", 2))
 
 
-def test_a_refused_filter_does_not_hide_another_one_s_copies():
+def test_refused_filter_does_not_hide_copies_of_others():
     scene = Scene()
     scene.client.subscribe(["t/#", "t/1"])
     scene.grant("t/#", 0x87)
@@ -238,7 +238,7 @@ def test_answer_for_an_unsubscribed_filter_is_ignored():
     assert scene.events == []
 
 
-def test_more_requests_than_the_session_takes_wait_for_answers():
+def test_requests_beyond_session_limit_wait():
     scene = Scene()
     scene.broker.request_quota = 0
     scene.client.subscribe(["a", "b"])
@@ -249,7 +249,7 @@ def test_more_requests_than_the_session_takes_wait_for_answers():
     assert scene.broker.take() == subscribed(("b", 1))
 
 
-def test_without_identifiers_every_copy_is_taken():
+def test_every_copy_is_captured_without_identifiers():
     scene = Scene(connected=False)
     scene.connect(identifiers=False)
     scene.client.subscribe(["a"])
@@ -258,7 +258,7 @@ def test_without_identifiers_every_copy_is_taken():
     assert scene.captured == [("a", b"x")]
 
 
-def test_one_copy_with_the_identifiers_of_all_is_taken_once():
+def test_copy_with_all_identifiers_is_captured_once():
     """Some brokers do not send a copy for each subscription."""
     scene = Scene()
     scene.client.subscribe(["t/#", "t/1"])
@@ -279,7 +279,7 @@ def test_echoes_are_not_captured():
     assert scene.client.counters["echoes"] == 3
 
 
-def test_in_3_1_1_stored_values_are_known_by_their_flag():
+def test_retained_values_in_3_1_1_are_recognised_by_retain_flag():
     scene = Scene(connected=False)
     scene.connect(identifiers=False, version=Version.V311)
     scene.client.subscribe(["t"])
@@ -291,7 +291,7 @@ def test_in_3_1_1_stored_values_are_known_by_their_flag():
     assert scene.client.counters["retained replays ignored"] == 1
 
 
-def test_with_too_many_echoes_due_nothing_more_is_injected(monkeypatch):
+def test_publication_is_dropped_if_too_many_echoes_are_expected(monkeypatch):
     monkeypatch.setattr(echo_filter, "ECHOES_MAX", 1)
     scene = Scene(connected=False)
     scene.connect(identifiers=False, version=Version.V311)
@@ -301,7 +301,7 @@ def test_with_too_many_echoes_due_nothing_more_is_injected(monkeypatch):
     assert scene.client.counters["dropped: broker buffer full"] == 1
 
 
-def test_publications_are_injected_with_one_order():
+def test_publications_are_injected_in_one_batch():
     scene = Scene()
     scene.client.publish([publication("a"), publication("b")])
     expected = [packets.PublishPacket("a", b"x"), packets.PublishPacket("b", b"x")]
@@ -309,7 +309,7 @@ def test_publications_are_injected_with_one_order():
     assert scene.client.counters["injected"] == 2
 
 
-def test_messages_for_the_own_agent_are_not_injected():
+def test_publications_to_local_topics_are_not_injected():
     scene = Scene(local_topics=["beacon/#"])
     scene.client.publish([publication("beacon/a"), ("beacon/b", b"x"), publication("b")])
     assert scene.broker.take() == [inputs.Publish([packets.PublishPacket("b", b"x")])]
@@ -320,7 +320,7 @@ def value(topic: str, payload: bytes) -> Publication:
     return replace(publication(topic), payload=payload, retain=True)
 
 
-def test_retained_values_wait_for_the_broker_as_far_as_there_is_room():
+def test_retained_values_wait_for_broker_up_to_limit():
     scene = Scene(connected=False)
     half = bytes(BUFFER_BYTES_MAX // 2 + 1)
     scene.client.publish([value("a", half), value("b", half), value("a", b"new")])
@@ -342,7 +342,7 @@ def test_delayed_value_is_discarded_when_a_newer_one_arrives_at_another_qos():
     assert [each.topic for each in order.batch] == ["b"]
 
 
-def test_a_value_that_waits_because_the_broker_is_slow_is_sent_when_it_is_not(monkeypatch):
+def test_waiting_value_is_sent_when_broker_is_ready(monkeypatch):
     monkeypatch.setattr(client, "RETAINED_RETRY_S", 0.01)
 
     async def work() -> None:
@@ -517,7 +517,7 @@ async def test_unconfirmed_filter_is_subscribed_again_in_a_resumed_session(life)
 
 
 @in_loop
-async def test_a_filter_that_takes_anothers_place_in_a_resumed_session_is_there_before_that_leaves(
+async def test_resumed_session_subscribes_new_filters_before_unsubscribing(
     life,
 ):
     """Nothing that is published between the two is missed, and the older one decides until then."""
@@ -557,7 +557,7 @@ async def test_next_incarnation_distinguishes_queued_copies(life):
 
 
 @in_loop
-async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(life, monkeypatch):
+async def test_single_copy_is_captured_after_timeout_unless_disconnected(life, monkeypatch):
     monkeypatch.setattr(client, "OVERLAP_WAIT_S", 0.0)
     copy = packets.PublishPacket("a/b", b"x", 1, packet_id=5, subscription_ids=(2,))
 
@@ -575,7 +575,7 @@ async def test_a_copy_alone_is_taken_after_a_while_unless_the_connection_ends(li
 
 
 @in_loop
-async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, monkeypatch):
+async def test_only_subscriptions_wait_for_disk(life, monkeypatch):
     """Requests stay in their order; what was decided for a connection that is gone is dropped."""
     may_sync = threading.Event()
     monkeypatch.setattr(subscription_log, "sync_file", lambda file: may_sync.wait(PATIENCE))
@@ -603,7 +603,7 @@ async def test_a_subscription_waits_for_the_disk_and_nothing_else_does(life, mon
 
 
 @in_loop
-async def test_retained_values_of_qos_0_are_held_back_while_others_are_stored(life):
+async def test_retained_qos_0_values_wait_for_pending_guaranteed_values(life):
     scene = await life()
     scene.connect()
     scene.broker.take()
@@ -616,7 +616,7 @@ async def test_retained_values_of_qos_0_are_held_back_while_others_are_stored(li
 
 
 @in_loop
-async def test_a_session_that_the_broker_forgot_starts_over(life):
+async def test_lost_session_is_subscribed_from_scratch(life):
     scene = await life()
     scene.client.subscribe(["b", "a"])
     scene.connect()
@@ -628,7 +628,7 @@ async def test_a_session_that_the_broker_forgot_starts_over(life):
 
 
 @in_loop
-async def test_a_session_is_missed_also_if_nothing_was_subscribed_to(life):
+async def test_session_loss_is_reported_without_subscriptions(life):
     """What others published was on its way into the broker, perhaps."""
     scene = await life()
     scene.connect()
@@ -641,7 +641,7 @@ async def test_a_session_is_missed_also_if_nothing_was_subscribed_to(life):
 
 
 @in_loop
-async def test_a_session_is_missed_also_if_the_broker_now_speaks_3_1_1_only_where_none_lasts(life):
+async def test_session_loss_is_reported_if_broker_falls_back_to_3_1_1(life):
     scene = await life()
     scene.connect()
     scene = await life(session_present=True)
@@ -661,7 +661,7 @@ async def test_a_session_is_missed_also_if_the_broker_now_speaks_3_1_1_only_wher
 
 
 @in_loop
-async def test_qualities_of_service_go_their_ways_and_every_copy_wants_an_answer(life):
+async def test_guaranteed_copies_are_all_acknowledged_and_qos_0_is_not(life):
     scene = await life()
     scene.client.subscribe(["a", "+"])
     scene.connect()
@@ -716,9 +716,7 @@ async def test_broker_of_3_1_1_delivers_publications_of_other_nodes_once(life):
 
 @pytest.mark.parametrize(("sends_overlap_copies", "copies"), [(True, 2), (False, 1)])
 @in_loop
-async def test_of_copies_that_a_broker_of_3_1_1_sends_one_counts(
-    life, sends_overlap_copies, copies
-):
+async def test_one_copy_counts_with_3_1_1_broker(life, sends_overlap_copies, copies):
     scene = await life()
     scene.client.sends_overlap_copies = sends_overlap_copies
     scene.client.subscribe(["a/#", "+/b"])

@@ -236,7 +236,7 @@ def test_nothing_is_duplicated_or_lost_while_overlapping_filters_change(
     run(tmp_path, work, qos=qos)
 
 
-def test_without_no_local_exactly_the_publications_of_clients_are_captured(mosquitto, tmp_path):
+def test_client_publications_are_captured_without_no_local(mosquitto, tmp_path):
     """A client publishes the very same as the agent, which no broker can tell apart."""
 
     async def work(scene: Scene) -> None:
@@ -279,7 +279,7 @@ def publication(topic: str, payload: bytes) -> Publication:
 # ---------------------------------------------------------------- what the broker forbids
 
 
-def test_a_filter_that_the_broker_refuses_is_named_and_the_others_work(mosquitto, tmp_path):
+def test_refused_filter_is_reported_and_others_work(mosquitto, tmp_path):
     async def work(scene: Scene) -> None:
         scene.client.subscribe(["+/x", "secret/x", "t/#"])
         await scene.granted("+/x", "t/#")
@@ -327,9 +327,7 @@ async def full_broker(scene: Scene) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("hindrance", [closed_front, full_broker])
-def test_a_broker_that_closes_connections_without_a_word_does_not_lose_the_session(
-    mosquitto, tmp_path, monkeypatch, hindrance
-):
+def test_silent_closes_do_not_lose_session(mosquitto, tmp_path, monkeypatch, hindrance):
     """The next attempt would be one in MQTT 3.1.1, and end the session with all that it queues."""
     monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
     monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.02)

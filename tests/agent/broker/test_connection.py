@@ -110,26 +110,26 @@ def test_mqtt_5_is_tried_first(monkeypatch):
     assert isinstance(scene.told[0], effects.Connected)
 
 
-def test_a_broker_that_does_not_know_it_gets_3_1_1(monkeypatch):
+def test_broker_without_mqtt_5_gets_3_1_1(monkeypatch):
     scene = Scene(lambda level: V311_UNKNOWN_VERSION if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
     assert scene.levels == [5, 4]
 
 
-def test_a_broker_that_closes_without_a_word_is_doubted_only_after_a_few_times(monkeypatch):
+def test_silent_close_falls_back_to_3_1_1_after_retries(monkeypatch):
     scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
     assert scene.levels == [5] * REFUSALS + [4]
 
 
-def test_a_broker_that_does_not_answer_mqtt_5_gets_3_1_1(monkeypatch):
+def test_unanswered_mqtt_5_connect_falls_back_to_3_1_1(monkeypatch):
     scene = Scene(lambda level: None if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected, SHORT_S)
     assert scene.levels == [5, 4]
 
 
 @pytest.mark.parametrize("silence", [None, b""], ids=["hangs", "closes"])
-def test_a_broker_that_has_a_session_of_ours_is_not_believed_to_be_old(monkeypatch, silence):
+def test_broker_with_our_session_is_not_tried_with_3_1_1(monkeypatch, silence):
     """A session of 3.1.1 would be a clean one, and end the one that it keeps for us."""
     scene = Scene(lambda level: silence if level == 5 else V311_ACCEPTED)
 
@@ -142,7 +142,7 @@ def test_a_broker_that_has_a_session_of_ours_is_not_believed_to_be_old(monkeypat
 
 
 @pytest.mark.parametrize("silence", [None, b""], ids=["hangs", "closes"])
-def test_a_broker_that_spoke_mqtt_5_is_not_believed_to_be_old(monkeypatch, silence):
+def test_broker_that_accepted_mqtt_5_is_not_tried_with_3_1_1(monkeypatch, silence):
     scene = Scene(lambda level: V5_ACCEPTED if len(scene.levels) == 1 else silence)
 
     async def work(made: Connection) -> None:
@@ -192,7 +192,7 @@ def test_refusal_is_reported_once_and_retried(monkeypatch):
         (V311_UNKNOWN_VERSION, b"\x20\x02\x00\x05", "0x05 not authorized"),
     ],
 )
-def test_refused_login_says_what_to_check_and_is_retried(monkeypatch, version_5, version_3, code):
+def test_refused_login_is_reported_with_advice_and_retried(monkeypatch, version_5, version_3, code):
     scene = Scene(lambda level: version_5 if level == 5 else version_3)
 
     async def tried_again(made: Connection) -> None:
@@ -207,7 +207,7 @@ def test_refused_login_says_what_to_check_and_is_retried(monkeypatch, version_5,
     run(monkeypatch, scene, tried_again)
 
 
-def test_a_lost_connection_is_made_again_at_once(monkeypatch):
+def test_lost_connection_is_reestablished_at_once(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED)
 
     async def work(made: Connection) -> None:
@@ -220,7 +220,7 @@ def test_a_lost_connection_is_made_again_at_once(monkeypatch):
     assert [type(each).__name__ for each in scene.told[:4]] == ["Connected", "Disconnected"] * 2
 
 
-def test_a_connection_is_made_again_also_if_its_owner_fails_at_the_end(monkeypatch):
+def test_reconnection_happens_even_if_owner_raises(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED)
 
     class Failing(list[effects.Effect]):
@@ -239,7 +239,7 @@ def test_a_connection_is_made_again_also_if_its_owner_fails_at_the_end(monkeypat
     run(monkeypatch, scene, work)
 
 
-def test_a_broker_that_stops_reading_is_left_although_bytes_wait_for_it(monkeypatch):
+def test_connection_to_broker_that_stops_reading_is_closed(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED)
     monkeypatch.setattr(connection_module, "CLOSE_GRACE_S", SHORT_S)
 

@@ -49,7 +49,7 @@ AMQTT = DeliveryProbeResult(
     ],
     ids=["mosquitto", "aedes", "nats-server", "amqtt"],
 )
-def test_brokers_that_are_known(proof, expected):
+def test_known_brokers_are_classified(proof, expected):
     assert classify(proof).delivery_class is expected
 
 
@@ -67,20 +67,20 @@ def test_brokers_that_are_known(proof, expected):
         ({"resumes_session": None}, None, "reached another"),
     ],
 )
-def test_one_thing_that_is_lacking_decides(changed, expected, words):
+def test_single_missing_feature_decides_class(changed, expected, words):
     verdict = classify(replace(AEDES, **changed))
     assert verdict.delivery_class is expected
     assert words in verdict.reason
 
 
-def test_all_that_is_lacking_is_named():
+def test_all_missing_features_are_listed():
     assert classify(NATS) == DeliveryClassification(
         DeliveryClass.AT_LEAST_ONCE,
         "it takes no QoS 2; what was not acknowledged does not come again at once",
     )
 
 
-def test_a_short_queue_is_a_condition():
+def test_queue_limit_is_stated_as_condition():
     reason = "it resumes sessions, and delivers QoS 2 once also when clients break off"
     assert classify(AEDES).reason == reason
     assert classify(MOSQUITTO).reason == (

@@ -28,13 +28,13 @@ def taken(echoes: EchoFilter, count: int, topic: str = "t", payload: bytes = b"x
     return [echoes.consume_echo(topic, payload) for _ in range(count)]
 
 
-def test_as_many_copies_are_echoes_as_expected_and_the_rest_are_of_clients(echoes):
+def test_only_expected_number_of_copies_are_echoes(echoes):
     echoes.expect("t", b"x", 2)
     echoes.expect("t", b"x", 1)
     assert taken(echoes, 5) == [True, True, True, False, False]
 
 
-def test_topic_and_payload_must_both_be_equal(echoes):
+def test_echo_has_equal_topic_and_payload(echoes):
     echoes.expect("t", b"x", 1)
     assert not echoes.consume_echo("t", b"y")
     assert not echoes.consume_echo("u", b"x")
@@ -46,7 +46,7 @@ def test_publication_without_subscribers_has_no_echo(echoes):
     assert not echoes.consume_echo("t", b"x")
 
 
-def test_an_echo_is_expected_for_a_while_only(echoes, clock):
+def test_expected_echo_expires(echoes, clock):
     echoes.expect("t", b"x", 3)
     clock.now += ECHO_EXPECTED_S - 1
     assert echoes.consume_echo("t", b"x")

@@ -60,7 +60,7 @@ def test_overlapping_filters_at_all_brokers_get_each_publication_once(live):
         assert_each_once(live.client(number), subscribers, "over/a/b", payloads)
 
 
-def test_unsubscribing_and_vanishing_are_noticed(live):
+def test_unsubscribe_and_disconnection_end_interest(live):
     leaving, vanishing = live.subscriber(1, "leave"), live.subscriber(1, "vanish")
     leaving.unsubscribe("leave")
     vanishing.kill()

@@ -151,7 +151,7 @@ def test_client_subscribes_then_reads_the_log_then_reports_to_the_node():
     assert scene.found == [ObservationComplete()]
 
 
-def test_histories_are_asked_in_turn_until_the_picture_is_whole():
+def test_histories_are_read_until_state_is_complete():
     scene = Scene(LOG, histories=[Told(), Told("half"), Told("more")])
 
     async def work() -> None:
@@ -164,7 +164,7 @@ def test_histories_are_asked_in_turn_until_the_picture_is_whole():
     assert scene.found[0] == ResyncFailed("nothing more")
 
 
-def test_a_sign_that_something_was_missed_has_the_history_read_again(monkeypatch):
+def test_missed_lines_cause_another_history_read(monkeypatch):
     monkeypatch.setattr(observer_client, "RESYNC_DELAY_S", 0.01)
     scene = Scene(LOG, histories=[Told("first", "second")])
 
@@ -288,7 +288,7 @@ def test_missing_snapshot_of_an_earlier_session_is_reported_to_the_observer():
     assert scene.observer.calls == ["snapshot missing"]
 
 
-def test_an_observer_that_needs_no_broker_is_known_at_once():
+def test_interest_of_observer_without_topics_is_reported_at_once():
     scene = Scene()
     run(scene.client.start)
     assert scene.fed == [InterestChanged()]
@@ -354,7 +354,7 @@ def test_pending_confirmation_is_reported_only_after_a_timeout(monkeypatch):
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_counters_that_confirm_or_contradict_in_time_end_the_wait(is_complete):
+def test_matching_or_contradicting_counters_end_the_wait(is_complete):
     scene = WideScene("#")
     scene.observer.is_confirmation_pending = True
 
@@ -368,7 +368,7 @@ def test_counters_that_confirm_or_contradict_in_time_end_the_wait(is_complete):
     assert scene.client._confirmation_timer is None  # noqa: SLF001
 
 
-def test_while_subscriptions_are_unknown_the_wide_filters_are_announced():
+def test_wide_filters_are_announced_while_subscriptions_are_unknown():
     scene = WideScene("#", "x")
 
     def work() -> None:
@@ -406,7 +406,7 @@ def test_wide_filter_with_a_subscriber_stays():
     ]
 
 
-def test_the_interest_is_not_widened_before_the_history_was_read():
+def test_interest_is_not_widened_before_history_read():
     scene = WideScene("#", histories=[Told("history")])
 
     async def work() -> None:
@@ -418,7 +418,7 @@ def test_the_interest_is_not_widened_before_the_history_was_read():
     assert scene.fed == [InterestChanged(("r",)), InterestChanged(("#",))]
 
 
-def test_a_history_that_takes_long_is_not_waited_for(monkeypatch):
+def test_slow_history_read_does_not_delay_wide_interest(monkeypatch):
     class Endless:
         async def read(self) -> str:
             await asyncio.get_running_loop().create_future()
@@ -436,7 +436,7 @@ def test_a_history_that_takes_long_is_not_waited_for(monkeypatch):
     assert scene.fed == [InterestChanged(("#",))]
 
 
-def test_a_wide_interest_survives_a_restart_until_everything_is_known():
+def test_wide_interest_survives_restart_until_state_is_complete():
     scene = WideScene("#")
 
     def work() -> None:
@@ -453,7 +453,7 @@ def test_a_wide_interest_survives_a_restart_until_everything_is_known():
     run(work)
 
 
-def test_a_broker_that_sends_no_log_makes_the_interest_wide(monkeypatch):
+def test_broker_without_log_widens_interest(monkeypatch):
     monkeypatch.setattr(observer_client, "LOG_TIMEOUT_S", 0.01)
     scene = WideScene("#")
 
@@ -471,7 +471,7 @@ def test_a_broker_that_sends_no_log_makes_the_interest_wide(monkeypatch):
     assert scene.reasons[1:] == [""]
 
 
-def test_refused_counters_alone_make_nothing_wide():
+def test_refused_counters_do_not_widen_interest():
     scene = Scene("$SYS/broker/subscriptions/count")
     run(lambda: scene.connect(0x87))
     assert scene.found == []

@@ -31,13 +31,13 @@ def taken(copies: OverlapDedup, *came: PublishPacket) -> list[tuple[int, ...]]:
     return [copy.subscription_ids for copy, counts in decided if counts]
 
 
-def test_of_each_publication_one_copy_counts_also_if_all_are_equal():
+def test_one_copy_of_each_identical_publication_counts():
     copies = OverlapDedup(holding("a/#", "a/b"))
     assert taken(copies, *map(sure, (1, 2, 2, 1, 1, 2))) == [(1,), (1,), (1,)]
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_a_filter_s_end_between_two_copies_of_one_publication_changes_nothing_for_it(order):
+def test_filter_ended_between_two_copies_still_deduplicates(order):
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
     decided = copies.receive_copy(sure(order[0]))
@@ -53,14 +53,14 @@ def end(made: SubscriptionTable, name: str) -> None:
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_of_late_copies_one_of_each_publication_counts(order):
+def test_one_late_copy_of_each_publication_counts(order):
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
     end(made, "a/#")
     assert taken(copies, *map(sure, order * 3)) == [(order[0],)] * 3
 
 
-def test_a_late_copy_counts_if_there_was_no_other_filter_then():
+def test_late_copy_of_single_filter_counts():
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
     end(made, "a/#")
@@ -117,13 +117,13 @@ def test_copy_from_a_filter_subscribed_again_is_another_publication():
     assert taken(OverlapDedup(again), *map(sure, (1, 3))) == [(1,), (3,)], "in a new life, too"
 
 
-def test_another_publication_begins_with_other_content():
+def test_different_content_is_another_publication():
     copies = OverlapDedup(holding("a/#", "a/b"))
     came = [sure(1, payload=b"x"), sure(2, payload=b"y"), sure(1, payload=b"y")]
     assert taken(copies, *came) == [(1,), (1,)]
 
 
-def test_a_copy_waits_for_the_one_that_decides_and_counts_if_that_does_not_come():
+def test_copy_counts_if_deciding_copy_does_not_arrive():
     copies = OverlapDedup(holding("a/#", "a/b", "a/+"))
     assert copies.receive_copy(sure(2)) == []
     assert copies.receive_copy(sure(3)) == []
@@ -161,7 +161,7 @@ def test_equal_copy_from_the_same_filter_is_a_new_publication():
 
 
 @pytest.mark.parametrize("rest", [1, 2])
-def test_a_rest_does_not_count_even_if_it_would_decide(rest):
+def test_late_copy_does_not_count_even_if_its_filter_decides(rest):
     """The filter of the other copy has ended meanwhile, or it was the only one that had come."""
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made, rests(b"same"))

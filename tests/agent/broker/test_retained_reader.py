@@ -16,7 +16,7 @@ from hansa.testbed.mosquitto import Mosquitto, free_port
 TOPICS = [f"t/{number}" for number in range(FILTERS_MAX + 50)]
 
 
-def test_a_visit_that_breaks_off_has_failed_and_the_next_one_finds_all(mosquitto, tmp_path):
+def test_interrupted_read_fails_and_retry_finds_all_values(mosquitto, tmp_path):
     found: list[str] = []
 
     async def visit(port: int, cuts: int) -> tuple[str, ...] | None:

@@ -55,7 +55,7 @@ def test_torn_line_is_ignored(tmp_path, torn):
     life.end()
 
 
-def test_unreadable_line_is_an_alarm_until_the_agent_restarts(tmp_path):
+def test_unreadable_line_raises_alarm_until_restart(tmp_path):
     (tmp_path / "log").write_bytes(b'["a", 1]\n["b\xff", 2]\n["c", 3]\n')
     life = Life(tmp_path)
     assert life.log.identifiers == {"a": 1, "c": 3}
@@ -69,13 +69,13 @@ def test_unreadable_line_is_an_alarm_until_the_agent_restarts(tmp_path):
     again.end()
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+def test_unreadable_file_is_refused(tmp_path):
     (tmp_path / "log").mkdir()
     with pytest.raises(UsageError, match="cannot read .*log: Is a directory"):
         Life(tmp_path)
 
 
-def test_a_session_that_is_lost_leaves_nothing(tmp_path):
+def test_lost_session_clears_log(tmp_path):
     life = Life(tmp_path)
     life.write([("a", 1)])
     life.log.record("c", 2)
@@ -111,7 +111,7 @@ def test_next_incarnation_knows_assigned_identifiers_and_ended_filters(
     life.end()
 
 
-def test_there_is_a_file_while_there_is_a_session(tmp_path):
+def test_file_exists_while_session_exists(tmp_path):
     life = Life(tmp_path)
     assert not life.had_session
     life.write([])
@@ -131,7 +131,7 @@ def test_last_change_is_written_at_stop(tmp_path):
     assert Life(tmp_path).log.identifiers == {}
 
 
-def test_the_file_does_not_grow_with_changes(tmp_path, monkeypatch):
+def test_file_size_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(subscription_log, "LINES_SPARE", 10)
     monkeypatch.setattr(subscription_table, "ENDS_MAX", 5)
     life = Life(tmp_path)

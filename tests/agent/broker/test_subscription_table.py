@@ -13,7 +13,7 @@ def holding(*filters: str) -> SubscriptionTable:
     return made
 
 
-def test_the_oldest_matching_filter_decides():
+def test_oldest_matching_filter_decides():
     made = holding("a/#", "a/b", "+/b")
     assert [made.deciding_identifier(topic) for topic in ("a/b", "a/c", "x/b", "x/y")] == [
         1,
@@ -23,7 +23,7 @@ def test_the_oldest_matching_filter_decides():
     ]
 
 
-def test_a_new_filter_decides_only_where_no_other_matches():
+def test_new_filter_decides_only_if_no_other_matches():
     made = holding("a/b")
     assert made.deciding_identifier("a/c") == 0
     made.require("a/#")
@@ -58,7 +58,7 @@ def test_refused_filter_does_not_count_and_stays_required():
     assert made.required == ("a/#", "a/b")
 
 
-def test_a_new_session_starts_from_nothing():
+def test_new_session_clears_table():
     made = holding("a/#", "a/b")
     made.start_unsubscribe("a/b")
     made.on_session_lost()
@@ -82,7 +82,7 @@ def test_unconfirmed_filter_is_unsubscribed_like_any_other():
     assert made.original_identifiers((2, 3)) == (2, 3)
 
 
-def test_a_topic_that_no_frame_can_hold_is_unfit():
+def test_topic_with_too_many_levels_is_rejected():
     made = holding("#")
     assert made.deciding_identifier("/".join("x" * 200)) == 1
     assert made.deciding_identifier("/".join("x" * 201)) == TOPIC_TOO_DEEP
@@ -94,7 +94,7 @@ def test_memory_is_bounded(monkeypatch):
     assert [made.deciding_identifier(f"t/{number}") for number in range(5)] == [1] * 5
 
 
-def test_nothing_is_captured_from_topics_that_stay():
+def test_local_topics_are_not_captured():
     made = SubscriptionTable(["beacon/#", "NEWS"])
     made.require("#")
     made.assign_identifier("#")
@@ -103,7 +103,7 @@ def test_nothing_is_captured_from_topics_that_stay():
     assert [made.deciding_identifier(topic) for topic in topics] == [0, 0, 0, 1]
 
 
-def test_a_filter_that_is_being_ended_does_not_count():
+def test_filter_being_unsubscribed_is_not_active():
     made = holding("a/#", "a/b", "b")
     assert made.count_matching("a/b") == 2
     made.start_unsubscribe("a/#")

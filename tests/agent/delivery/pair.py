@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from tests.agent.delivery.star import ORIGIN, RECEIVER, Star
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.process import Scene
 
 TOPIC = "kept"
@@ -32,20 +32,20 @@ class Pair(Star):
         self.start(number, **settings)
         if len(self.agents) == len(self.brokers):
             self.wait_installed()
-            self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
-            self.publisher = SureClient(self.brokers[ORIGIN].port)
+            self.subscriber = GuaranteedClient(self.brokers[RECEIVER].port).subscribe_qos2(TOPIC)
+            self.publisher = GuaranteedClient(self.brokers[ORIGIN].port)
 
     def lose_session(self) -> None:
         """Delete the sessions of the receiver's broker."""
         self.subscriber.kill()
         self._scene.forget(self.brokers[RECEIVER])
-        self.subscriber = SureClient(self.brokers[RECEIVER].port).subscribe_surely(TOPIC)
+        self.subscriber = GuaranteedClient(self.brokers[RECEIVER].port).subscribe_qos2(TOPIC)
 
     def publish(self, count: int) -> None:
         """Publish `count` more distinct payloads of 1,000 bytes."""
         numbers = range(self._published, self._published + count)
         self._published += count
-        self.publisher.publish_surely(2, TOPIC, *(b"%01000d" % number for number in numbers))
+        self.publisher.publish_guaranteed(2, TOPIC, *(b"%01000d" % number for number in numbers))
 
     def arrived(self, count: int) -> list[int]:
         """Wait for `count` payloads and return their numbers."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.delivery.star import ORIGIN, PATIENCE, RECEIVER, Star
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 from tests.agent.process import Scene
 
@@ -133,14 +133,14 @@ def deliver(scene: Scene, directory: Path, crash: Crash) -> tuple[list[bytes], l
     payloads."""
     federation = Federation(scene, directory, crash)
     federation.wait_installed()
-    subscriber = SureClient(federation.brokers[0].port).subscribe_surely(TOPIC)
-    publishers = [SureClient(broker.port) for broker in federation.brokers[1:]]
+    subscriber = GuaranteedClient(federation.brokers[0].port).subscribe_qos2(TOPIC)
+    publishers = [GuaranteedClient(broker.port) for broker in federation.brokers[1:]]
     published: list[bytes] = []
     rounds = 0
     while rounds < COUNT or (federation.crashes < len(crash.points) and rounds < COUNT_MAX):
         for origin, publisher in enumerate(publishers):
             published.append(crash.payload(origin, rounds))
-            publisher.publish_surely(crash.qos, TOPIC, published[-1])
+            publisher.publish_guaranteed(crash.qos, TOPIC, published[-1])
         federation.revive()
         subscriber.read_for(0.02)
         rounds += 1

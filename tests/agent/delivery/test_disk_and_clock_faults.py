@@ -255,7 +255,7 @@ def test_clock_set_ahead_trims_with_alarm(pair, tmp_path):
     assert pair.status(ORIGIN)["counters"]["dropped: retention, not acknowledged"] == lost > 0
 
 
-def test_of_two_agents_with_one_state_the_first_delivers(pair, tmp_path):
+def test_first_of_two_agents_with_one_state_delivers(pair, tmp_path):
     pair.live(RECEIVER)
     pair.live(ORIGIN)
     pair.publish(5)

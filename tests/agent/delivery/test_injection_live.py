@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.agent.delivery.incarnation import YOU, Incarnation
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
@@ -99,7 +99,7 @@ def test_invalid_publications_of_neighbours_do_not_close_connection_or_control_b
     scene, tmp_path
 ):
     broker = scene.broker()
-    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("#")
+    subscriber = scene.client_of(GuaranteedClient, broker.port).subscribe_qos2("#")
     user = ((Property.USER_PROPERTY, ("key", "one\ntwo")),)
     bad = {
         "malformed properties": [("a", b"\x02"), ("a", b"\x7f"), ("a", b"\x0b\x01")],
@@ -135,7 +135,7 @@ def test_publication_that_closes_connection_does_not_block_others(scene, tmp_pat
     """MQTT 3.1.1 can neither refuse a publication nor announce a size limit."""
     monkeypatch.setattr(poison_quarantine, "DISCONNECTS_MAX", 3)
     broker = scene.broker("max_packet_size 500")
-    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
+    subscriber = scene.client_of(GuaranteedClient, broker.port).subscribe_qos2("a")
     large = Publication(YOU, 8, 1, 1, "a", bytes(1_000))
 
     async def work() -> None:
@@ -158,7 +158,7 @@ def test_publication_that_closes_connection_does_not_block_others(scene, tmp_pat
 def test_order_is_kept_if_disk_is_slower_than_reconnect(scene, tmp_path):
     """The broker still holds its maximum of QoS 2 publications, and refuses more."""
     broker = scene.broker(f"max_inflight_messages {AT_ONCE}")
-    subscriber = scene.client_of(SureClient, broker.port).subscribe_surely("a")
+    subscriber = scene.client_of(GuaranteedClient, broker.port).subscribe_qos2("a")
 
     numbers = range(1, 1 + COUNT)
 

@@ -9,7 +9,7 @@ import os
 import signal
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live
 
 from hansa.simulator.topologies import parse_topology
@@ -31,16 +31,16 @@ def slow(mosquitto):
 
 @pytest.mark.long
 def test_publications_queued_for_removed_filters_arrive_once_in_order(slow):
-    subscriber = slow.client_of(SureClient, RECEIVER).subscribe_surely("late/+", "+/copies")
+    subscriber = slow.client_of(GuaranteedClient, RECEIVER).subscribe_qos2("late/+", "+/copies")
     slow.wait_installed(RECEIVER, "late/+", "+/copies")
-    publisher = slow.client_of(SureClient, ORIGIN)
+    publisher = slow.client_of(GuaranteedClient, ORIGIN)
     agent = slow.nodes[ORIGIN].agent
     assert agent is not None
     os.kill(agent.pid, signal.SIGSTOP)
     try:
         payloads = [b"%d" % number for number in range(COUNT)]
-        publisher.publish_surely(2, "late/copies", *payloads)
-        subscriber.subscribe_surely("late/#")
+        publisher.publish_guaranteed(2, "late/copies", *payloads)
+        subscriber.subscribe_qos2("late/#")
         subscriber.unsubscribe("late/+", "+/copies")
     finally:
         os.kill(agent.pid, signal.SIGCONT)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 
 from hansa.simulator.topologies import parse_topology
@@ -35,11 +35,11 @@ def live(running: Live) -> Iterator[Live]:
     running.hang_up()
 
 
-def clients(live: Live, topic: str) -> tuple[SureClient, SureClient]:
+def clients(live: Live, topic: str) -> tuple[GuaranteedClient, GuaranteedClient]:
     """Return a publisher at the origin and a subscriber at the receiver."""
-    subscriber = live.client_of(SureClient, RECEIVER).subscribe_surely(topic)
+    subscriber = live.client_of(GuaranteedClient, RECEIVER).subscribe_qos2(topic)
     live.wait_installed(RECEIVER, topic)
-    return live.client_of(SureClient, ORIGIN), subscriber
+    return live.client_of(GuaranteedClient, ORIGIN), subscriber
 
 
 def numbers(first: int, last: int) -> list[bytes]:
@@ -57,7 +57,7 @@ def kill(live: Live, number: int) -> None:
 def test_each_publication_arrives_once_in_order_with_its_qos(live, qos):
     topic = f"plain/{qos}"
     publisher, subscriber = clients(live, topic)
-    publisher.publish_surely(qos, topic, *numbers(0, COUNT))
+    publisher.publish_guaranteed(qos, topic, *numbers(0, COUNT))
     assert subscriber.read_until(COUNT) == numbers(0, COUNT)
     assert {each.qos for each in subscriber.received} == {qos}
 
@@ -74,8 +74,8 @@ def test_each_publication_arrives_once_in_order_with_its_qos(live, qos):
 def test_publication_that_agent_does_not_carry_raises_alarm(live, rest, size, reason):
     publisher, subscriber = clients(live, "much/#")
     before = live.counter(ORIGIN, f"dropped: {reason}")
-    publisher.publish_surely(1, f"much/{rest}", bytes(size))
-    publisher.publish_surely(1, "much/a", b"end")
+    publisher.publish_guaranteed(1, f"much/{rest}", bytes(size))
+    publisher.publish_guaranteed(1, "much/a", b"end")
     assert subscriber.read_until(1) == [b"end"]
     eventually(lambda: live.counter(ORIGIN, f"dropped: {reason}") == before + 1, "counted")
     alarms: Any = live.nodes[ORIGIN].status()["alarms"]
@@ -83,12 +83,12 @@ def test_publication_that_agent_does_not_carry_raises_alarm(live, rest, size, re
 
 
 def test_subscribers_at_all_brokers_get_publications_of_two_origins(live):
-    subscribers = [live.client_of(SureClient, n).subscribe_surely("all/+") for n in range(3)]
+    subscribers = [live.client_of(GuaranteedClient, n).subscribe_qos2("all/+") for n in range(3)]
     for number in range(3):
         live.wait_installed(number, "all/+")
     for origin in (ORIGIN, OTHER):
-        publisher = live.client_of(SureClient, origin)
-        publisher.publish_surely(2, f"all/{origin}", *numbers(0, COUNT))
+        publisher = live.client_of(GuaranteedClient, origin)
+        publisher.publish_guaranteed(2, f"all/{origin}", *numbers(0, COUNT))
     for subscriber in subscribers:
         subscriber.read_until(2 * COUNT)
         for origin in (ORIGIN, OTHER):
@@ -102,11 +102,11 @@ def test_subscribers_at_all_brokers_get_publications_of_two_origins(live):
 def test_killed_agent_loses_and_reorders_nothing(live, victim, qos):
     topic = f"killed/{victim}/{qos}"
     publisher, subscriber = clients(live, topic)
-    publisher.publish_surely(qos, topic, *numbers(0, COUNT))
+    publisher.publish_guaranteed(qos, topic, *numbers(0, COUNT))
     kill(live, victim)
-    publisher.publish_surely(qos, topic, *numbers(COUNT, 2 * COUNT))
+    publisher.publish_guaranteed(qos, topic, *numbers(COUNT, 2 * COUNT))
     live.run(live.federation.start_agent(victim))
-    publisher.publish_surely(qos, topic, *numbers(2 * COUNT, 3 * COUNT))
+    publisher.publish_guaranteed(qos, topic, *numbers(2 * COUNT, 3 * COUNT))
     came = subscriber.read_until(3 * COUNT)
     if qos == 1:  # ignore duplicates, also before the last one
         while b"%d" % (3 * COUNT - 1) not in came:
@@ -126,10 +126,10 @@ def test_partition_delays_and_loses_nothing(live):
         return len(members) == 2
 
     eventually(alone, "the receiver out of reach")
-    publisher.publish_surely(2, "parted", *numbers(0, COUNT))
+    publisher.publish_guaranteed(2, "parted", *numbers(0, COUNT))
     for other in (ORIGIN, OTHER):
         live.federation.restore_link(RECEIVER, other)
-    publisher.publish_surely(2, "parted", *numbers(COUNT, 2 * COUNT))
+    publisher.publish_guaranteed(2, "parted", *numbers(COUNT, 2 * COUNT))
     assert subscriber.read_until(2 * COUNT) == numbers(0, 2 * COUNT)
     assert live.counter(RECEIVER, "repaired") >= COUNT
 
@@ -140,7 +140,7 @@ def test_publications_wait_in_inbox_while_broker_is_down(live):
     assert broker is not None
     os.kill(broker.pid, signal.SIGSTOP)
     try:
-        publisher.publish_surely(2, "slow", *numbers(0, COUNT))
+        publisher.publish_guaranteed(2, "slow", *numbers(0, COUNT))
         eventually(lambda: _inbox(live) == COUNT, "all in the inbox")
     finally:
         os.kill(broker.pid, signal.SIGCONT)
@@ -155,7 +155,7 @@ def _inbox(live: Live) -> object:
 
 
 def test_lost_session_raises_alarm_and_delivery_continues(live):
-    live.client_of(SureClient, ORIGIN).subscribe_surely("kept")
+    live.client_of(GuaranteedClient, ORIGIN).subscribe_qos2("kept")
     live.wait_installed(ORIGIN, "kept")  # so that the receiver's agent subscribes at its broker
     broker = live.nodes[RECEIVER].broker
     live.run(broker.stop())
@@ -163,5 +163,5 @@ def test_lost_session_raises_alarm_and_delivery_continues(live):
     eventually(lambda: live.counter(RECEIVER, "broker sessions lost") == 1, "the loss counted")
     assert "broker session lost" in str(live.nodes[RECEIVER].status()["alarms"])
     publisher, subscriber = clients(live, "forgotten")
-    publisher.publish_surely(2, "forgotten", *numbers(0, COUNT))
+    publisher.publish_guaranteed(2, "forgotten", *numbers(0, COUNT))
     assert subscriber.read_until(COUNT) == numbers(0, COUNT)

@@ -39,7 +39,7 @@ async def settled(agent: Incarnation) -> None:
     await until(lambda: writer.durable == writer.end, "the disk")
 
 
-def test_qos_1_waits_until_the_handshake_of_qos_2_has_ended_and_nothing_else_waits(tmp_path):
+def test_only_qos_1_waits_for_earlier_qos_2_handshake(tmp_path):
     async def work() -> None:
         agent = Incarnation(tmp_path)
         agent.connect()
@@ -72,7 +72,7 @@ def test_equal_qos_and_qos_2_after_qos_1_are_sent_at_once(tmp_path):
     run(work)
 
 
-def test_followers_keep_their_order(tmp_path):
+def test_waiting_values_keep_their_order(tmp_path):
     async def work() -> None:
         agent = Incarnation(tmp_path)
         agent.connect()
@@ -148,7 +148,7 @@ def test_qos_2_value_refused_for_quota_does_not_follow_newer_one(tmp_path, monke
     run(work)
 
 
-def test_follower_is_sent_when_the_broker_cannot_have_the_first(tmp_path):
+def test_waiting_value_is_sent_if_earlier_value_cannot_be_sent(tmp_path):
     async def work() -> None:
         agent = Incarnation(tmp_path)
         agent.connect()
@@ -248,7 +248,7 @@ def test_only_the_newest_value_is_stored(tmp_path, monkeypatch):
     run(work)
 
 
-def test_local_topics_hold_nothing_back(tmp_path: Path) -> None:
+def test_local_topics_delay_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         agent = Incarnation(tmp_path)
         agent.injection.add_publications([value(b"x", 1, "stays")])

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import PATIENCE, Live, eventually
 
 from hansa.agent.links.fragments import StreamReassembly
@@ -262,9 +262,9 @@ def unharmed(live: Live, growth_bytes: int = GROWTH_BYTES_MAX) -> Iterator[None]
         node.status()
 
 
-def guaranteed_client(live: Live, number: int, **options: Any) -> SureClient:
+def guaranteed_client(live: Live, number: int, **options: Any) -> GuaranteedClient:
     """Return a client for QoS 1 and 2 at a broker; the federation ends it with the test."""
-    return live.client_of(SureClient, number, **options)
+    return live.client_of(GuaranteedClient, number, **options)
 
 
 def assert_delivers(live: Live, source: int, target: int, topic: str, count: int = 3) -> None:
@@ -273,7 +273,7 @@ def assert_delivers(live: Live, source: int, target: int, topic: str, count: int
     It waits until the source knows the interest, not until all members confirmed it: a raw peer
     that is a member confirms nothing.
     """
-    subscriber = guaranteed_client(live, target).subscribe_surely(topic)
+    subscriber = guaranteed_client(live, target).subscribe_qos2(topic)
     wanted_by = str(live.nodes[target].status()["node"])
 
     def is_known() -> bool:
@@ -285,13 +285,15 @@ def assert_delivers(live: Live, source: int, target: int, topic: str, count: int
     wait_for_path(publisher, subscriber, topic)
     sent = [b"%d-%d" % (qos, number) for qos in (0, 1, 2) for number in range(count)]
     for qos in (0, 1, 2):
-        publisher.publish_surely(qos, topic, *(each for each in sent if each[:1] == b"%d" % qos))
+        publisher.publish_guaranteed(
+            qos, topic, *(each for each in sent if each[:1] == b"%d" % qos)
+        )
     assert sorted(subscriber.read_until(len(sent))) == sorted(sent)
     publisher.close()
     subscriber.close()
 
 
-def wait_for_path(publisher: SureClient, subscriber: SureClient, topic: str) -> None:
+def wait_for_path(publisher: GuaranteedClient, subscriber: GuaranteedClient, topic: str) -> None:
     """Publish probes until one arrives: at QoS 0 those before the path stands are lost."""
 
     def arrives() -> bool:

@@ -117,13 +117,13 @@ def test_crowd_of_made_up_nodes_keeps_no_subscriber_out(live: Live, peer: RawPee
             peer.send(Update(tuple(wish)))
         eventually(lambda: sizes(first)["nodes"] >= 1_100, "the crowd is known", 120)
         eventually(lambda: in_force(first, crowd[-1].node), "and wants the topic", 120)
-        subscriber = guaranteed_client(live, 2).subscribe_surely(topic)
+        subscriber = guaranteed_client(live, 2).subscribe_qos2(topic)
         last = NodeId(int(str(live.nodes[2].status()["node"]), 16))
         eventually(lambda: topic in interest(first, last), "the real one wants it, too", 120)
         found: Any = live.nodes[2].status()["interest"]
         assert not found["installed"], "the crowd has confirmed nothing"
         payloads = [b"%d" % number for number in range(20)]
-        guaranteed_client(live, 0).publish_surely(1, topic, *payloads)
+        guaranteed_client(live, 0).publish_guaranteed(1, topic, *payloads)
         assert sorted(subscriber.read_until(20)) == sorted(payloads)
 
 

@@ -56,7 +56,7 @@ def test_insecure_agent_runs_with_a_lasting_alarm(scene: Scene):
     agent.says("alarm insecure: links on 127.1: reachable from other machines")
 
 
-def test_status_is_not_for_a_web_page_of_another_site(live: Live):
+def test_status_refuses_other_web_origins(live: Live):
     port = live.nodes[0].admin_port
     for path in ("/status", "/metrics", "/healthz", "/readyz", "/logs"):
         assert get(port, path, Host="attacker.example") == 403
@@ -64,7 +64,7 @@ def test_status_is_not_for_a_web_page_of_another_site(live: Live):
     assert get(port, "/status") == 200
 
 
-def test_open_manager_is_not_for_a_web_page_of_another_site(tmp_path: Path):
+def test_open_manager_refuses_other_web_origins(tmp_path: Path):
     served = Served(f"sqlite:///{tmp_path / 'm.db'}")
     try:
         assert get(served.port, "/api/v1/nodes") == 200

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.hostile.raw_peer import (
     RawPeer,
     agent_pid,
@@ -98,9 +98,11 @@ def pending(node: LocalNode, receiver: NodeId) -> int:
     return int(delivery["pending"].get(f"{receiver:016x}", 0))
 
 
-def path(live: Live, topic: str, source: int = 0, target: int = 2) -> tuple[SureClient, SureClient]:
+def path(
+    live: Live, topic: str, source: int = 0, target: int = 2
+) -> tuple[GuaranteedClient, GuaranteedClient]:
     """Return a publisher and a subscriber with a working path between them."""
-    subscriber = guaranteed_client(live, target).subscribe_surely(topic)
+    subscriber = guaranteed_client(live, target).subscribe_qos2(topic)
     publisher = guaranteed_client(live, source)
     wait_for_path(publisher, subscriber, topic)
     return publisher, subscriber
@@ -115,7 +117,7 @@ def test_goodbye_with_a_record_of_the_agent_before_hello_ends_nothing(live: Live
     payloads = [b"%d" % number for number in range(COUNT)]
     with unharmed(live):
         with hanging(live.nodes[2]), RawPeer(first.link_port) as stranger:
-            publisher.publish_surely(1, "forged/goodbye", *payloads)
+            publisher.publish_guaranteed(1, "forged/goodbye", *payloads)
             eventually(lambda: pending(first, last) >= COUNT, "all are pending")
             rival = [0, id_of(first), wall_ms(), 1, 0, bytes(32), "", [], 1.0, []]
             old_goodbye = b"\x10" + msgspec.msgpack.encode([2, "same id", rival])
@@ -162,7 +164,7 @@ def members(node: LocalNode) -> list[str]:
     return list(found)
 
 
-def test_record_from_the_far_future_shuts_nobody_out(live: Live, peer: RawPeer):
+def test_record_from_far_future_excludes_no_node(live: Live, peer: RawPeer):
     victim = id_of(live.nodes[2])
     record = records(peer)[victim]
     with unharmed(live):
@@ -196,7 +198,7 @@ def test_forged_receipts_clear_nothing(live: Live, peer: RawPeer):
     with unharmed(live), RawPeer(first.link_port) as leaf:
         leaf.hello().announce_self()
         with hanging(live.nodes[2]):
-            publisher.publish_surely(1, "forged/receipt", *payloads)
+            publisher.publish_guaranteed(1, "forged/receipt", *payloads)
             eventually(lambda: pending(first, last) >= COUNT, "all are pending")
             delivery: Any = first.status()["delivery"]
             epoch, position = delivery["epoch"], delivery["position"]
@@ -221,16 +223,16 @@ def test_forged_receipts_clear_nothing(live: Live, peer: RawPeer):
     wait_for_members(first, 4)
 
 
-def test_receipt_for_what_was_not_sent_is_refused(live: Live, peer: RawPeer):
+def test_receipt_for_unsent_bytes_is_refused(live: Live, peer: RawPeer):
     """The peer may acknowledge what it was sent, but no more."""
     middle = live.nodes[1]
     publisher, _ = path(live, "forged/other", 1, 0)
     peer.send(Update((InterestRecord(peer.node, peer.incarnation, 1, 0, ("forged/own",)),)))
     wait_in_force(middle, peer)
-    publisher.publish_surely(1, "forged/own", b"for the peer")
+    publisher.publish_guaranteed(1, "forged/own", b"for the peer")
     eventually(lambda: pending(middle, peer.node) > 0, "pending")
     before: Any = middle.status()["delivery"]
-    publisher.publish_surely(1, "forged/other", b"for another node")
+    publisher.publish_guaranteed(1, "forged/other", b"for another node")
     with unharmed(live):
         epoch, position = before["epoch"], before["position"]
         peer.send(Receipt(id_of(middle), peer.node, epoch, position + 1, position + 1))
@@ -271,7 +273,7 @@ def test_forged_pending_notices_stop_no_delivery(live: Live, peer: RawPeer):
         peer.send(PendingNotice(middle, peer.node, wall_ms(), 1 << 62))
         wait_counted(live.nodes[1], "epoch ahead of the clock")
         wait_counted(live.nodes[1], "pending notice with a position out of bounds")
-        publisher.publish_surely(1, "forged/owed", *payloads)
+        publisher.publish_guaranteed(1, "forged/owed", *payloads)
         assert sorted(subscriber.read_until(COUNT)) == sorted(payloads)
 
 
@@ -279,7 +281,7 @@ def test_forged_confirmations_install_nothing(live: Live, peer: RawPeer):
     first, last = live.nodes[0], id_of(live.nodes[2])
     with unharmed(live):
         with hanging(live.nodes[2]):
-            guaranteed_client(live, 0).subscribe_surely("forged/confirm")
+            guaranteed_client(live, 0).subscribe_qos2("forged/confirm")
             eventually(lambda: "forged/confirm" in interest(live.nodes[1], id_of(first)), "known")
             version = max(
                 row.version
@@ -326,7 +328,7 @@ def test_forged_origins_are_refused(live: Live, peer: RawPeer):
         assert_delivers(live, 0, 1, "forged/origin")
 
 
-def test_publication_to_a_topic_that_nobody_asked_for_is_not_injected(live: Live, peer: RawPeer):
+def test_publication_to_unsubscribed_topic_is_not_injected(live: Live, peer: RawPeer):
     middle = id_of(live.nodes[1])
     with unharmed(live):
         uninvited = Publication(
@@ -352,13 +354,13 @@ def test_retained_value_from_the_future_does_not_win(live: Live, peer: RawPeer):
         eventually(lambda: b"real" in read(subscriber), "delivered")
 
         def is_stored() -> bool:
-            return read(guaranteed_client(live, 1).subscribe_surely(topic)) == [b"real"]
+            return read(guaranteed_client(live, 1).subscribe_qos2(topic)) == [b"real"]
 
         eventually(is_stored, "the owner's value is stored")
         publisher.publish_as(packets.PublishPacket(topic, b"", 1, retain=True))
 
 
-def read(client: SureClient) -> list[bytes]:
+def read(client: GuaranteedClient) -> list[bytes]:
     client.read_for(0.2)
     return [each.payload for each in client.received]
 
@@ -372,7 +374,7 @@ def test_interest_in_topics_of_one_broker_is_refused(live: Live, peer: RawPeer, 
         assert interest(live.nodes[0], peer.node) == []
 
 
-def test_high_numbers_make_no_publication_pass_for_a_duplicate(live: Live, peer: RawPeer):
+def test_high_sequence_numbers_do_not_cause_false_duplicates(live: Live, peer: RawPeer):
     topic = "forged/numbers"
     publisher, subscriber = path(live, topic)
     first = id_of(live.nodes[0])

@@ -61,7 +61,7 @@ def test_idle_connections_neither_fill_memory_nor_block_new_ones(live: Live, man
     assert_delivers(live, 0, 2, "idle")
 
 
-def test_connection_that_only_sends_nonsense_ends_after_a_while(live: Live):
+def test_connection_that_sends_only_garbage_is_closed(live: Live):
     node = live.nodes[1]
     before = counted(node, NO_HELLO)
     with unharmed(live), RawPeer(node.link_port) as peer:

@@ -34,13 +34,13 @@ def test_small_frames_share_datagrams(frames):
     assert sum(count for _, count in bodies) == publications
 
 
-def test_as_many_as_fit_are_in_one():
+def test_datagram_is_filled_with_as_many_frames_as_fit():
     assert len([*pack_frames([b"x" * 10] * 98)]) == 1
     assert len([*pack_frames([b"x" * 10] * 99)]) == 2
 
 
 @given(st.binary(max_size=50))
-def test_any_bytes_are_frames_or_refused(body):
+def test_arbitrary_bytes_are_parsed_or_refused(body):
     try:
         found = unpack_frames(body)
         expected = [(body, sum(f[0] == PUBLICATION for f in found))] if body else []
@@ -71,7 +71,7 @@ def test_repeated_fragments_complete_an_earlier_attempt():
     assert attempt <= 5
 
 
-def test_unfinished_frames_are_forgotten_the_oldest_first():
+def test_oldest_unfinished_frames_are_dropped_first():
     assembly = DatagramReassembly()
     frames = [noise(CONTROL_BYTES_MAX, seed) for seed in range(4)]
     for frame in frames:

@@ -66,7 +66,7 @@ def test_large_frames_arrive_whole_and_small_ones_are_left_alone(sizes):
     ],
     ids=["control", "answer", "another topic", "its topic", "another origin", "another QoS"],
 )
-def test_frames_that_overtake_a_large_publication_of_qos_0(frame, waits):
+def test_frames_behind_large_qos_0_publication_wait_or_overtake(frame, waits):
     bulk = FragmentQueue(ROOM)
     assert bulk.enqueue([LARGE, frame]) == ([] if waits else [frame], 0)
     assert drained(bulk) == ([LARGE, frame] if waits else [LARGE])
@@ -80,12 +80,12 @@ def test_publications_of_qos_1_and_2_of_one_origin_keep_their_order():
     assert drained(bulk) == [large, behind]
 
 
-def test_a_large_control_frame_is_not_cut():
+def test_large_control_frame_is_not_fragmented():
     large = CONTROL[:1] + bytes(FRAGMENT_BYTES)
     assert FragmentQueue(ROOM).enqueue([large]) == ([large], 0)
 
 
-def test_copies_waiting_for_an_ended_filter_are_decided():
+def test_publication_bypasses_queue_after_last_fragment():
     bulk = FragmentQueue(ROOM)
     bulk.enqueue([LARGE, publication(TWO, "large", FRAGMENT_BYTES)])
     while not bulk.pop_chunk()[2]:
@@ -94,7 +94,7 @@ def test_copies_waiting_for_an_ended_filter_are_decided():
     assert bulk.enqueue([after]) == ([after], 0)
 
 
-def test_more_than_there_is_room_for_is_refused_and_answers_come_last():
+def test_excess_frames_are_refused_and_responses_are_sent_last():
     answer = encode(RepairResponse(ONE, TWO, 1, 0, 1, 0, (LARGE,)))
     bulk = FragmentQueue(len(LARGE))
     assert bulk.enqueue([LARGE] * 3) == ([], 1)
@@ -102,7 +102,7 @@ def test_more_than_there_is_room_for_is_refused_and_answers_come_last():
     assert drained(bulk) == [LARGE, LARGE, answer]
 
 
-def test_there_is_room_for_small_ones_behind_a_large_one():
+def test_small_publications_fit_behind_large_one():
     small = publication(ONE, "large")
     bulk = FragmentQueue(len(small))
     assert bulk.enqueue([LARGE, LARGE, small, small, small]) == ([], 2)
@@ -130,7 +130,7 @@ def total(count: int) -> bytes:
         ),
     ],
 )
-def test_pieces_that_make_no_frame_are_refused(pieces, problem):
+def test_invalid_fragments_are_refused(pieces, problem):
     assembly = StreamReassembly(FRAME_BYTES_MAX)
     with pytest.raises(InvalidFrame, match=problem):
         for piece in pieces:

@@ -86,7 +86,7 @@ def run(mosquitto: str, tmp_path: Path) -> Callable[..., Stage]:
     return play
 
 
-def test_frames_arrive_whole_and_in_order_whatever_their_size_both_ways(run):
+def test_frames_of_any_size_arrive_whole_and_in_order_both_ways(run):
     frames = [b"a", CONTROL * 300_000, b"c", CONTROL * CONTROL_BYTES_MAX, *[b"e"] * 1_000]
 
     async def work(stage: Stage) -> None:
@@ -102,7 +102,7 @@ def test_frames_arrive_whole_and_in_order_whatever_their_size_both_ways(run):
     assert stage.client.ear.opened[0].remote == str(stage.client.address)
 
 
-def test_a_broker_with_a_small_limit_gets_small_publications(run):
+def test_broker_with_small_packet_limit_gets_small_publications(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         stage.client.ear.opened[0].send([CONTROL * 100_000])
@@ -111,7 +111,7 @@ def test_a_broker_with_a_small_limit_gets_small_publications(run):
     run(work, "max_packet_size 2000")
 
 
-def test_the_window_holds_for_a_neighbour_that_is_slow_to_handle(run):
+def test_window_limits_slow_neighbour(run):
     publication = bytes((PUBLICATION,)) * 10_000
 
     async def work(stage: Stage) -> None:
@@ -130,7 +130,7 @@ def test_the_window_holds_for_a_neighbour_that_is_slow_to_handle(run):
     assert {reason for _, reason in stage.client.ear.dropped} == {"the neighbour's window is full"}
 
 
-def test_a_lost_link_is_dialled_again(run):
+def test_lost_link_is_redialled(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         stage.server.ear.opened[0].close("cut")
@@ -141,7 +141,7 @@ def test_a_lost_link_is_dialled_again(run):
     assert stage.client.ear.closed[0] == "closed by the other side"
 
 
-def test_where_no_agent_listens_that_is_said(run, monkeypatch):
+def test_missing_agent_is_reported(run, monkeypatch):
     monkeypatch.setattr(mqtt, "OPEN_RETRY_S", 0.01)
 
     async def work(stage: Stage) -> None:
@@ -152,7 +152,7 @@ def test_where_no_agent_listens_that_is_said(run, monkeypatch):
     assert stage.client.failures[0].startswith(f"no agent takes links there, or {PREFIX}/up/")
 
 
-def test_a_broker_that_is_not_there_is_dialled_until_it_is(run, monkeypatch):
+def test_unreachable_broker_is_dialled_until_available(run, monkeypatch):
     monkeypatch.setattr(dialler, "DIAL_MAX_S", 0.1)
 
     async def work(stage: Stage) -> None:
@@ -194,7 +194,7 @@ async def kick(port: int, client_id: str) -> None:
     await thief.stop()
 
 
-def test_the_death_of_the_agent_beside_the_broker_is_known_at_once(run):
+def test_death_of_listening_agent_is_detected_at_once(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         await kick(stage.broker.port, "server-links")
@@ -232,7 +232,7 @@ def publish(
     return work()
 
 
-def test_strangers_are_told_that_their_link_is_not_known_and_harm_nobody(run):
+def test_unknown_links_are_rejected_without_side_effects(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         topic = f"{PREFIX}/up/{NODE}/x"
@@ -246,7 +246,7 @@ def test_strangers_are_told_that_their_link_is_not_known_and_harm_nobody(run):
     assert len(run(work).server.ear.opened) == 1
 
 
-def test_one_publication_opens_no_link(run):
+def test_single_publication_opens_no_link(run):
     async def work(stage: Stage) -> None:
         await stage.server.listen()
         topic = f"{PREFIX}/up/{NODE}/x"
@@ -329,7 +329,7 @@ def test_node_that_is_not_accepted_gets_the_reason(run):
     assert stage.server.links.admission.counters == {f"refused: {mqtt.NODE_NOT_ACCEPTED}": 1}
 
 
-def test_more_links_than_the_bound_are_turned_away(run, monkeypatch):
+def test_links_beyond_limit_are_rejected(run, monkeypatch):
     monkeypatch.setattr(mqtt, "LINKS_MAX", 1)
 
     async def work(stage: Stage) -> None:
@@ -360,7 +360,7 @@ def test_agent_that_cannot_accept_links_at_its_broker_reports_why(run):
     assert said.startswith("no links are taken at our broker: ")
 
 
-def test_a_broker_that_refuses_the_subscription_is_named(run, tmp_path):
+def test_broker_that_refuses_subscription_is_reported(run, tmp_path):
     async def work(stage: Stage) -> None:
         port = stage.broker.port
         server, client = Side(port, "s", "secret/link"), Side(port, "c", "secret/link")

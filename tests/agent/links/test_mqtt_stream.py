@@ -115,7 +115,7 @@ def test_bytes_in_flight_are_bounded_and_waiting_ones_are_sent_together():
     play(work)
 
 
-def test_numbers_go_round(monkeypatch):
+def test_sequence_numbers_wrap_around(monkeypatch):
     monkeypatch.setattr(mqtt_stream, "_SEQUENCE_MODULUS", 100)
 
     def work(one: End, two: End) -> None:
@@ -127,7 +127,7 @@ def test_numbers_go_round(monkeypatch):
     assert play(work)[1].protocol.taken == b"x" * 300
 
 
-def test_a_publication_that_the_broker_lost_ends_both_ends():
+def test_publication_lost_by_broker_closes_both_ends():
     def work(one: End, two: End) -> None:
         for _ in range(4):
             one.stream.write(b"x")
@@ -166,7 +166,7 @@ def test_publication_of_another_client_is_ignored_and_counted(payload):
     assert one.forged == 1
 
 
-def test_token_that_the_other_side_committed_to_ends_the_stream():
+def test_committed_token_closes_stream():
     one, _ = play(lambda one, two: one.stream.receive([close_payload(TOKENS[1], "over")]))
     assert one.protocol.lost == ["closed by the other side: over"]
     assert one.forged == 0

@@ -40,7 +40,7 @@ def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
         RECEIPT_BIT,
     ],
 )
-def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length):
+def test_invalid_length_is_refused_before_its_bytes_arrive(length):
     with pytest.raises(InvalidFrame, match=f"a frame of {length} bytes, the limit is"):
         split_frames(bytearray(length.to_bytes(4, "big")), 4, StreamReassembly(0))
 

@@ -39,11 +39,11 @@ async def joined() -> tuple[Side, Side]:
     return server, client
 
 
-def test_an_address_is_written_as_people_do():
+def test_address_is_formatted_as_host_and_port():
     assert [str(Address("a", 1)), str(Address("::1", 2))] == ["a:1", "[::1]:2"]
 
 
-def test_frames_arrive_whole_and_in_order_whatever_their_size():
+def test_frames_of_any_size_arrive_whole_and_in_order():
     frames = [b"a", CONTROL * 300_000, b"c", CONTROL * CONTROL_BYTES_MAX, b"e"]
 
     async def run() -> Side:
@@ -86,7 +86,7 @@ def test_frames_are_parsed_from_single_bytes():
         (receipt(1), "a receipt for 1 bytes, 0 were under way"),
     ],
 )
-def test_garbage_closes_the_connection_and_says_why(garbage, reason):
+def test_garbage_closes_connection_with_reason(garbage, reason):
     async def run() -> list[str]:
         server = Side()
         await server.listen()
@@ -213,7 +213,7 @@ def test_receipts_keep_the_window_open():
     assert client.ear.dropped == []
 
 
-def test_small_publications_pass_a_large_one_that_waits():
+def test_small_publications_overtake_waiting_large_one():
     large = encode(Publication(NodeId(1), 1, 1, 0, "large", bytes(8 << 20)))
     small = encode(Publication(NodeId(1), 1, 2, 0, "small", b""))
 
@@ -230,7 +230,7 @@ def test_small_publications_pass_a_large_one_that_waits():
     assert server.ear.frames == [small, large]
 
 
-def test_a_large_publication_has_its_part_of_a_busy_link():
+def test_large_publication_gets_share_of_busy_link():
     large = encode(Publication(NodeId(1), 1, 1, 0, "large", bytes(1 << 20)))
     small = encode(Publication(NodeId(1), 1, 2, 0, "small", bytes(1 << 14)))
 
@@ -264,7 +264,7 @@ def test_large_publications_use_half_of_the_window_and_excess_is_dropped():
 
 
 @pytest.mark.parametrize("total", [1, 1 << 30])
-def test_pieces_that_make_no_frame_end_the_link(total):
+def test_invalid_fragments_close_link(total):
     async def run() -> Side:
         server = Side()
         await server.listen()
@@ -279,7 +279,7 @@ def test_pieces_that_make_no_frame_end_the_link(total):
     assert asyncio.run(run()).ear.closed[0].startswith(reason)
 
 
-def test_more_connections_than_the_bound_are_turned_away(monkeypatch):
+def test_connections_beyond_limit_are_rejected(monkeypatch):
     monkeypatch.setattr(tcp, "LINKS_MAX", 2)
 
     async def run() -> tuple[int, bytes]:
@@ -323,7 +323,7 @@ def test_dialling_continues_until_a_listener_answers(monkeypatch):
     assert set(asyncio.run(run())) == {"Connection refused"}
 
 
-def test_a_lost_link_is_dialled_again():
+def test_lost_link_is_redialled():
     async def run() -> list[str]:
         server, client = await joined()
         server.ear.opened[0].close("cut")
@@ -334,7 +334,7 @@ def test_a_lost_link_is_dialled_again():
     assert asyncio.run(run()) == ["cut", "closed by the other side"]
 
 
-def test_pauses_grow_up_to_a_bound_and_are_spread(monkeypatch):
+def test_dial_backoff_is_bounded_and_jittered(monkeypatch):
     pauses: list[float] = []
 
     async def run() -> None:

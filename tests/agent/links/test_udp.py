@@ -56,7 +56,7 @@ def run(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_small_frames_share_datagrams_and_large_control_frames_come_in_pieces(loop):
+def test_small_frames_share_datagrams_and_large_control_frames_are_fragmented(loop):
     small, large = [b"a", PUBLICATION.to_bytes() + b"b", b"c"], CONTROL * CONTROL_BYTES_MAX
 
     async def work(server: Side, client: Side) -> None:
@@ -87,7 +87,7 @@ def test_publication_larger_than_a_datagram_is_dropped_and_reported():
     assert client.ear.opened[0].dropped_publications == 2
 
 
-def test_large_frames_that_wait_have_a_bound_and_are_not_there_twice():
+def test_waiting_large_frames_are_bounded_and_unique():
     async def work(server: Side, client: Side) -> None:
         (link,) = client.ear.opened
         frames = [CONTROL + bytes((number,)) + bytes(1 << 20) for number in range(12)]
@@ -112,7 +112,7 @@ def test_end_is_reported_with_its_reason():
     assert client.ear.closed[0] == "enough"
 
 
-def test_a_lost_link_is_dialled_again():
+def test_lost_link_is_redialled():
     async def work(server: Side, client: Side) -> None:
         server.ear.opened[0].close("cut")
         await until(lambda: len(client.ear.opened) == 2, "second link")
@@ -121,7 +121,7 @@ def test_a_lost_link_is_dialled_again():
     run(work)
 
 
-def test_a_listener_that_forgot_the_session_ends_it():
+def test_listener_without_session_ends_it():
     async def work(server: Side, client: Side) -> None:
         server.links._sessions.clear()  # noqa: SLF001  as a restart does
         server.ear.opened.clear()
@@ -188,7 +188,7 @@ def test_dialling_a_silent_listener_times_out(monkeypatch):
     assert asyncio.run(whole())[0] == "no answer in time"
 
 
-def test_a_relay_that_loses_a_third_still_gets_a_link_through():
+def test_link_opens_despite_one_third_packet_loss():
     large = CONTROL * 100_000
 
     async def whole() -> list[bytes]:
@@ -252,7 +252,7 @@ async def opened(stranger: Stranger) -> bytes:
     return offer[1:]
 
 
-def test_garbage_opens_nothing_and_no_answer_is_longer_than_the_question():
+def test_garbage_opens_no_link_and_replies_do_not_amplify():
     async def work(server: Side, stranger: Stranger) -> None:
         for kind in (CONFIRM, DATA, FRAGMENT):  # a session that nobody offered
             assert await stranger.ask(kind + b"s" * 16) == CLOSE + b"s" * 16
@@ -265,7 +265,7 @@ def test_garbage_opens_nothing_and_no_answer_is_longer_than_the_question():
     assert server.links.counters == {"invalid datagrams": 4}
 
 
-def test_an_offer_is_for_one_sender_only():
+def test_offer_is_valid_for_one_sender_only():
     async def work(server: Side, stranger: Stranger) -> None:
         offer = await stranger.ask(OPEN + b"12345678" + bytes(8))
         other = Stranger(server.address.port)
@@ -293,7 +293,7 @@ def test_neighbour_that_sends_invalid_frames_gets_the_reason(bad):
     assert strange(work).ear.closed[0].startswith("this is no neighbour of ours: a ")
 
 
-def test_more_links_than_the_bound_are_turned_away(monkeypatch):
+def test_links_beyond_limit_are_rejected(monkeypatch):
     monkeypatch.setattr(udp, "LINKS_MAX", 1)
 
     async def work(server: Side, stranger: Stranger) -> None:

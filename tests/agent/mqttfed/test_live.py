@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 from tests.agent.mqttfed.peer import Peer
 from tests.agent.process import Process, Scene
@@ -46,8 +46,8 @@ class Fed:
             for id_ in ids
             if id_ != hansa
         }
-        self.clients: list[SureClient] = []
-        self.wanting: list[SureClient] = []
+        self.clients: list[GuaranteedClient] = []
+        self.wanting: list[GuaranteedClient] = []
 
     def close(self) -> None:
         for client in self.clients:
@@ -55,14 +55,14 @@ class Fed:
         for peer in self.peers.values():
             peer.close()
 
-    def client(self, id_: int) -> SureClient:
-        made = SureClient(self.brokers[id_].port)
+    def client(self, id_: int) -> GuaranteedClient:
+        made = GuaranteedClient(self.brokers[id_].port)
         self.clients.append(made)
         return made
 
-    def subscriber(self, id_: int) -> SureClient:
+    def subscriber(self, id_: int) -> GuaranteedClient:
         """A client that wants the topic, and says so with beacons."""
-        made = self.client(id_).subscribe_surely("federated/t")
+        made = self.client(id_).subscribe_qos2("federated/t")
         self.wanting.append(made)
         return made
 
@@ -76,14 +76,16 @@ class Fed:
 
         eventually(look, what)
 
-    def assert_arrives_once(self, publisher: SureClient, subscriber: SureClient) -> None:
+    def assert_arrives_once(
+        self, publisher: GuaranteedClient, subscriber: GuaranteedClient
+    ) -> None:
         payloads = [b"%d" % number for number in range(20)]
 
         def has_come() -> bool:
             subscriber.read_for(0.05)
             return len(subscriber.received) >= len(payloads)
 
-        publisher.publish_surely(2, "federated/t", *payloads)
+        publisher.publish_guaranteed(2, "federated/t", *payloads)
         self.wait(has_come, "all of it")  # without beacons it would soon not be wanted any more
         assert subscriber.read_until(len(payloads)) == payloads
         subscriber.forget()
@@ -111,7 +113,7 @@ def fed(scene: Scene) -> Iterator[Any]:
         each.close()
 
 
-def test_as_core_and_as_publisher_in_the_mesh(fed):
+def test_agent_as_core_and_publisher_in_mesh(fed):
     world = fed([(1, 2), (2, 3)], hansa=1)
     one, three = world.subscriber(1), world.subscriber(3)
     world.wait(lambda: world.topic().get("core") == 1, "Hansa is core")
@@ -123,7 +125,7 @@ def test_as_core_and_as_publisher_in_the_mesh(fed):
     world.assert_arrives_once(three, one)
 
 
-def test_as_member_with_two_parents(fed):
+def test_agent_as_member_with_two_parents(fed):
     world = fed([(1, 2), (1, 3), (2, 4), (3, 4)], hansa=4)
     one, four = world.subscriber(1), world.subscriber(4)
     world.wait(lambda: world.topic().get("parents") == [2, 3], "both ways are as long")
@@ -132,7 +134,7 @@ def test_as_member_with_two_parents(fed):
     world.assert_arrives_once(one, four)
 
 
-def test_as_publisher_outside_the_mesh(fed):
+def test_agent_as_publisher_outside_mesh(fed):
     world = fed([(1, 2), (2, 3)], hansa=3)
     one, three = world.subscriber(1), world.client(3)
     world.wait(lambda: world.topic().get("parents") == [2], "a way to the core")
@@ -140,7 +142,7 @@ def test_as_publisher_outside_the_mesh(fed):
     world.assert_arrives_once(three, one)
 
 
-def test_as_interconnecting_node(fed):
+def test_agent_as_interconnecting_node(fed):
     world = fed([(1, 2), (2, 3)], hansa=2)
     one, three = world.subscriber(1), world.subscriber(3)
     world.wait(lambda: world.peers[3].core_of("t") == 1, "announced through Hansa")
@@ -153,15 +155,15 @@ def test_as_interconnecting_node(fed):
     world.assert_arrives_once(one, three)
 
 
-def test_with_an_observer_clients_need_no_beacons_and_wildcards_are_told(fed):
+def test_observer_replaces_beacons_and_reports_wildcards(fed):
     world = fed([(1, 2)], hansa=1, broker_observer="mosquitto")
-    subscriber = world.client(1).subscribe_surely("federated/t", "federated/+", "other/t")
+    subscriber = world.client(1).subscribe_qos2("federated/t", "federated/+", "other/t")
     eventually(lambda: world.topic().get("core") == 1, "wanted without a beacon")
     world.agent.says("filter not announced filter='federated/+' reason='mqtt-fed has no wildcards'")
     assert [*world.status()["topics"]] == ["t"]
     assert world.status()["unsupported_filters"] == ["federated/+"]
     eventually(lambda: world.peers[2].core_of("t") == 1, "announced")
-    world.client(2).publish_surely(2, "federated/t", b"x")
+    world.client(2).publish_guaranteed(2, "federated/t", b"x")
     subscriber.read_until(1)
     assert {each.payload for each in subscriber.received} == {b"x"}
     subscriber.kill()
@@ -188,7 +190,7 @@ def test_restarted_agent_is_distinguished_from_its_earlier_incarnation(fed, scen
     world.assert_arrives_once(two, one)  # numbers that start at 0 again would be cut as duplicates
 
 
-def test_unreachable_neighbour_is_reported_and_costs_nothing(scene, capsys):
+def test_unreachable_neighbour_is_reported_and_delays_nothing(scene, capsys):
     agent = scene.agent(
         mode="mqtt-fed",
         mqtt_fed_id=1,

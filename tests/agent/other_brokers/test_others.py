@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import eventually
 from tests.agent.other_brokers.brokers import INSTALL_TIMEOUT_S, KINDS, Other
 from tests.agent.process import Process, Scene
@@ -57,13 +57,13 @@ class Stage(Scene):
         self._others.append(Other(kind, self._directory / kind))
         return self._others[-1]
 
-    def old(self, place: Other | SureClient) -> SureClient:
+    def old(self, place: Other | GuaranteedClient) -> GuaranteedClient:
         """A client of MQTT 3.1.1, at a broker or where another one is."""
-        return self.client_of(SureClient, place.port, version=Version.V311)
+        return self.client_of(GuaranteedClient, place.port, version=Version.V311)
 
-    def new(self, place: SureClient | Mosquitto) -> SureClient:
+    def new(self, place: GuaranteedClient | Mosquitto) -> GuaranteedClient:
         """One of MQTT 5."""
-        return self.client_of(SureClient, place.port)
+        return self.client_of(GuaranteedClient, place.port)
 
     def close(self) -> None:
         super().close()
@@ -88,14 +88,14 @@ def beside(stage: Stage, broker: Other, link_port: int, wanted: str) -> Process:
     )
 
 
-def with_mosquitto(stage: Stage, *others: Other, wanted: str) -> SureClient:
+def with_mosquitto(stage: Stage, *others: Other, wanted: str) -> GuaranteedClient:
     """Link the others' agents to that of a Mosquitto, whose client wants the same; return it."""
     mosquitto, link_port = stage.broker(), free_port()
     hub = stage.agent(
         broker_port=mosquitto.port, broker_log_file=mosquitto.log_file, link_port=link_port
     )
     agents = [beside(stage, each, link_port, wanted) for each in others]
-    subscriber = stage.new(mosquitto).subscribe_surely(wanted)
+    subscriber = stage.new(mosquitto).subscribe_qos2(wanted)
     everybody = (hub, *agents)
 
     def is_ready() -> bool:
@@ -106,7 +106,7 @@ def with_mosquitto(stage: Stage, *others: Other, wanted: str) -> SureClient:
     return subscriber
 
 
-def seen(subscriber: SureClient, count: int) -> dict[str, list[tuple[int, bytes]]]:
+def seen(subscriber: GuaranteedClient, count: int) -> dict[str, list[tuple[int, bytes]]]:
     """Per topic what came, with its QoS, in order."""
     subscriber.read_until(count, pause=1.0)
     found: dict[str, list[tuple[int, bytes]]] = {}
@@ -116,14 +116,14 @@ def seen(subscriber: SureClient, count: int) -> dict[str, list[tuple[int, bytes]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_publications_cross_both_ways_once_and_in_order(kind, stage):
+def test_publications_arrive_once_in_order_both_ways(kind, stage):
     broker = stage.other(kind)
     far = with_mosquitto(stage, broker, wanted="t/#")
-    near = stage.old(broker).subscribe_surely("t/#")
+    near = stage.old(broker).subscribe_qos2("t/#")
     payloads = [b"%d" % each for each in range(20)]
     for qos in range(3):
-        stage.new(far).publish_surely(qos, f"t/there/{qos}", *payloads)
-        stage.old(broker).publish_surely(qos, f"t/here/{qos}", *payloads)
+        stage.new(far).publish_guaranteed(qos, f"t/there/{qos}", *payloads)
+        stage.old(broker).publish_guaranteed(qos, f"t/here/{qos}", *payloads)
     qos_here = ABLE[kind].qos
     assert seen(far, 6 * len(payloads)) == {
         **{f"t/there/{qos}": [(qos, each) for each in payloads] for qos in range(3)},
@@ -137,7 +137,7 @@ def test_publications_cross_both_ways_once_and_in_order(kind, stage):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_stored_values_cross_both_ways(kind, stage):
+def test_retained_values_are_forwarded_both_ways(kind, stage):
     broker = stage.other(kind)
     stage.old(broker).publish_as(PublishPacket("kept/here", b"1", 1, retain=True))
     far = with_mosquitto(stage, broker, wanted="kept/#")
@@ -149,16 +149,16 @@ def test_stored_values_cross_both_ways(kind, stage):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qos", [0, 1])
-def test_filters_that_overlap_bring_no_copies_and_hide_nothing(kind, qos, stage):
+def test_overlapping_filters_neither_duplicate_nor_hide(kind, qos, stage):
     broker = stage.other(kind)
     one = with_mosquitto(stage, broker, wanted="lap/#")
-    two = stage.new(one).subscribe_surely("+/lap")
+    two = stage.new(one).subscribe_qos2("+/lap")
     agent = stage.agents[0]
     eventually(lambda: is_installed(agent, "lap/#", "+/lap"), "installed", PATIENCE_S)
-    near = stage.old(broker).subscribe_surely("lap/#")
+    near = stage.old(broker).subscribe_qos2("lap/#")
     payloads = [b"same", b"same", b"other", b"same", b"end"]
     for client in (stage.old(broker), stage.new(one), stage.old(broker)):
-        client.publish_surely(qos, "lap/lap", *payloads)
+        client.publish_guaranteed(qos, "lap/lap", *payloads)
         for subscriber in (one, two, near):
             subscriber.read_until(len(payloads), pause=0.5)
             assert sorted(each.payload for each in subscriber.received) == sorted(payloads)
@@ -168,31 +168,31 @@ def test_filters_that_overlap_bring_no_copies_and_hide_nothing(kind, qos, stage)
 KEPT = {"kept/here": b"1", "kept/there": b"2"}
 
 
-def stored(reader: SureClient) -> dict[str, bytes]:
-    reader.subscribe_surely("kept/+").read_for(0.5)
+def stored(reader: GuaranteedClient) -> dict[str, bytes]:
+    reader.subscribe_qos2("kept/+").read_for(0.5)
     reader.close()
     return {each.topic: each.payload for each in reader.received if each.retain}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_payloads_up_to_nearly_the_limit_cross_both_ways(kind, stage):
+def test_payloads_near_limit_are_forwarded_both_ways(kind, stage):
     broker = stage.other(kind)
     far = with_mosquitto(stage, broker, wanted="large/#")
-    near = stage.old(broker).subscribe_surely("large/#")
+    near = stage.old(broker).subscribe_qos2("large/#")
     large = bytes(range(256)) * 3_600
     for each in (stage.new(far), stage.old(broker)):
-        each.publish_surely(1, f"large/{each.port}", large)
+        each.publish_guaranteed(1, f"large/{each.port}", large)
     for subscriber in (far, near):
         assert [payload for _, payload in sum(seen(subscriber, 2).values(), [])] == [large] * 2
 
 
-def test_all_of_them_are_one_federation(stage):
+def test_all_broker_kinds_form_one_federation(stage):
     brokers = [stage.other(kind) for kind in KINDS]
     far = with_mosquitto(stage, *brokers, wanted="all/#")
-    subscribers = [far, *(stage.old(each).subscribe_surely("all/#") for each in brokers)]
+    subscribers = [far, *(stage.old(each).subscribe_qos2("all/#") for each in brokers)]
     payloads = [b"%d" % each for each in range(20)]
     for subscriber in subscribers:
-        stage.old(subscriber).publish_surely(1, f"all/{subscriber.port}", *payloads)
+        stage.old(subscriber).publish_guaranteed(1, f"all/{subscriber.port}", *payloads)
     expected = {f"all/{each.port}": payloads for each in subscribers}
     for subscriber in subscribers:
         found = seen(subscriber, len(subscribers) * len(payloads))
@@ -202,7 +202,7 @@ def test_all_of_them_are_one_federation(stage):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_doctor_names_the_class_and_what_is_missing(kind, stage, capsys):
+def test_doctor_reports_delivery_class_and_missing_features(kind, stage, capsys):
     assert doctor.run([f"127.0.0.1:{stage.other(kind).port}", "--observer", "static"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"guaranteed delivery: {ABLE[kind].delivery}" in said

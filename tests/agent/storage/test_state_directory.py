@@ -68,7 +68,7 @@ def test_two_agents_cannot_share_a_directory(path):
     StateDirectory(path).close()
 
 
-def test_everything_is_for_the_owner_only(path):
+def test_files_are_accessible_to_owner_only(path):
     path.mkdir(parents=True, mode=0o755)
     state = StateDirectory(path)
     state.start_incarnation("a", (), 1.0)

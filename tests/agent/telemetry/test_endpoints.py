@@ -81,7 +81,7 @@ def test_existing_logs_are_listed(state):
 
 
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])
-def test_every_range_is_as_from_the_files(state, monkeypatch, size):
+def test_served_ranges_equal_files(state, monkeypatch, size):
     monkeypatch.setattr("hansa.journal.remote.RANGE_BYTES", size)
     here = list(JournalReader(state / NAME).read())
     with served(state) as url:
@@ -94,7 +94,7 @@ def test_every_range_is_as_from_the_files(state, monkeypatch, size):
         assert list(there.read(there.bounds.end)) == []
 
 
-def test_telemetry_is_read_as_from_its_directory(state):
+def test_served_telemetry_equals_directory(state):
     with served(state) as url:
         there = RemoteJournalReader(LogClient(url, TOKEN), "telemetry")
         assert list(read_rows(there)) == list(read_rows(state / "telemetry"))
@@ -114,7 +114,7 @@ def test_growing_log_can_be_followed(state):
     log.close()
 
 
-def test_an_answer_is_bounded_whatever_is_asked(state, monkeypatch):
+def test_response_size_is_bounded(state, monkeypatch):
     monkeypatch.setattr("hansa.agent.telemetry.endpoints.RANGE_BYTES", 100)
     with served(state) as url:
         body, following = LogClient(url, TOKEN).fetch(f"/logs/{NAME}", {"bytes": 1 << 40})
@@ -123,12 +123,12 @@ def test_an_answer_is_bounded_whatever_is_asked(state, monkeypatch):
 
 
 @pytest.mark.parametrize("token", ["", "another"])
-def test_without_the_token_there_is_nothing(state, token):
+def test_request_without_valid_token_is_refused(state, token):
     with served(state) as url, pytest.raises(JournalUnusable, match="token is missing or wrong"):
         LogClient(url, token).list_logs()
 
 
-def test_without_a_configured_token_logs_are_closed(state):
+def test_logs_are_not_served_without_configured_token(state):
     with served(state, token="") as url, pytest.raises(JournalUnusable, match="set .admin. token"):
         LogClient(url, "").list_logs()
 
@@ -150,7 +150,7 @@ def test_trimmed_range_is_refused_with_the_remaining_range(tmp_path):
     assert gone.value.first == first
 
 
-def test_damage_is_reported_with_its_place_after_the_records_before_it(state):
+def test_damage_is_reported_after_preceding_records(state):
     (first, *_) = sorted((state / NAME).glob("*.log"))
     here = [offset for offset, _ in JournalReader(state / NAME).read()]
     data = bytearray(first.read_bytes())
@@ -184,7 +184,7 @@ def test_invalid_request_is_refused(state, path, reason):
         LogClient(url, TOKEN).fetch(path, asked)
 
 
-def test_an_agent_that_does_not_answer_is_one_clear_line():
+def test_unreachable_agent_is_reported_in_one_line():
     with pytest.raises(JournalUnusable, match="cannot read http://127.0.0.1:9/logs.*refused"):
         LogClient("http://127.0.0.1:9", TOKEN).list_logs()
 
@@ -195,7 +195,7 @@ def test_other_server_is_reported():
         LogClient(url, TOKEN).list_logs()
 
 
-def test_a_log_that_is_gone_has_no_bounds(state):
+def test_deleted_log_has_no_bounds(state):
     with served(state) as url:
         assert RemoteJournalReader(LogClient(url, TOKEN), "journal/9").bounds == OffsetBounds(0, 0)
 
@@ -209,7 +209,7 @@ def test_range_damaged_in_transit_is_detected(state, damage):
         list(ranges.unpack_range(data, "somewhere"))
 
 
-def test_a_live_agent_serves_its_telemetry(scene):
+def test_live_agent_serves_telemetry(scene):
     broker = scene.broker()
     agent = scene.agent(
         broker_port=broker.port, telemetry_sample="none", admin_token=TOKEN, name="plant"

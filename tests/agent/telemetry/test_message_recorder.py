@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 from tests.agent.process import Process, Scene
 
@@ -76,15 +76,15 @@ def state(live: Live, number: int) -> Path:
 
 
 def test_unsubscribed_publication_is_recorded_with_properties_and_not_forwarded(pair):
-    pub = pair.client_of(SureClient, 0)
+    pub = pair.client_of(GuaranteedClient, 0)
     pub.publish("plant/zero", b"a", b"b")
     pub.publish("attic/zero", b"c")
     content = encode_properties(((Property.CONTENT_TYPE, "text/plain"),))
     wish = packets.PublishPacket("mill/1/temp", b"d", 1, True, False, 59_999, (), content)
     pub._do(inputs.Publish([wish]))  # noqa: SLF001
     eventually(lambda: pub._read(0.1) is not None and pub.accepted == 1, "accepted")  # noqa: SLF001
-    pub.publish_surely(2, "plant/two", b"e")
-    pub.publish_surely(1, "mill/1/speed", b"f")
+    pub.publish_guaranteed(2, "plant/two", b"e")
+    pub.publish_guaranteed(1, "mill/1/speed", b"f")
     expected = {
         (0, "plant/zero", b"a"),
         (0, "plant/zero", b"b"),
@@ -104,10 +104,10 @@ def test_unsubscribed_publication_is_recorded_with_properties_and_not_forwarded(
 
 
 def test_subscribed_publication_is_recorded_once_and_delivered_and_stays_recorded(pair):
-    sub = pair.client_of(SureClient, 1).subscribe_surely("plant/#")
+    sub = pair.client_of(GuaranteedClient, 1).subscribe_qos2("plant/#")
     pair.wait_installed(1, "plant/#")
-    pub = pair.client_of(SureClient, 0)
-    pub.publish_surely(1, "plant/one", b"1", b"2")
+    pub = pair.client_of(GuaranteedClient, 0)
+    pub.publish_guaranteed(1, "plant/one", b"1", b"2")
     assert sub.read_until(2) == [b"1", b"2"]
     sub.unsubscribe("plant/#")
 
@@ -116,11 +116,11 @@ def test_subscribed_publication_is_recorded_once_and_delivered_and_stays_recorde
         return not any(interest["remote"].values())
 
     eventually(nobody_wants_it, "interest withdrawn")
-    pub.publish_surely(1, "plant/one", b"3")
+    pub.publish_guaranteed(1, "plant/one", b"3")
     eventually(lambda: len(recorded(state(pair, 0))) == 3, "all recorded")
     assert recorded(state(pair, 0)) == [(1, "plant/one", payload) for payload in (b"1", b"2", b"3")]
     # Others may begin to want it again: the broker has long granted it.
-    pair.client_of(SureClient, 1).subscribe_surely("plant/#")
+    pair.client_of(GuaranteedClient, 1).subscribe_qos2("plant/#")
     pair.wait_installed(1, "plant/#")
 
 
@@ -133,22 +133,22 @@ def ready(agent: Process) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_an_agent_that_is_killed_has_every_accepted_message_once(scene, tmp_path, qos):
+def test_killed_agent_records_each_accepted_message_once(scene, tmp_path, qos):
     broker = scene.broker("persistence true", "max_queued_messages 0")
     path = tmp_path / "state"
     agent = agent_that_records(scene, broker.port, path)
     ready(agent)
-    pub = SureClient(broker.port)
+    pub = GuaranteedClient(broker.port)
 
     def first_is_recorded() -> bool:
         """The broker may grant the subscription after the first publications."""
-        pub.publish_surely(qos, "plant/ready", b"ready")
+        pub.publish_guaranteed(qos, "plant/ready", b"ready")
         return bool(recorded(path))
 
     eventually(first_is_recorded, "the first recorded")
     payloads = [b"%d" % number for number in range(600)]
     for turn in range(0, 600, 200):
-        pub.publish_surely(qos, "plant/x", *payloads[turn : turn + 200])
+        pub.publish_guaranteed(qos, "plant/x", *payloads[turn : turn + 200])
         agent.process.send_signal(signal.SIGKILL)
         agent.wait()
         agent = agent_that_records(scene, broker.port, path)
@@ -196,7 +196,7 @@ def recording(ends: Ends) -> MessageRecorder:
     return made
 
 
-def test_its_filters_are_subscribed_to_for_good():
+def test_recorded_filters_stay_subscribed():
     ends = Ends()
     made = recording(ends)
     made.unsubscribe(["a/#", "c"])
@@ -204,7 +204,7 @@ def test_its_filters_are_subscribed_to_for_good():
     assert ends.orders == [("subscribe", ("a/#", "b")), ("unsubscribe", ("c",))]
 
 
-def test_interest_in_a_recorded_topic_is_granted_once_the_broker_has_granted_it():
+def test_recorded_topic_is_granted_after_broker_granted_it():
     ends = Ends()
     made = recording(ends)
     ends.orders.clear()
@@ -219,14 +219,14 @@ def test_interest_in_a_recorded_topic_is_granted_once_the_broker_has_granted_it(
     assert ends.orders[1:] == [("publish", (("x", b"y"),))]
 
 
-def test_topics_are_remembered_within_a_bound():
+def test_remembered_topics_are_bounded():
     topics = RecordedTopics(["a/+"])
     assert [f"a/{number}" in topics for number in range(TOPICS_MAX + 2)].count(False) == 0
     assert "b" not in topics
     assert not RecordedTopics()
 
 
-def test_records_that_the_disk_cannot_store_are_counted(monkeypatch):
+def test_records_not_stored_are_counted(monkeypatch):
     class Full:
         def append_if_room(self, record: RecordedPublication) -> bool:
             if record.payload == b"worse":
@@ -275,7 +275,7 @@ def kept(path: Path, epoch: int, topics: RecordedTopics) -> OutboxJournal:
     return made
 
 
-def test_a_former_epoch_stays_for_readers_of_what_was_recorded_until_it_is_old(tmp_path):
+def test_old_epoch_with_records_is_kept_until_retention_ends(tmp_path):
     kept(tmp_path, 8, RecordedTopics(["a"]))
     former = tmp_path / f"{7:020d}"
     assert [getattr(record, "recorded", None) for _, record in JournalReader(former).read()] == [
@@ -287,6 +287,6 @@ def test_a_former_epoch_stays_for_readers_of_what_was_recorded_until_it_is_old(t
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{9:020d}", f"{10:020d}"]
 
 
-def test_without_recording_nobody_needs_a_former_epoch(tmp_path):
+def test_old_epoch_is_deleted_without_recording(tmp_path):
     kept(tmp_path, 8, RecordedTopics())
     assert [path.name for path in tmp_path.iterdir()] == [f"{8:020d}"]

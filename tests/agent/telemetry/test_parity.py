@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 
 from hansa.agent.telemetry.settings import TELEMETRY_DIRECTORY
@@ -73,20 +73,20 @@ def lived(path: Path, expected: int) -> Story:
 
     try:
         live.start()
-        live.client_of(SureClient, 2).subscribe_surely("plant/#")
+        live.client_of(GuaranteedClient, 2).subscribe_qos2("plant/#")
         live.wait_installed(2, "plant/#")
-        publisher = live.client_of(SureClient, 0)
+        publisher = live.client_of(GuaranteedClient, 0)
         payloads = [b"x" * 64] * COUNT
         publisher.publish(TOPICS[0], *payloads)
-        publisher.publish_surely(1, TOPICS[1], *payloads)
-        publisher.publish_surely(2, TOPICS[2], *payloads)
+        publisher.publish_guaranteed(1, TOPICS[1], *payloads)
+        publisher.publish_guaranteed(2, TOPICS[2], *payloads)
         eventually(lambda: len(told()) >= expected, "all is told")
         return told()
     finally:
         live.close()
 
 
-def test_the_same_records_live_and_simulated(mosquitto, tmp_path):
+def test_live_and_simulated_records_are_equal(mosquitto, tmp_path):
     ours = simulated(tmp_path / "simulated")
     assert len(ours) == 6 * COUNT * len(TOPICS)  # captured; sent, received twice each; delivered
     assert lived(tmp_path / "live", len(ours)) == ours

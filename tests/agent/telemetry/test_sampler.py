@@ -82,7 +82,7 @@ def test_every_sampled_publication_is_recorded_at_every_step(sample):
     assert third.of(schema.CopyReceived) == third.of(schema.Delivered) == second.of(schema.CopySent)
 
 
-def test_records_have_what_a_table_needs():
+def test_records_have_all_table_columns():
     first, second, _ = row_of_three(1, payloads=1)
     (captured,) = [each for each in first.records if isinstance(each, schema.Captured)]
     (received,) = [each for each in second.records if isinstance(each, schema.CopyReceived)]

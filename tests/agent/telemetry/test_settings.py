@@ -11,14 +11,14 @@ from hansa.errors import UsageError
     ("written", "is_on", "one_in"),
     [('"off"', False, 0), ('"none"', True, 0), ('"all"', True, 1), ("100", True, 100)],
 )
-def test_a_sample_is_a_word_or_a_number(tmp_path, written, is_on, one_in):
+def test_sample_is_keyword_or_number(tmp_path, written, is_on, one_in):
     path = tmp_path / "node.toml"
     path.write_text(f"[telemetry]\nsample = {written}\n")
     settings = load_settings(path, {}).telemetry
     assert (settings.is_enabled, settings.sample.one_in) == (is_on, one_in)
 
 
-def test_the_environment_may_say_it():
+def test_sample_is_read_from_environment():
     assert load_settings(None, {"HANSA_TELEMETRY_SAMPLE": "10"}).telemetry.sample.one_in == 10
 
 
@@ -31,7 +31,7 @@ def test_invalid_value_is_refused_with_the_valid_ones(tmp_path, value):
         load_settings(path, {})
 
 
-def test_without_a_word_nothing_is_written():
+def test_telemetry_is_off_by_default():
     assert not TelemetrySettings().is_enabled
 
 

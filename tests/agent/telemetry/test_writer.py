@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 
 from hansa.agent.telemetry.settings import TELEMETRY_DIRECTORY
@@ -40,13 +40,13 @@ def of(kind: type, told: list[TelemetryRow]) -> list[Any]:
     return [row.record for row in told if isinstance(row.record, kind)]
 
 
-def test_records_agree_with_what_clients_saw(told, tmp_path):
-    sub = told.client_of(SureClient, 2).subscribe_surely("plant/#")
+def test_records_agree_with_received_publications(told, tmp_path):
+    sub = told.client_of(GuaranteedClient, 2).subscribe_qos2("plant/#")
     told.wait_installed(2, "plant/#")
-    pub = told.client_of(SureClient, 0)
+    pub = told.client_of(GuaranteedClient, 0)
     pub.publish("plant/zero", *(b"0-%d" % each for each in range(50)))
-    pub.publish_surely(1, "plant/one", *(b"1-%d" % each for each in range(20)))
-    pub.publish_surely(2, "plant/two", *(b"2-%d" % each for each in range(10)))
+    pub.publish_guaranteed(1, "plant/one", *(b"1-%d" % each for each in range(20)))
+    pub.publish_guaranteed(2, "plant/two", *(b"2-%d" % each for each in range(10)))
     seen = Counter(each[:2] for each in sub.read_until(80))
     assert seen == {b"0-": 50, b"1-": 20, b"2-": 10}
 
@@ -98,7 +98,7 @@ def test_killed_agent_continues_its_log_and_a_stopped_one_records_its_end(told):
     assert "telemetry dropped" not in counters
 
 
-def test_a_damaged_log_is_set_aside_and_the_agent_runs(scene, tmp_path):
+def test_damaged_log_is_moved_and_agent_runs(scene, tmp_path):
     broker = scene.broker()
     state = tmp_path / "state"
     log = state / TELEMETRY_DIRECTORY
@@ -118,7 +118,7 @@ def test_a_damaged_log_is_set_aside_and_the_agent_runs(scene, tmp_path):
     assert [path.name for path in state.glob("telemetry-damaged-*")]
 
 
-def test_a_place_that_cannot_be_written_costs_telemetry_and_not_the_agent(scene, tmp_path):
+def test_agent_runs_without_telemetry_if_directory_is_not_writable(scene, tmp_path):
     (tmp_path / "file").touch()
     broker = scene.broker()
     agent = scene.agent(

@@ -34,7 +34,7 @@ def topology(agent: Process) -> Any:
     return json.loads(text)["topology"] if status == 200 else {}
 
 
-def test_a_change_is_applied_when_the_manager_announces_it_at_the_broker(scene, served):
+def test_change_announced_at_broker_is_applied(scene, served):
     broker = scene.broker()
     agent = scene.agent(
         topology_manager=served.url, topology_announcements="true", link_port=free_port(),

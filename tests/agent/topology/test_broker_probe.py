@@ -38,7 +38,7 @@ def test_probe_measures_the_round_trip_to_the_broker(mosquitto, tmp_path):
     thread.close()
 
 
-def test_without_a_broker_there_is_nothing_to_measure(monkeypatch):
+def test_probe_without_broker_measures_nothing(monkeypatch):
     monkeypatch.setattr(broker_probe, "PROBE_TIMEOUT_S", 0.05)
 
     async def scene() -> None:

@@ -29,7 +29,7 @@ async def serve(answer: bytes, hold: bool = False):
     return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
 
 
-def test_json_there_and_back():
+def test_json_request_and_response():
     async def scene() -> None:
         server, url, asked = await serve(b'HTTP/1.0 200 OK\r\nX: y\r\n\r\n{"a": 1}')
         async with server:
@@ -54,7 +54,7 @@ def test_json_there_and_back():
         (b"HTTP/1.0 " + b"x" * 70_000, ManagerUnavailable, "."),
     ],
 )
-def test_other_answers_are_told_apart(answer, kind, said):
+def test_error_responses_are_distinguished(answer, kind, said):
     async def scene() -> None:
         server, url, _ = await serve(answer)
         async with server:
@@ -77,7 +77,7 @@ def test_unreachable_and_silent_servers_are_reported(monkeypatch):
     asyncio.run(scene())
 
 
-def test_a_stream_is_read_line_by_line_until_it_ends():
+def test_stream_is_read_by_line_until_it_ends():
     async def scene() -> None:
         server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\ndata: 1\n\n")
         seen = []
@@ -90,7 +90,7 @@ def test_a_stream_is_read_line_by_line_until_it_ends():
     asyncio.run(scene())
 
 
-def test_a_stream_that_falls_silent_or_is_refused_ends():
+def test_silent_or_refused_stream_ends():
     async def scene() -> None:
         server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\n", hold=True)
         async with server:
@@ -106,7 +106,7 @@ def test_a_stream_that_falls_silent_or_is_refused_ends():
     asyncio.run(scene())
 
 
-def test_a_stream_does_not_end_because_its_reader_takes_time():
+def test_slow_reader_does_not_end_stream():
     async def scene() -> None:
         server, url, _ = await serve(b"HTTP/1.0 200 OK\r\n\r\n: hello\ndata: 1\n")
         seen = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.guaranteed import SureClient
+from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
 from tests.agent.process import Process
 
@@ -180,13 +180,13 @@ def availability(live: Managed) -> None:
     lose_its_neighbours(live, subscriber, last)
 
 
-def test_a_node_without_neighbours_is_linked_again_with_the_manager_and_without_it(five):
+def test_isolated_node_is_relinked_with_and_without_manager(five):
     availability(five)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_the_papers_availability_test_with_nine(nine):
+def test_paper_availability_test_with_nine_nodes(nine):
     availability(nine)
 
 
@@ -252,7 +252,7 @@ def test_reinstalled_agent_replaces_the_old_node_at_its_address(four):
 class Publisher:
     """Publishes so many a second at QoS 1 for as long as it runs."""
 
-    def __init__(self, client: SureClient, rate: float) -> None:
+    def __init__(self, client: GuaranteedClient, rate: float) -> None:
         self.count = 0
         self._client = client
         self._rate = rate
@@ -266,7 +266,7 @@ class Publisher:
             due = int((time.monotonic() - began) * self._rate) - self.count
             if due > 0:
                 batch = [str(self.count + n).encode() for n in range(min(due, 100))]
-                self._client.publish_surely(1, TOPIC, *batch)
+                self._client.publish_guaranteed(1, TOPIC, *batch)
                 self.count += len(batch)
             else:
                 self._ending.wait(0.005)
@@ -277,10 +277,10 @@ class Publisher:
         return self.count
 
 
-def test_joins_and_new_links_under_load_lose_and_double_nothing(five, tmp_path):
-    subscriber = five.client_of(SureClient, 4).subscribe_surely(TOPIC)
+def test_joins_and_new_links_under_load_lose_and_duplicate_nothing(five, tmp_path):
+    subscriber = five.client_of(GuaranteedClient, 4).subscribe_qos2(TOPIC)
     five.wait_installed(4, TOPIC)
-    publisher = Publisher(five.client_of(SureClient, 0), rate=500.0)
+    publisher = Publisher(five.client_of(GuaranteedClient, 0), rate=500.0)
     broker = Mosquitto(tmp_path / "broker", free_port())
     five.run(broker.start())
     newcomer = Process(

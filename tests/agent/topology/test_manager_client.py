@@ -84,7 +84,7 @@ def test_client_joins_reports_and_receives_its_events_at_once(served):
     asyncio.run(scene())
 
 
-def test_a_manager_that_has_forgotten_it_is_joined_again(served):
+def test_client_joins_again_if_manager_lost_its_state(served):
     async def scene() -> None:
         agent = Agent(served.url)
         task = asyncio.create_task(agent.client.run())
@@ -111,7 +111,7 @@ def test_unreachable_manager_is_retried(tmp_path, served):
     asyncio.run(scene())
 
 
-def test_an_answer_that_is_no_managers_is_said(served):
+def test_invalid_join_response_is_reported(served):
     async def scene() -> None:
         agent = Agent(served.url + "/docs?")  # a page, not a manager
         task = asyncio.create_task(agent.client.run())
@@ -122,7 +122,7 @@ def test_an_answer_that_is_no_managers_is_said(served):
     asyncio.run(scene())
 
 
-def test_only_the_agent_that_joined_may_speak_for_its_node(tmp_path):
+def test_only_joined_agent_may_report_for_its_node(tmp_path):
     served = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_TOKEN": "root"})
 
     async def scene(token: str) -> None:
@@ -174,7 +174,7 @@ class Scripted:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def test_an_answer_to_a_report_that_is_no_managers_is_outlived(monkeypatch):
+def test_client_survives_invalid_report_response(monkeypatch):
     async def scene() -> None:
         agent = Agent("http://127.0.0.1:1", follows_events=False)
         scripted = Scripted(TOLD, {"hello": "I am a proxy"}, TOLD)

@@ -4,7 +4,7 @@ from hansa.agent.settings import load_settings
 from hansa.errors import UsageError
 
 
-def test_the_papers_variables_are_understood():
+def test_paper_environment_variables_are_accepted():
     settings = load_settings(
         None,
         {"TOPOLOGY_MANAGER_URL": "http://m:8080", "ADVERTISED_LISTENER": "tcp://b:1883"},
@@ -15,7 +15,7 @@ def test_the_papers_variables_are_understood():
     assert load_settings(None, ours).topology.manager == "http://o:1"
 
 
-def test_the_managers_own_variables_are_no_settings_of_an_agent():
+def test_manager_variables_are_not_agent_settings():
     load_settings(None, {"HANSA_MANAGER_TOKEN": "x", "HANSA_MANAGER_HEALTH_INTERVAL": "1"})
 
 

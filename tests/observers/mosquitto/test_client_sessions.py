@@ -46,7 +46,7 @@ def tally(books: SessionTable) -> tuple[int, int]:
     ("how", "left"), [(CLEAN, (0, 0)), (LASTING, (1, 0)), (TIMED, (0, 1)), (TIMED_RESUMED, (0, 1))]
 )
 @pytest.mark.parametrize("address", [None, "bob:1"])
-def test_end_of_a_connection_ends_a_clean_session_only(how, left, address):
+def test_disconnection_ends_clean_session_only(how, left, address):
     books = sessions(bob=how)
     books.on_disconnected("bob", address, is_certain=True)
     assert tally(books) == left
@@ -55,13 +55,13 @@ def test_end_of_a_connection_ends_a_clean_session_only(how, left, address):
 
 
 @pytest.mark.parametrize(("how", "left"), [(CLEAN, (0, 1)), (LASTING, (1, 0)), (TIMED, (0, 1))])
-def test_unsure_end_leaves_a_doubt(how, left):
+def test_uncertain_disconnection_makes_subscriptions_uncertain(how, left):
     books = sessions(bob=how)
     books.on_disconnected("bob", None, is_certain=False)
     assert tally(books) == left
 
 
-def test_end_of_another_connection_is_ignored():
+def test_disconnection_of_other_address_is_ignored():
     books = sessions(bob=CLEAN)
     books.on_disconnected("bob", "eve:2", is_certain=True)
     books.on_disconnected("eve", None, is_certain=True)
@@ -81,7 +81,7 @@ def test_end_of_another_connection_is_ignored():
         (CLEAN, TIMED_RESUMED, (0, 0)),
     ],
 )
-def test_takeover_keeps_what_the_broker_keeps(
+def test_takeover_keeps_session_as_broker_does(
     before: tuple[SessionMode, bool], after: tuple[SessionMode, bool], left: tuple[int, int]
 ):
     books = sessions(bob=before)
@@ -91,7 +91,7 @@ def test_takeover_keeps_what_the_broker_keeps(
     books.on_taken_over("nobody")
 
 
-def test_old_websocket_that_closes_late_does_not_end_the_new_session():
+def test_late_close_of_old_websocket_keeps_new_session():
     books = sessions(bob=CLEAN)
     books.on_taken_over("bob")
     books.on_connected("bob", *CLEAN, "bob:2")
@@ -102,7 +102,7 @@ def test_old_websocket_that_closes_late_does_not_end_the_new_session():
     assert wanted(books) == ()
 
 
-def test_old_websocket_that_closes_after_a_life_does_not_end_the_next_session():
+def test_late_close_of_old_websocket_keeps_next_session():
     books = sessions(bob=CLEAN)
     books.on_taken_over("bob")
     books.on_connected("bob", *CLEAN, "bob:2")
@@ -115,7 +115,7 @@ def test_old_websocket_that_closes_after_a_life_does_not_end_the_next_session():
     assert wanted(books) == ()
 
 
-def test_expired_session_is_gone():
+def test_expired_session_is_removed():
     books = sessions(bob=LASTING)
     books.on_disconnected("bob", None, is_certain=True)
     books.on_session_expired("bob")
@@ -131,7 +131,7 @@ def test_client_without_filters_is_known_while_it_is_connected():
     assert "bob" not in books
 
 
-def test_same_filter_of_two_clients_is_wanted_once_and_counted_twice():
+def test_filter_of_two_clients_is_announced_once_and_counted_twice():
     books = sessions(ann=CLEAN, bob=CLEAN)
     for client in ("ann", "bob"):
         books.on_subscribed(client, "same")
@@ -143,7 +143,7 @@ def test_same_filter_of_two_clients_is_wanted_once_and_counted_twice():
     assert "same" not in wanted(books)
 
 
-def test_unsubscription_that_may_mean_two_leaves_both_in_doubt():
+def test_ambiguous_unsubscription_makes_both_uncertain():
     books = sessions(ann=CLEAN, bob=CLEAN)
     books.on_unsubscribed([("ann", "ann/x"), ("bob", "bob/x")])
     assert tally(books) == (0, 2)
@@ -179,7 +179,7 @@ def test_filter_that_cannot_be_announced_is_counted_and_refused():
 # ---------------------------------------------------------------- filters that are cut
 
 
-def test_cut_filter_makes_a_gap_until_it_is_gone():
+def test_truncated_filter_leaves_gap_until_removed():
     books = sessions()
     books.on_subscribed("bob", "long" + CUT_MARK)
     assert (wanted(books), tally(books), bool(books.incomplete_reason)) == ((), (1, 0), True)
@@ -187,7 +187,7 @@ def test_cut_filter_makes_a_gap_until_it_is_gone():
     assert (tally(books), books.incomplete_reason) == ((0, 0), "")
 
 
-def test_cut_filter_may_end_in_half_a_character():
+def test_truncated_filter_may_end_inside_character():
     books = sessions()
     books.on_subscribed("bob", "long\ufffd" + CUT_MARK)
     books.on_unsubscribed([("bob", "longé-\ufffd" + CUT_MARK)])
@@ -201,7 +201,7 @@ def test_truncated_unsubscription_matches_a_filter_from_the_tree():
     assert wanted(books) == ()
 
 
-def test_cut_filters_of_own_or_local_topics_hide_nothing():
+def test_truncated_filters_of_own_or_local_topics_leave_no_gap():
     books = sessions()
     books.on_subscribed("hansa-1", "long" + CUT_MARK)
     books.on_subscribed("bob", "$SYS/long" + CUT_MARK)
@@ -213,7 +213,7 @@ def test_cut_filters_of_own_or_local_topics_hide_nothing():
 # ---------------------------------------------------------------- counts
 
 
-def test_as_many_as_are_certain_proves_the_picture():
+def test_count_equal_to_certain_subscriptions_confirms_state():
     books = sessions(ann=TIMED, bob=CLEAN)
     books.on_disconnected("ann", None, is_certain=True)
     books.mark_incomplete("a line was not read")
@@ -233,7 +233,7 @@ def test_equal_count_confirms_uncertain_subscriptions_if_nothing_was_missed():
     assert tally(books) == (0, 2)
 
 
-def test_between_the_two_nothing_is_learned():
+def test_count_between_certain_and_known_changes_nothing():
     books = sessions(ann=TIMED, bob=TIMED)
     books.on_disconnected("ann", None, is_certain=True)
     books.on_disconnected("bob", None, is_certain=True)
@@ -241,7 +241,7 @@ def test_between_the_two_nothing_is_learned():
     assert (tally(books), books.incomplete_reason, books.findings) == ((0, 2), "", [])
 
 
-def test_more_than_are_known_is_a_contradiction():
+def test_count_above_known_subscriptions_is_contradiction():
     books = sessions(bob=CLEAN)
     books.reconcile_count(SubscriptionKind.PLAIN, 3)
     books.reconcile_count(SubscriptionKind.PLAIN, 3)
@@ -252,7 +252,7 @@ def test_more_than_are_known_is_a_contradiction():
     assert wanted(books) == ("bob/x",)
 
 
-def test_after_a_contradiction_two_counts_have_to_agree():
+def test_two_equal_counts_end_contradiction():
     books = sessions(bob=CLEAN)
     books.reconcile_count(SubscriptionKind.PLAIN, 2)
     books.reconcile_count(SubscriptionKind.PLAIN, 1)
@@ -264,7 +264,7 @@ def test_after_a_contradiction_two_counts_have_to_agree():
     assert books.incomplete_reason == ""
 
 
-def test_reading_the_log_again_does_not_settle_a_contradiction():
+def test_log_read_does_not_end_contradiction():
     books = sessions(bob=CLEAN)
     books.reconcile_count(SubscriptionKind.PLAIN, 2)
     books.mark_all_uncertain("the log is read again")
@@ -275,7 +275,7 @@ def test_reading_the_log_again_does_not_settle_a_contradiction():
     )
 
 
-def test_a_doubtful_subscription_does_not_hide_an_unknown_one():
+def test_uncertain_subscription_does_not_hide_unknown_one():
     """The broker has one that it never logged; one of a client that has left may be gone."""
     books = sessions(ann=TIMED, bob=CLEAN)
     books.reconcile_count(SubscriptionKind.PLAIN, 3)
@@ -293,7 +293,7 @@ def test_a_doubtful_subscription_does_not_hide_an_unknown_one():
     assert (wanted(books), books.incomplete_reason) == (("bob/x", "found"), "")
 
 
-def test_a_doubtful_subscription_does_not_hide_one_of_a_bridge():
+def test_uncertain_subscription_does_not_hide_one_of_bridge():
     books = sessions(ann=TIMED)
     books.mark_complete()
     books.needs_proof = True
@@ -303,7 +303,7 @@ def test_a_doubtful_subscription_does_not_hide_one_of_a_bridge():
     assert books.incomplete_reason == UNCONFIRMED
 
 
-def test_a_client_of_the_agent_with_a_clean_start_leaves_nothing():
+def test_own_client_with_clean_start_leaves_no_subscription():
     """The log does not say how long a session of MQTT 5 lasts, but this client is our own."""
     books = sessions()
     books.on_connected("hansa-reader", *TIMED, "h:1")
@@ -312,7 +312,7 @@ def test_a_client_of_the_agent_with_a_clean_start_leaves_nothing():
     assert tally(books) == (0, 0)
 
 
-def test_session_that_ended_without_a_line_shows_in_the_count():
+def test_session_ended_without_line_is_detected_from_count():
     """An MQTT 5 session ends unseen after its will was delayed."""
     books = sessions(ann=TIMED, bob=CLEAN)
     books.on_disconnected("ann", None, is_certain=True)
@@ -321,7 +321,7 @@ def test_session_that_ended_without_a_line_shows_in_the_count():
     assert (wanted(books), books.incomplete_reason, books.findings) == (("bob/x",), "", [])
 
 
-def test_fewer_than_are_certain_means_that_lines_were_lost():
+def test_count_below_certain_subscriptions_means_lost_lines():
     books = sessions(ann=CLEAN, bob=CLEAN)
     books.reconcile_count(SubscriptionKind.PLAIN, 1)
     assert books.findings == [SubscriptionCountMismatch("subscriptions", known=2, counted=1)]
@@ -329,7 +329,7 @@ def test_fewer_than_are_certain_means_that_lines_were_lost():
     assert (wanted(books), tally(books)) == (("ann/x", "bob/x"), (0, 2))
 
 
-def test_kinds_are_counted_apart():
+def test_subscription_kinds_are_counted_separately():
     books = sessions()
     books.on_subscribed("bob", "$share/g/x")
     books.on_subscribed("bob", "y", is_certain=False)
@@ -341,20 +341,20 @@ def test_kinds_are_counted_apart():
 # ---------------------------------------------------------------- all at once
 
 
-def test_after_missed_lines_an_end_proves_nothing():
+def test_disconnection_after_missed_lines_is_uncertain():
     books = sessions(bob=CLEAN)
     books.mark_all_uncertain("missed")
     books.on_disconnected("bob", None, is_certain=True)
     assert (wanted(books), books.incomplete_reason) == (("bob/x",), "missed")
 
 
-def test_restart_ends_clean_sessions_and_doubts_the_others():
+def test_restart_ends_clean_sessions_and_makes_others_uncertain():
     books = sessions(ann=CLEAN, bob=LASTING, eve=TIMED)
     books.on_broker_started()
     assert (wanted(books), tally(books)) == (("bob/x", "eve/x"), (0, 2))
 
 
-def test_declared_session_is_certain_and_has_nothing_else():
+def test_declared_session_replaces_known_filters():
     books = sessions()
     books.on_subscribed("hansa-1", "a", is_certain=False)
     books.on_subscribed("hansa-1", "b", is_certain=False)
@@ -363,7 +363,7 @@ def test_declared_session_is_certain_and_has_nothing_else():
     assert tally(books) == (2, 0)
 
 
-def test_tree_is_the_truth():
+def test_tree_replaces_known_subscriptions():
     books = sessions(ann=CLEAN, bob=TIMED)
     books.mark_all_uncertain("missed")
     books.on_subscribed("bob", "$share/g/x")
@@ -375,7 +375,7 @@ def test_tree_is_the_truth():
     assert books.incomplete_reason == "missed"  # there may be other groups
 
 
-def test_tree_without_shared_subscriptions_ends_those_that_were_known():
+def test_tree_without_shared_subscriptions_ends_known_ones():
     books = sessions()
     books.mark_all_uncertain("missed")
     books.on_subscribed("bob", "$share/g/x")
@@ -383,7 +383,7 @@ def test_tree_without_shared_subscriptions_ends_those_that_were_known():
     assert (wanted(books), books.incomplete_reason) == ((), "")
 
 
-def test_shared_subscription_on_the_way_to_another_stays_if_it_was_known():
+def test_known_shared_subscription_above_another_is_kept():
     books = sessions()
     books.on_subscribed("bob", "$share/g/x")
     books.on_subscribed("bob", "$share/g/x/+")
@@ -391,7 +391,7 @@ def test_shared_subscription_on_the_way_to_another_stays_if_it_was_known():
     assert wanted(books) == ("$share/g/x", "$share/g/x/+")
 
 
-def test_shared_subscription_of_nobody_knows_whom_is_wanted_as_a_plain_one():
+def test_shared_subscription_of_unknown_group_is_announced_as_plain():
     books = sessions()
     books.apply_tree(SubscriptionTree({}, ("x/+",), ("x",), is_complete=True))
     assert wanted(books) == ("x", "x/+")  # what is above it may be shared, too

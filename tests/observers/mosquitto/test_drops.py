@@ -26,7 +26,7 @@ def test_messages_dropped_before_the_first_connection_of_an_agent_are_no_loss():
     assert drops.update_total(7) == 2
 
 
-def test_a_broker_that_was_restarted_counts_from_0(drops):
+def test_restarted_broker_counts_from_0(drops):
     assert [drops.update_total(total) for total in (5, 5, 7, 3, 3)] == [5, 0, 2, 3, 0]
 
 
@@ -38,7 +38,7 @@ def test_messages_dropped_while_the_agent_was_away_are_reported(saved, lost):
     assert drops.total == 8
 
 
-def test_messages_that_the_doctor_made_the_broker_drop_are_no_loss(drops):
+def test_drops_caused_by_doctor_are_no_loss(drops):
     drops.on_client_named("hansa-doctor-1-away")
     assert drops.update_total(100) == 0
     drops.now += DOCTOR_GRACE_S - 1
@@ -47,14 +47,14 @@ def test_messages_that_the_doctor_made_the_broker_drop_are_no_loss(drops):
     assert drops.update_total(201) == 1
 
 
-def test_beside_the_doctor_another_client_may_have_lost_something(drops):
+def test_drops_with_doctor_and_too_many_clients_are_a_loss(drops):
     for number in range(CLIENTS_MAX + 1):
         drops.on_client_named(f"client-{number}")
     drops.on_client_named("hansa-doctor-1-away")
     assert drops.update_total(100) == 100
 
 
-def test_the_observer_reads_counts_and_names_and_saves_the_count():
+def test_observer_reads_drop_count_and_client_names_and_saves_count():
     observer = MosquittoObserver("hansa-0123-")
 
     def take(topic: str, payload: bytes) -> ObserverOutput:
@@ -75,9 +75,7 @@ def test_the_observer_reads_counts_and_names_and_saves_the_count():
 
 
 @pytest.mark.parametrize(("had_session", "lost"), [(True, [5]), (False, [])])
-def test_without_a_snapshot_drops_are_a_loss_only_if_the_agent_was_connected_before(
-    had_session, lost
-):
+def test_drops_without_snapshot_are_a_loss_only_after_earlier_connection(had_session, lost):
     observer = MosquittoObserver("hansa-0123-")
     if had_session:
         observer.on_snapshot_missing()

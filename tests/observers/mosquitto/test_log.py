@@ -49,7 +49,7 @@ def read(channel, line, *, cut=False, known=KNOWN):
         ("bob 3 f 1 g", [("bob 3 f", "g")]),
     ],
 )
-def test_grants_are_read_with_known_ids_first_the_longest_first(line, readings):
+def test_grants_prefer_known_and_longest_ids(line, readings):
     assert read(LogChannel.SUBSCRIBE, line) == ClientSubscribed(tuple(readings))
 
 
@@ -58,7 +58,7 @@ def test_invalid_grant_line_is_not_parsed(line):
     assert isinstance(read(LogChannel.SUBSCRIBE, line), UnparsedLine)
 
 
-def test_grant_that_is_cut_gives_the_beginning_of_the_filter():
+def test_truncated_grant_gives_filter_prefix():
     assert read(LogChannel.SUBSCRIBE, "bob 1 long", cut=True) == ClientSubscribed(
         (("bob", "long" + CUT_MARK),)
     )
@@ -77,7 +77,7 @@ def test_unsubscriptions_are_read_with_known_ids_only(line, readings):
     assert read(LogChannel.UNSUBSCRIBE, line, known=set()) is None
 
 
-def test_unsubscription_that_is_cut_gives_the_beginning_of_the_filter():
+def test_truncated_unsubscription_gives_filter_prefix():
     assert read(LogChannel.UNSUBSCRIBE, "bob f", cut=True) == ClientUnsubscribed(
         (("bob", "f" + CUT_MARK),)
     )
@@ -117,7 +117,7 @@ def test_unsubscription_that_is_cut_gives_the_beginning_of_the_filter():
         ),
     ],
 )
-def test_connections_of_all_versions(line, event):
+def test_connections_of_all_versions_are_parsed(line, event):
     client, bridge = "New client connected from ", "New bridge connected from "
     assert read(LogChannel.NOTICE, client + line) == ClientConnected(*event)
     assert read(LogChannel.NOTICE, bridge + line) == replace(
@@ -125,7 +125,7 @@ def test_connections_of_all_versions(line, event):
     )
 
 
-def test_connections_that_cannot_be_read_are_not_overlooked():
+def test_unparsable_connections_are_reported():
     line = "New client connected from h:1 as bob"
     assert isinstance(read(LogChannel.NOTICE, line), UnparsedLine)
     assert isinstance(read(LogChannel.NOTICE, line, cut=True), UnparsedLine)
@@ -184,14 +184,14 @@ ids = pytest.mark.parametrize("client", ["bob", "a b", "bob 1 x", "x [y] z"])
 
 @ids
 @pytest.mark.parametrize("rest", UNTIL_2_1_0)
-def test_ends_until_2_1_0(client, rest):
+def test_disconnections_until_2_1_0(client, rest):
     assert read(LogChannel.NOTICE, f"Client {client} {rest}") == ClientDisconnected(client)
 
 
 @ids
 @pytest.mark.parametrize("rest", SINCE_2_1_1)
 @pytest.mark.parametrize("address", ["127.0.0.1:5", "fe80::1:5", "(null):0"])
-def test_ends_since_2_1_1(client, rest, address):
+def test_disconnections_since_2_1_1(client, rest, address):
     assert read(LogChannel.NOTICE, f"Client {client} [{address}] {rest}") == ClientDisconnected(
         client, address
     )
@@ -210,13 +210,13 @@ def test_refused_client_had_no_session(rest):
         ("Client bob [h:1] disconnected: [h:2] disconnected: not authorised.", "h:1"),
     ],
 )
-def test_end_that_may_be_another_s_is_unsure(line, address):
+def test_ambiguous_disconnection_is_uncertain(line, address):
     """Nobody who is turned away may end the session of another by the choice of its name."""
     assert read(LogChannel.NOTICE, line) == ClientDisconnected("bob", address, is_certain=False)
 
 
 @pytest.mark.parametrize("client", ["10.0.0.9", "fe80::1", "<unknown>"])
-def test_id_that_also_stands_for_nobody_makes_an_end_unsure(client):
+def test_id_that_looks_like_an_address_makes_disconnection_uncertain(client):
     """A port scan from 10.0.0.9 ends with the very line that the client 10.0.0.9 ends with."""
     line = f"Client {client} closed its connection."
     assert read(LogChannel.NOTICE, line) == ClientDisconnected(client, is_certain=False)
@@ -225,13 +225,13 @@ def test_id_that_also_stands_for_nobody_makes_an_end_unsure(client):
 
 
 @pytest.mark.parametrize("client", ["bob", "bob: 7"])
-def test_bad_sockets_are_unsure_ends(client):
+def test_bad_socket_is_uncertain_disconnection(client):
     line = f"Bad socket read/write on client {client}: The connection was lost."
     assert read(LogChannel.NOTICE, line) == ClientDisconnected(client, is_certain=False)
     assert read(LogChannel.NOTICE, line, known=set()) is None
 
 
-def test_takeover_in_2_0_and_expiry_and_starvation():
+def test_takeover_expiry_and_starvation_lines_are_parsed():
     line = "Client a b already connected, closing old connection."
     assert read(LogChannel.NOTICE, line) == ClientTakenOver("a b")
     assert read(LogChannel.NOTICE, "Expiring client a b due to timeout.") == SessionExpired("a b")
@@ -239,7 +239,7 @@ def test_takeover_in_2_0_and_expiry_and_starvation():
     assert read(LogChannel.NOTICE, line) == ClientMessagesDropped("a b")
 
 
-def test_a_publication_that_is_too_large_for_a_client():
+def test_oversized_publication_line_is_parsed():
     line = "Dropping too large outgoing PUBLISH for a b (2097163 bytes)"
     assert read(LogChannel.NOTICE, line) == OversizedPublishDropped("a b", 2_097_163)
 
@@ -254,11 +254,11 @@ def test_a_publication_that_is_too_large_for_a_client():
         "",
     ],
 )
-def test_other_notices_are_of_no_interest(line):
+def test_other_notices_are_ignored(line):
     assert read(LogChannel.NOTICE, line) is None
 
 
-def test_end_that_is_cut_may_be_about_somebody_with_a_longer_id():
+def test_truncated_disconnection_may_name_longer_id():
     assert read(LogChannel.NOTICE, "Client bob disconnected: x", cut=True) is None
 
 
@@ -287,7 +287,7 @@ def test_end_that_is_cut_may_be_about_somebody_with_a_longer_id():
         ("mosquitto version 2 starting", None),
     ],
 )
-def test_lines_of_a_file_say_themselves_what_they_are(line, event):
+def test_channel_of_file_line_is_inferred_from_its_text(line, event):
     assert read(LogChannel.HISTORY, line) == event
 
 
@@ -304,7 +304,7 @@ def test_lines_of_a_file_say_themselves_what_they_are(line, event):
         ("", [""]),
     ],
 )
-def test_one_timestamp_shows_how_all_others_look(example, others):
+def test_timestamp_pattern_is_inferred_from_one_example(example, others):
     stamp = log.timestamp_pattern(example)
     for other in (example, *others):
         found = stamp.match(other + "bob 0 1: x")
@@ -313,11 +313,11 @@ def test_one_timestamp_shows_how_all_others_look(example, others):
 
 
 @pytest.mark.parametrize(("text", "end"), [("1794789623: b", 12), ("b 0 1: x", 0), ("12: b", 0)])
-def test_default_is_seconds_or_nothing(text, end):
+def test_default_timestamp_is_seconds_or_empty(text, end):
     found = log.DEFAULT_TIMESTAMP.match(text)
     assert found is not None
     assert found.end() == end
 
 
-def test_lines_of_999_bytes_are_cut_or_may_be():
+def test_lines_of_999_bytes_may_be_truncated():
     assert [log.may_be_truncated(size) for size in (998, 999)] == [False, True]

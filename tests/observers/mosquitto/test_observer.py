@@ -92,7 +92,7 @@ def whole(told: Told) -> Told:
 OWN_COUNT = len(MosquittoObserver("hansa-").topics_to_subscribe())
 
 
-def test_subscribes_to_lines_first_and_to_uptime_last():
+def test_log_topics_are_subscribed_first_and_uptime_last():
     topics = MosquittoObserver("hansa-").topics_to_subscribe()
     assert topics == (
         "$SYS/broker/log/M/subscribe",
@@ -109,7 +109,7 @@ def test_subscribes_to_lines_first_and_to_uptime_last():
     )
 
 
-def test_prefix_of_own_clients_must_not_be_everybody_s():
+def test_own_client_prefix_must_not_be_empty():
     with pytest.raises(ValueError, match="every client"):
         MosquittoObserver("")
 
@@ -117,7 +117,7 @@ def test_prefix_of_own_clients_must_not_be_everybody_s():
 # ---------------------------------------------------------------- lines
 
 
-def test_life_of_a_client(told):
+def test_client_subscribes_unsubscribes_and_disconnects(told):
     assert told.connected("bob") == NO_CHANGE
     assert told.subscribe("bob 1 a/+") == ObserverOutput(added=("a/+",))
     assert told.subscribe("bob 0 a/+") == NO_CHANGE
@@ -127,7 +127,7 @@ def test_life_of_a_client(told):
     assert told.notice("Client bob disconnected.") == ObserverOutput(removed=("$share/g/b",))
 
 
-def test_takeover_in_2_0_is_told_as_an_error(told):
+def test_takeover_in_2_0_is_read_from_error_line(told):
     told.connected("bob", "p2, c0, k60")
     told.subscribe("bob 1 a")
     assert (
@@ -147,13 +147,13 @@ def test_timed_session_stays_until_it_expires(told):
     assert told.notice("Expiring client bob due to timeout.") == ObserverOutput(removed=("a",))
 
 
-def test_own_clients_want_nothing(told):
+def test_subscriptions_of_own_clients_are_not_announced(told):
     assert told.connected("hansa-1") == NO_CHANGE
     assert told.subscribe("hansa-1 2 a/#") == NO_CHANGE
     assert told.observer.subscribed_filters() == ()
 
 
-def test_filters_of_one_broker_only_stay_there(told):
+def test_local_filters_are_not_announced(told):
     assert told.subscribe("bob 1 $SYS/#") == NO_CHANGE
 
 
@@ -167,14 +167,14 @@ def test_filter_that_cannot_be_announced_is_refused_and_counted(told):
     "stamp",
     ["", "1794789623: ", "2026-01-09T07:00:00+0100: ", "Mon Nov  9 07:00:00 2026: ", "mosquitto: "],
 )
-def test_any_timestamp_is_learned_from_the_first_line(stamp):
+def test_timestamp_format_is_learned_from_first_line(stamp):
     told = Told(stamp)
     told.connected("bob")
     assert told.subscribe("bob 1 a") == ObserverOutput(added=("a",))
     assert told.observer.unparsed_count == 0
 
 
-def test_line_without_the_timestamp_of_before_is_unread(whole):
+def test_line_with_other_timestamp_format_is_not_parsed(whole):
     change = whole.send(SUBSCRIBE, b"bob 1 a")
     reason = "it does not begin with a timestamp as before"
     assert change.findings == (
@@ -184,13 +184,13 @@ def test_line_without_the_timestamp_of_before_is_unread(whole):
     assert whole.observer.unparsed_count == 1
 
 
-def test_timestamp_is_learned_anew_on_each_connection(told):
+def test_timestamp_format_is_learned_on_each_connection(told):
     told.stamp = ""
     told.connect()
     assert told.subscribe("bob 1 a") == ObserverOutput(added=("a",))
 
 
-def test_line_that_is_cut_leaves_a_gap_while_its_client_is_there(whole):
+def test_truncated_line_leaves_gap_while_client_is_connected(whole):
     whole.connected("bob")
     line = whole.stamp + "bob 1 " + "x" * 1200
     (finding,) = whole.send(SUBSCRIBE, line.encode()[:999]).findings
@@ -199,7 +199,7 @@ def test_line_that_is_cut_leaves_a_gap_while_its_client_is_there(whole):
     assert whole.notice("Client bob disconnected.").findings == (ObservationComplete(),)
 
 
-def test_connection_that_is_cut_is_unread(whole):
+def test_truncated_connection_line_is_not_parsed(whole):
     line = whole.stamp + "New client connected from h:1 as " + "x" * 1200
     change = whole.send(NOTICE, line.encode()[:999])
     assert [type(finding) for finding in change.findings] == [
@@ -208,7 +208,7 @@ def test_connection_that_is_cut_is_unread(whole):
     ]
 
 
-def test_lines_that_the_broker_dropped_for_us_leave_a_gap(whole):
+def test_lines_dropped_by_broker_leave_gap(whole):
     assert whole.notice("Outgoing messages are being dropped for client bob.") == NO_CHANGE
     (finding,) = whole.notice("Outgoing messages are being dropped for client hansa-w.").findings
     assert finding == ObservationIncomplete(
@@ -241,7 +241,7 @@ def test_dropped_counter_arrives_within_a_burst_of_counts(whole):
     assert whole.count(OWN_COUNT + 1) == NO_CHANGE
 
 
-def test_version_is_kept_and_other_topics_are_not(told):
+def test_version_is_stored_and_other_topics_are_ignored(told):
     assert told.send(VERSION, b"mosquitto version 2.0.11") == NO_CHANGE
     assert told.observer.version == "mosquitto version 2.0.11"
     assert told.send("$SYS/broker/else", b"1") == NO_CHANGE
@@ -250,7 +250,7 @@ def test_version_is_kept_and_other_topics_are_not(told):
 # ---------------------------------------------------------------- bridges
 
 
-def test_bridges_are_noticed_once(told):
+def test_bridge_is_reported_once(told):
     line = "New bridge connected from 10.0.0.1:1 as north.bridge (p2, c0, k60)."
     assert told.notice(line).findings == (BridgeDetected("north.bridge", is_up=True),)
     assert told.notice(line) == NO_CHANGE
@@ -275,13 +275,13 @@ def test_memory_of_bridges_is_bounded(told, monkeypatch):
 # ---------------------------------------------------------------- counts
 
 
-def test_picture_is_incomplete_until_the_counts_prove_it(told):
+def test_observer_is_incomplete_until_counts_confirm(told):
     assert (told.observer.is_complete, told.observer.incomplete_reason) == (False, BEFORE)
     assert told.count(OWN_COUNT).findings == (ObservationComplete(),)
     assert (told.observer.is_complete, told.observer.incomplete_reason) == (True, "")
 
 
-def test_retained_counts_prove_nothing():
+def test_retained_counts_do_not_confirm():
     observer = MosquittoObserver("hansa-")
     observer.on_connected(session_lost=True, now=0.0)
     for topic, payload in ((PLAIN, b"0"), (SHARED, b"0"), (UPTIME, b"3 seconds")):
@@ -290,14 +290,14 @@ def test_retained_counts_prove_nothing():
     assert not observer.is_complete
 
 
-def test_count_that_does_not_change_is_not_sent_and_holds(told):
+def test_unchanged_count_stays_valid(told):
     told.send(PLAIN, str(OWN_COUNT).encode())
     told.send(SHARED, b"0")
     assert told.send(UPTIME, b"9 seconds") == NO_CHANGE
     assert told.connected("bob").findings == (ObservationComplete(),)
 
 
-def test_count_holds_for_the_moment_of_its_burst(told):
+def test_count_applies_to_time_of_its_burst(told):
     """A line after the burst must not be held against a count of the burst."""
     told.send(SHARED, b"0")
     told.send(UPTIME, b"9 seconds")
@@ -306,7 +306,7 @@ def test_count_holds_for_the_moment_of_its_burst(told):
     assert change == ObserverOutput(added=("a",), findings=(ObservationComplete(),))
 
 
-def test_subscriptions_that_nobody_told_are_a_drift(whole):
+def test_unlogged_subscriptions_are_a_drift(whole):
     whole.send(UPTIME, b"19 seconds")
     assert whole.send(PLAIN, str(OWN_COUNT + 2).encode()).findings == (
         SubscriptionCountMismatch("subscriptions", known=OWN_COUNT, counted=OWN_COUNT + 2),
@@ -319,7 +319,7 @@ def test_subscriptions_that_nobody_told_are_a_drift(whole):
     assert whole.observer.is_complete
 
 
-def test_exactly_one_unknown_subscription_is_a_drift_although_a_reader_of_ours_was_there(told):
+def test_unknown_subscription_is_not_attributed_to_own_reader(told):
     """The session of an MQTT 5 client may outlive it, but those of our readers do not: a count
     must not take the unknown subscription for the reader's."""
     told.observer.begin_resync(now=0.0)
@@ -333,7 +333,7 @@ def test_exactly_one_unknown_subscription_is_a_drift_although_a_reader_of_ours_w
     assert not told.observer.is_complete
 
 
-def test_a_burst_ends_with_the_bytes_sent(told):
+def test_burst_ends_with_bytes_sent(told):
     """A count that did not change is not sent: it holds at the end of the burst."""
     told.send(PLAIN, str(OWN_COUNT).encode())
     told.send(SHARED, b"0")
@@ -341,11 +341,11 @@ def test_a_burst_ends_with_the_bytes_sent(told):
     assert told.send(BYTES_SENT, b"1234").findings == (ObservationComplete(),)
 
 
-def test_count_that_is_no_number_is_unread(told):
+def test_count_that_is_no_number_is_ignored(told):
     assert isinstance(told.send(PLAIN, b"many").findings[0], LineNotUnderstood)
 
 
-def test_resumed_session_of_our_own_can_be_declared(told):
+def test_own_resumed_session_can_be_declared(told):
     told.count(OWN_COUNT + 2)
     assert not told.observer.is_complete
     assert told.observer.declare("hansa-1", ("a", "b")) == NO_CHANGE
@@ -413,13 +413,13 @@ HISTORY = """\
 """
 
 
-def test_tree_tells_what_was_before(told):
+def test_tree_restores_earlier_subscriptions(told):
     told.observer.begin_resync(now=0.0)
     change = told.observer.resync(TREE, now=0.0)
     assert change == ObserverOutput(added=("a", "b"), findings=(ObservationComplete(),))
 
 
-def test_log_since_the_start_tells_what_was_before(told):
+def test_log_since_start_restores_earlier_subscriptions(told):
     told.observer.begin_resync(now=0.0)
     change = told.observer.resync(HISTORY + OWN_LINES, now=0.0)
     assert change == ObserverOutput(added=("lost", "a"))
@@ -428,7 +428,7 @@ def test_log_since_the_start_tells_what_was_before(told):
     assert told.notice("Client b b disconnected.") == ObserverOutput(removed=("a",))
 
 
-def test_log_without_the_start_adds_but_proves_nothing(told):
+def test_log_without_start_adds_subscriptions_but_does_not_confirm(told):
     told.observer.begin_resync(now=0.0)
     text = HISTORY.partition("Config")[2]
     assert told.observer.resync(text, now=0.0) == ObserverOutput(added=("a",))
@@ -438,7 +438,7 @@ def test_log_without_the_start_adds_but_proves_nothing(told):
     assert told.observer.uncertain_count == 1 + OWN_COUNT
 
 
-def test_connection_that_is_cut_in_the_log_leaves_a_gap(told):
+def test_truncated_connection_in_log_leaves_gap(told):
     told.observer.begin_resync(now=0.0)
     line = "1794789600: New client connected from h:1 as " + "x" * 1200
     told.observer.resync(HISTORY + line[:999] + "\n", now=0.0)
@@ -446,7 +446,7 @@ def test_connection_that_is_cut_in_the_log_leaves_a_gap(told):
 
 
 @pytest.mark.parametrize("text", [TREE, HISTORY])
-def test_lines_that_arrive_meanwhile_are_applied_on_top(told, text):
+def test_lines_received_during_resync_are_applied_after_it(told, text):
     told.observer.begin_resync(now=0.0)
     told.connected("eve")
     told.subscribe("eve 1 new")
@@ -467,14 +467,14 @@ def test_incomplete_input_is_ignored(told, text):
     assert told.observer.subscribed_filters() == ("a",)
 
 
-def test_resync_that_was_not_begun_on_this_connection_fails(told):
+def test_resync_begun_on_other_connection_fails(told):
     told.observer.begin_resync(now=0.0)
     told.connect()
     (finding,) = told.observer.resync(TREE, now=0.0).findings
     assert isinstance(finding, ResyncFailed)
 
 
-def test_resync_fails_when_too_much_happens_meanwhile(told, monkeypatch):
+def test_resync_fails_if_too_many_lines_arrive(told, monkeypatch):
     monkeypatch.setattr(mosquitto_observer, "BUFFERED_LINES_MAX", 1)
     told.observer.begin_resync(now=0.0)
     told.connected("bob")
@@ -483,7 +483,7 @@ def test_resync_fails_when_too_much_happens_meanwhile(told, monkeypatch):
     assert isinstance(finding, ResyncFailed)
 
 
-def test_information_is_never_asked_for():
+def test_information_log_is_not_subscribed():
     """Where the broker saves on every change, each line of it would bring the next."""
     asked = MosquittoObserver("hansa-").topics_to_subscribe()
     assert not [name for name in asked if matches(name, "$SYS/broker/log/I")]
@@ -542,13 +542,13 @@ def test_retained_counts_confirm_a_log_since_the_start_at_once():
     assert not Late(plain=2, uptime=10).read(text).observer.is_complete
 
 
-def test_a_count_of_the_same_second_as_a_line_confirms_only_if_it_is_the_lower_one():
+def test_count_in_same_second_as_line_confirms_only_lower_number():
     text = STARTED + "1794789605: bob 1 a\n" + OWN_LINES
     assert Late(plain=0, uptime=5).read(text).observer.is_complete
     assert not Late(plain=1, uptime=5).read(text).observer.is_complete
 
 
-def test_restored_sessions_are_not_taken_for_one_that_has_left():
+def test_restored_session_is_not_mistaken_for_disconnected_one():
     """The count fits what is certain and what is doubtful, but it may be another's."""
     text = STARTED + (
         "1794789601: New client connected from h:1 as eve (p5, c1, k60).\n"
@@ -561,7 +561,7 @@ def test_restored_sessions_are_not_taken_for_one_that_has_left():
     assert late.count(OWN_COUNT).observer.is_complete
 
 
-def test_a_reload_before_any_line_about_a_subscription_leaves_a_gap():
+def test_reload_before_first_subscription_line_leaves_gap():
     late = Late(plain=0, uptime=0).read(STARTED + RELOADING + OWN_LINES)
     assert late.observer.incomplete_reason == RELOADED
     late.count(OWN_COUNT + 1)
@@ -571,7 +571,7 @@ def test_a_reload_before_any_line_about_a_subscription_leaves_a_gap():
     assert late.observer.is_complete
 
 
-def test_counts_that_the_broker_did_not_retain_are_prompted_for():
+def test_missing_retained_counts_are_prompted():
     """Mosquitto retains a count for 60 s after it has changed, and publishes it when it does."""
     observer = MosquittoObserver("hansa-")
     observer.on_connected(session_lost=True, now=0.0)
@@ -586,7 +586,7 @@ def test_counts_that_the_broker_did_not_retain_are_prompted_for():
     assert mosquitto_observer.NO_COUNTS not in observer.incomplete_reason
 
 
-def test_each_burst_without_a_count_prompts_once_more_up_to_a_limit():
+def test_bursts_without_count_prompt_again_up_to_limit():
     observer = MosquittoObserver("hansa-")
     observer.on_connected(session_lost=True, now=0.0)
     observer.receive_publication(PLAIN, b"0", now=0.0)
@@ -620,26 +620,26 @@ def test_missing_count_confirms_only_earlier_knowledge():
     )
 
 
-def test_a_reload_after_a_line_about_a_subscription_leaves_none():
+def test_reload_after_subscription_line_leaves_no_gap():
     connected = "1794789605: New client connected from h:1 as bob (p2, c1, k60).\n"
     text = STARTED + connected + "1794789605: bob 1 a\n" + RELOADING + OWN_LINES
     assert Late(plain=1, uptime=12).read(text).observer.is_complete
 
 
-def test_a_reload_without_a_line_about_a_connection_leaves_doubt():
+def test_reload_without_connection_line_makes_subscriptions_uncertain():
     """The end of a session may not have been logged before it."""
     text = STARTED + "1794789605: bob 1 a\n" + RELOADING + OWN_LINES
     late = Late(plain=1, uptime=12).read(text)
     assert (late.observer.is_complete, late.observer.uncertain_count) == (False, 1)
 
 
-def test_a_retained_count_from_before_the_reload_confirms_nothing():
+def test_retained_count_older_than_reload_does_not_confirm():
     text = STARTED + RELOADING + OWN_LINES
     assert not Late(plain=0, uptime=9).read(text).observer.is_complete
     assert Late(plain=0, uptime=13).read(text).observer.is_complete
 
 
-def test_a_clock_that_was_set_back_makes_retained_counts_useless():
+def test_retained_counts_are_ignored_after_clock_set_back():
     text = STARTED + "1794789605: bob 1 a\n1794789603: bob 1 b\n" + OWN_LINES
     assert not Late(plain=0, uptime=0).read(text).observer.is_complete
 
@@ -662,7 +662,7 @@ def complete_before_a_restart(*lines: str) -> dict[str, object]:
 ANCHOR = "1794789630: bob 1 a"
 
 
-def test_log_that_reaches_back_to_the_anchor_is_enough():
+def test_log_back_to_anchor_is_sufficient():
     saved = complete_before_a_restart(ANCHOR)
     late = Late(plain=13, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
     assert (late.observer.is_complete, late.observer.subscribed_filters()) == (True, ("a", "b"))
@@ -674,7 +674,7 @@ def test_log_that_reaches_back_to_the_anchor_is_enough():
     )
 
 
-def test_a_count_from_before_the_anchor_was_confirmed_then():
+def test_count_older_than_anchor_is_already_confirmed():
     saved = complete_before_a_restart(ANCHOR)
     assert Late(plain=0, uptime=0, saved=saved).read(f"{ANCHOR}\n").observer.is_complete
 
@@ -693,7 +693,7 @@ def test_broker_stopped_in_order_restores_known_sessions(stopped, is_complete, s
 
 
 @pytest.mark.parametrize("anchor", [None, 7, {}, {"line": 7}, {"line": "x", "started_at": "y"}])
-def test_a_snapshot_with_another_anchor_is_taken_without_it(anchor):
+def test_invalid_anchor_in_snapshot_is_ignored(anchor):
     saved = complete_before_a_restart(ANCHOR)
     late = Late(plain=0, uptime=0, saved={**saved, "anchor": anchor}).read(f"{ANCHOR}\n")
     assert (late.observer.is_complete, late.observer.subscribed_filters()) == (False, ("a",))
@@ -713,7 +713,7 @@ def without_counts(text: str) -> MosquittoObserver:
     return told.observer
 
 
-def test_without_counts_a_log_since_the_start_decides():
+def test_log_since_start_is_complete_without_counts():
     assert without_counts(STARTED + OWN_LINES).is_complete
 
 
@@ -726,12 +726,12 @@ def test_without_counts_a_log_since_the_start_decides():
     ],
     ids=["no start", "reload", "persistence"],
 )
-def test_without_counts_a_log_with_a_gap_is_never_complete(text):
+def test_log_with_gap_is_incomplete_without_counts(text):
     observer = without_counts(text)
     assert observer.incomplete_reason.endswith(mosquitto_observer.NO_COUNTS)
 
 
-def test_without_counts_a_log_that_is_read_later_decides():
+def test_log_read_later_is_complete_without_counts():
     observer = without_counts(OWN_LINES)
     observer.begin_resync(now=9.0)
     observer.resync(STARTED + OWN_LINES, now=9.0)

@@ -155,7 +155,7 @@ def test_subscribe_unsubscribe_and_all_ends_of_a_clean_session(start, more):
     assert (watch.observer.unparsed_count, watch.observer.uncertain_count) == (0, 0)
 
 
-def test_client_that_is_killed(start):
+def test_killed_client_ends_its_interest(start):
     broker = start()
     watch = Watch(broker)
     connect = b"\x10\x0f\0\x04MQTT\x04\x02\0\x1e\0\x03eve"
@@ -173,7 +173,7 @@ def test_client_that_is_killed(start):
         watch.until_wanted()
 
 
-def test_lasting_session_stays_and_a_clean_start_ends_it(start):
+def test_persistent_session_stays_until_clean_start(start):
     broker = start()
     watch = Watch(broker)
     ann = join(broker, "ann", clean=False)
@@ -213,14 +213,14 @@ def test_counts_confirm_the_table_and_remove_uncertain_subscriptions(start):
     assert watch.findings == [ObservationComplete()]
 
 
-def test_burst_of_ten_thousand_filters(start):
+def test_burst_of_ten_thousand_filters_is_observed(start):
     broker = start()
     watch = Watch(broker)
     subscribe(join(broker, "ann"), *(f"burst/{n}" for n in range(10_000)))
     watch.until(lambda: len(watch.wanted) == 10_000)
 
 
-def test_filter_that_is_too_long_for_a_line(start):
+def test_filter_longer_than_log_line_leaves_gap(start):
     broker = start()
     watch = Watch(broker)
     watch.until(lambda: watch.observer.is_complete)
@@ -237,7 +237,7 @@ def test_filter_that_is_too_long_for_a_line(start):
     ]
 
 
-def test_bridge_is_noticed(start):
+def test_bridge_is_reported(start):
     broker = start()
     watch = Watch(broker)
     join(broker, "north", bridge=True)
@@ -292,7 +292,7 @@ def test_late_observer_learns_from_the_tree(start, has_shared):
     assert watch.findings == ([] if has_shared else [ObservationComplete()])
 
 
-def test_restored_sessions_say_nothing_and_the_counts_tell_that_they_are_there(start, tmp_path):
+def test_restored_sessions_are_detected_from_counts(start, tmp_path):
     kept = ("persistence true", f"persistence_location {tmp_path}/")
     first = start(*kept)
     watch = Watch(first)

@@ -67,9 +67,7 @@ def observed(broker: Model) -> MosquittoObserver:
 
 @many
 @given(ANY_VERSION, FLAG, st.one_of(lives(PLAIN_NAMES), lives(NAMES_OF_NOBODY)))
-def test_from_the_start_everything_wanted_is_known_and_in_the_end_nothing_else(
-    version, websockets, steps
-):
+def test_observer_connected_from_start_converges_to_exact_interest(version, websockets, steps):
     broker = Model(version, websockets)
     observer = observed(broker)
     for step in steps:
@@ -97,7 +95,7 @@ def finish(broker: Model, observer: MosquittoObserver) -> None:
 
 @many
 @given(ANY_VERSION, lives(PLAIN_NAMES, protocols=(3, 4)))
-def test_with_mqtt_3_only_the_picture_is_exact_at_every_step(version, steps):
+def test_interest_is_exact_at_every_step_with_mqtt_3_only(version, steps):
     broker = Model(version)
     observer = observed(broker)
     was_taken_over = False
@@ -112,7 +110,7 @@ def test_with_mqtt_3_only_the_picture_is_exact_at_every_step(version, steps):
 
 @many
 @given(ANY_VERSION, lives(EVIL_NAMES))
-def test_strange_ids_and_filters_never_hide_what_is_wanted(version, steps):
+def test_unusual_ids_and_filters_hide_no_interest(version, steps):
     broker = Model(version)
     observer = observed(broker)
     for step in steps:
@@ -122,7 +120,7 @@ def test_strange_ids_and_filters_never_hide_what_is_wanted(version, steps):
 
 @many
 @given(ANY_VERSION, FLAG, st.lists(lives(PLAIN_NAMES), min_size=2, max_size=3))
-def test_complete_observer_is_complete_after_any_absence(version, restarts, parts):
+def test_complete_observer_stays_complete_after_absence(version, restarts, parts):
     broker = Model(version)
     observer = MosquittoObserver(OWN)
     for index, steps in enumerate(parts):
@@ -176,7 +174,7 @@ def test_complete_observer_is_complete_after_any_absence(version, restarts, part
 ).via("an id guessed from an ambiguous line was later taken for the client of that line")
 @many
 @given(ANY_VERSION, FLAG, FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES))
-def test_late_observer_learns_all_from_the_log_file_or_from_the_tree(
+def test_late_observer_learns_all_from_log_file_or_tree(
     version, from_tree, restarts, before, after
 ):
     broker = Model(version)
@@ -223,9 +221,7 @@ def test_late_observer_learns_all_from_the_log_file_or_from_the_tree(
 ).via("a subscription ended as the observer subscribed to change a count: it was not published")
 @many
 @given(FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES), lives(PLAIN_NAMES))
-def test_after_a_reload_the_observer_is_complete_only_if_it_knows_all_and_when_all_have_left(
-    has_saved, before, between, after
-):
+def test_observer_is_complete_after_reload_only_if_it_knows_all(has_saved, before, between, after):
     """Subscriptions that were never logged, or were restored from disk, are noticed."""
     broker = Model("2.0", logs_subscriptions=False)
     for step in before:
@@ -249,7 +245,7 @@ def test_after_a_reload_the_observer_is_complete_only_if_it_knows_all_and_when_a
 
 @many
 @given(FLAG, FLAG, st.lists(lives(PLAIN_NAMES), min_size=4, max_size=4), st.integers(0, 3))
-def test_observer_is_not_complete_wrongly_after_restart_of_broker_and_agent(
+def test_observer_is_not_falsely_complete_after_restarts(
     in_order, starts_complete, parts, rotated_at
 ):
     """Whatever the disk of the broker restored, and whatever is left of its log."""

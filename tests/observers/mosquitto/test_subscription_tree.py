@@ -58,7 +58,7 @@ ALICE = (
 )
 
 
-def test_tree_of_a_broker():
+def test_tree_of_broker_is_parsed():
     assert find_last_tree(PRINTED) == SubscriptionTree(
         filters={
             "alice": ALICE,
@@ -71,7 +71,7 @@ def test_tree_of_a_broker():
     )
 
 
-def test_last_tree_counts():
+def test_last_tree_is_used():
     later = "    \n      \n        new (bob, 0)\n    $SYS\n    \n"
     expected = SubscriptionTree({"bob": ("new",)}, (), (), is_complete=True)
     assert find_last_tree(PRINTED + later) == expected
@@ -81,25 +81,25 @@ def test_last_tree_counts():
     )  # without lines between
 
 
-def test_tree_without_its_second_part_is_not_whole():
+def test_tree_without_second_part_is_incomplete():
     cut = PRINTED[: PRINTED.index("    $foo")]
     assert find_last_tree(cut) == SubscriptionTree({}, (), (), is_complete=False)
     assert find_last_tree(PRINTED + cut) == SubscriptionTree({}, (), (), is_complete=False)
     assert find_last_tree("    indented\n") == SubscriptionTree({}, (), (), is_complete=False)
 
 
-def test_no_tree():
+def test_text_without_tree_returns_none():
     assert find_last_tree("1794790122: Client zz disconnected.\n") is None
     assert find_last_tree("") is None
 
 
-def test_empty_broker():
+def test_tree_of_empty_broker_is_parsed():
     assert find_last_tree("    \n    $SYS\n    \n") == SubscriptionTree(
         {}, (), (), is_complete=True
     )
 
 
-def test_odd_brackets_are_a_guess():
+def test_unbalanced_brackets_in_names_are_parsed():
     text = "    \n      \n        :-( (bob, 0)\n        x (:-), 1)\n        (, 1)\n    $SYS\n    \n"
     assert find_last_tree(text) == SubscriptionTree(
         {"bob": (":-(",), ":-)": ("x",)}, (), (), is_complete=True

@@ -120,7 +120,7 @@ def test_refused_filters_are_not_known(version):
     assert proxy.filters == ("b",)
 
 
-def test_filter_stands_if_the_broker_refuses_to_end_it():
+def test_filter_stays_if_unsubscribe_is_refused():
     proxy = Proxy()
     proxy.connect().subscribe("a", "b").unsubscribe("a", "b", codes=bytes([0x80, 0x11]))
     assert proxy.filters == ("a",)
@@ -164,14 +164,14 @@ def test_broker_and_disconnect_may_change_the_expiry_interval():
     assert (proxy.filters, proxy.observer.next_deadline()) == (("a",), None)
 
 
-def test_session_that_the_broker_does_not_have_any_more_begins_anew():
+def test_session_lost_by_broker_starts_empty():
     proxy = Proxy()
     proxy.connect(expiry=60).subscribe("a").close()
     client = proxy.connect(clean=False, expiry=60, present=False)
     assert client.outputs[-1] == ObserverOutput(removed=("a",))
 
 
-def test_session_that_was_taken_over_is_not_ended_by_the_old_connection():
+def test_old_connection_does_not_end_session_taken_over():
     proxy = Proxy(Version.V311)
     old = proxy.connect(clean=False).subscribe("a")
     new = proxy.connect(clean=False, present=True)
@@ -180,21 +180,21 @@ def test_session_that_was_taken_over_is_not_ended_by_the_old_connection():
     assert new.outputs[-1] == ObserverOutput(removed=("a",))
 
 
-def test_client_without_an_id_has_the_one_that_the_broker_assigns():
+def test_client_without_id_gets_id_assigned_by_broker():
     proxy = Proxy()
     answer: Properties = ((Property.ASSIGNED_CLIENT_IDENTIFIER, "auto-1"),)
     proxy.connect("", expiry=60, answer=answer).subscribe("a").close()
     assert proxy.observer.changes == [("auto-1", OPENED, []), ("auto-1", ADDED, ["a"])]
 
 
-def test_clients_without_an_id_are_told_apart():
+def test_clients_without_id_are_distinguished():
     proxy = Proxy(Version.V311)
     one, two = proxy.connect("").subscribe("a"), proxy.connect("").subscribe("a")
     assert one.close() == NO_CHANGE
     assert two.close() == ObserverOutput(removed=("a",))
 
 
-def test_session_that_the_proxy_has_never_seen_makes_it_incomplete_until_the_session_ends():
+def test_unknown_session_makes_proxy_incomplete_until_it_ends():
     proxy = Proxy(Version.V311)
     client = proxy.connect(clean=False, present=True)
     assert client.outputs[-1].findings == (ObservationIncomplete(UNKNOWN_SESSION),)
@@ -204,19 +204,19 @@ def test_session_that_the_proxy_has_never_seen_makes_it_incomplete_until_the_ses
     assert client.outputs[-1].findings == (ObservationComplete(),)
 
 
-def test_earlier_sessions_are_unknown_until_the_operator_says_that_there_are_none():
+def test_earlier_sessions_are_unknown_unless_operator_declares_none():
     observer = Proxy(may_have_earlier_sessions=True).observer
     assert (observer.is_complete, observer.incomplete_reason) == (False, EARLIER_SESSIONS)
 
 
-def test_saved_sessions_are_known_again():
+def test_saved_sessions_are_restored():
     observer = ProxyObserver(False)
     observer.load_session("c", ["a", "$SYS/x"])
     assert observer.on_connected(session_lost=True, now=0.0) == ObserverOutput(added=("a",))
     assert observer.changes == []
 
 
-def test_changes_of_persistent_sessions_are_listed_for_the_shell_to_save():
+def test_changes_of_persistent_sessions_are_listed_for_saving():
     proxy = Proxy()
     client = proxy.connect("p", expiry=60).subscribe("a", "b")
     client.unsubscribe("a")
@@ -231,7 +231,7 @@ def test_changes_of_persistent_sessions_are_listed_for_the_shell_to_save():
     ]
 
 
-def test_resumed_session_that_ends_with_its_connection_is_not_saved_any_longer():
+def test_resumed_session_without_expiry_is_no_longer_saved():
     proxy = Proxy()
     proxy.connect(expiry=60).subscribe("a").close()
     proxy.observer.changes.clear()
@@ -240,7 +240,7 @@ def test_resumed_session_that_ends_with_its_connection_is_not_saved_any_longer()
     assert client.close() == ObserverOutput(removed=("a",))
 
 
-def test_doubt_about_a_saved_session_outlives_a_restart():
+def test_uncertainty_of_saved_session_survives_restart():
     proxy = Proxy(Version.V311)
     proxy.connect(clean=False, present=True)
     reason = "resumed a session that the proxy has never seen"
@@ -250,7 +250,7 @@ def test_doubt_about_a_saved_session_outlives_a_restart():
     assert later.incomplete_reason == UNKNOWN_SESSION
 
 
-def test_memory_for_filters_has_a_bound(monkeypatch):
+def test_remembered_filters_are_bounded(monkeypatch):
     monkeypatch.setattr("hansa.observers.proxy.observer.FILTER_BYTES_MAX", 10)
     proxy = Proxy()
     client = proxy.connect().subscribe("12345", "67890", "x")
@@ -259,7 +259,7 @@ def test_memory_for_filters_has_a_bound(monkeypatch):
     assert "more than 10 characters" in proxy.observer.incomplete_reason
 
 
-def test_filters_that_never_cross_or_are_too_long_are_not_announced():
+def test_local_or_too_long_filters_are_not_announced():
     proxy = Proxy()
     client = proxy.connect().subscribe("$SYS/#", "$share/g/a", "/".join("x" * 40))
     assert proxy.filters == ("$share/g/a",)
@@ -275,7 +275,7 @@ def test_refused_connection_changes_nothing():
     assert (client.outputs, client.close()) == ([NO_CHANGE, NO_CHANGE], NO_CHANGE)
 
 
-def test_garbage_from_a_stranger_has_no_effect():
+def test_garbage_from_unknown_client_has_no_effect():
     proxy = Proxy()
     inspector = ConnectionInspector(proxy.observer, 1)
     assert inspector.receive_from_client(b"\x10\xff\xff\xff\xff\xff", 0.0) == NO_CHANGE
@@ -284,7 +284,7 @@ def test_garbage_from_a_stranger_has_no_effect():
     assert proxy.observer.is_complete
 
 
-def test_client_whose_connect_only_the_broker_understands_makes_it_incomplete():
+def test_unparsable_connect_makes_observer_incomplete():
     proxy = Proxy()
     inspector = ConnectionInspector(proxy.observer, 1)
     inspector.receive_from_client(b"\x10\x02\x00\x09", 0.0)
@@ -302,7 +302,7 @@ def test_client_whose_connect_only_the_broker_understands_makes_it_incomplete():
     ],
     ids=["malformed SUBSCRIBE", "SUBACK without a request", "UNSUBACK without a request"],
 )
-def test_connection_that_cannot_be_followed_makes_the_observer_incomplete(from_client, from_broker):
+def test_unparsable_connection_makes_observer_incomplete(from_client, from_broker):
     proxy = Proxy()
     client = proxy.connect().subscribe("a")
     client.inspector.receive_from_client(from_client, 0.0)
@@ -313,7 +313,7 @@ def test_connection_that_cannot_be_followed_makes_the_observer_incomplete(from_c
     assert client.close() == ObserverOutput(removed=("a",), findings=(ObservationComplete(),))
 
 
-def test_requests_without_an_answer_have_a_bound():
+def test_unanswered_requests_are_bounded():
     proxy = Proxy(Version.V311)
     client = proxy.connect()
     asked = (packets.Subscription("a"),)

@@ -23,7 +23,7 @@ def scan(*chunks: bytes) -> list[tuple[PacketType, bytes]]:
     return [found for chunk in chunks for found in scanner.feed(chunk)]
 
 
-def test_only_packets_that_matter_are_returned():
+def test_only_relevant_packets_are_returned():
     stream = packet(0x10, b"c") + packet(0x30, b"payload") + packet(0x82, b"") + packet(0xC0, b"")
     assert scan(stream) == [(PacketType.CONNECT, b"c"), (PacketType.SUBSCRIBE, b"")]
 
@@ -32,7 +32,7 @@ BODIES = st.one_of(st.binary(max_size=5), st.binary(min_size=127, max_size=130))
 
 
 @given(st.lists(st.tuples(st.sampled_from([0x10, 0x30, 0x3D, 0x82, 0xC0]), BODIES)), st.data())
-def test_cuts_do_not_matter(sent, data):
+def test_packet_boundaries_do_not_depend_on_chunks(sent, data):
     stream = b"".join(packet(first, body) for first, body in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -48,11 +48,11 @@ def test_large_publication_is_skipped_and_not_kept():
     assert list(scanner.feed(stream[1000:] + packet(0x82, b"x"))) == [(PacketType.SUBSCRIBE, b"x")]
 
 
-def test_packet_that_matters_has_a_size_limit():
+def test_relevant_packet_has_size_limit():
     with pytest.raises(InvalidStream, match="SUBSCRIBE of 262145 bytes"):
         scan(packet(0x82, bytes(PACKET_BYTES_MAX + 1))[:10])
 
 
-def test_length_of_more_than_four_bytes_is_not_mqtt():
+def test_length_field_above_four_bytes_is_refused():
     with pytest.raises(InvalidStream, match="not MQTT"):
         scan(b"GET / HTTP/1.1"[:1] + b"\xff\xff\xff\xff\xff")
