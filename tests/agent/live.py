@@ -175,7 +175,7 @@ def assert_each_once(
         assert received == sorted((topic, payload) for payload in payloads)
 
 
-def wait_for_a_way(publisher: Client, subscribers: Collection[Client], topic: str) -> None:
+def wait_until_reachable(publisher: Client, subscribers: Collection[Client], topic: str) -> None:
     """Publish until it arrives everywhere: at QoS 0 what is under way in a change may be lost."""
     numbers = count()
 

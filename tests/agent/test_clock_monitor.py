@@ -13,11 +13,11 @@ class Clocks:
     def __init__(self, behind_s: float = 0.0) -> None:
         self.wall = 1_000 * SECOND
         self.steady = 5 * SECOND
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.read: list[int] = []
         self.watch = ClockMonitor(
             behind_s,
-            self.told.append,
+            self.reported.append,
             self.read.append,
             wall_ns=lambda: self.wall,
             steady_ns=lambda: self.steady,
@@ -28,7 +28,7 @@ class Clocks:
         self.wall += round(wall_s * SECOND)
         self.steady += round(steady_s * SECOND)
         self.watch.check()
-        return self.told[-1]
+        return self.reported[-1]
 
 
 @pytest.mark.parametrize(("wall_s", "steady_s"), [(1, 1), (100, 1), (0.5, 1)])
@@ -41,7 +41,7 @@ def test_clock_set_back_is_reported_once_until_it_has_caught_up():
     text = "it was set back by 61 s: what has an age stays for longer"
     assert clocks.look(-60, 1) == text
     assert clocks.look(1, 1) == text
-    assert len(clocks.told) == 1
+    assert len(clocks.reported) == 1
     assert clocks.look(62, 1) == ""
 
 
@@ -50,7 +50,7 @@ def test_clock_set_back_once_more_is_reported_again():
     assert clocks.look(-60, 1).startswith("it was set back by 61 s")
     assert clocks.look(31, 1).startswith("it was set back by 61 s")
     assert clocks.look(-19, 1).startswith("it was set back by 51 s")
-    assert len(clocks.told) == 2
+    assert len(clocks.reported) == 2
 
 
 def test_clock_behind_an_earlier_incarnation_is_reported_at_start():

@@ -16,7 +16,7 @@ from hansa.agent.sockets import SocketTransport
 MUCH = bytes(range(256)) * (1 << 16)  # 16 MiB: more than two kernels' buffers take
 
 
-class Ear(asyncio.BufferedProtocol):
+class RecordingProtocol(asyncio.BufferedProtocol):
     """A protocol that remembers what it is told."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Ear(asyncio.BufferedProtocol):
         self.lost.append(exc)
 
 
-class Clumsy(Ear):
+class FaultyProtocol(RecordingProtocol):
     """A protocol with a fault."""
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -48,28 +48,28 @@ def pair() -> tuple[socket.socket, socket.socket]:
         return dialled, listening.accept()[0]
 
 
-Work = Callable[[SocketTransport, Ear, socket.socket], Awaitable[None]]
+Work = Callable[[SocketTransport, RecordingProtocol, socket.socket], Awaitable[None]]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def joined(request):
     """Return what runs some work with a transport, its ear, and the socket at the other end."""
 
-    def run(work: Work, ear: Ear | None = None) -> Ear:
-        ear = ear or Ear()
+    def run(work: Work, protocol: RecordingProtocol | None = None) -> RecordingProtocol:
+        protocol = protocol or RecordingProtocol()
 
         async def inside() -> None:
             ours, theirs = pair()
             with theirs:
                 theirs.setblocking(False)
-                transport = SocketTransport(ours, ear)
-                await work(transport, ear, theirs)
+                transport = SocketTransport(ours, protocol)
+                await work(transport, protocol, theirs)
                 transport.abort()
-                await until(lambda: ear.lost, "lost")
+                await until(lambda: protocol.lost, "lost")
 
         with asyncio.Runner(loop_factory=request.param) as runner:
             runner.run(inside())
-        return ear
+        return protocol
 
     return run
 
@@ -84,17 +84,21 @@ async def read(theirs: socket.socket, count: int) -> bytes:
 
 
 def test_frames_pass_in_both_directions(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         transport.write(b"to you")
         assert await read(theirs, 6) == b"to you"
         theirs.send(b"to me")
-        await until(lambda: ear.received == b"to me", "heard")
+        await until(lambda: protocol.received == b"to me", "heard")
 
     joined(work)
 
 
 def test_small_writes_leave_at_once(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         transport.write(b"now")
         theirs.setblocking(True)  # the loop does not turn while this waits
@@ -105,7 +109,9 @@ def test_small_writes_leave_at_once(joined):
 
 
 def test_bytes_that_cannot_be_sent_wait_and_arrive_whole(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         transport.write(MUCH)
         waiting = transport.get_write_buffer_size()
         assert waiting
@@ -120,33 +126,39 @@ def test_bytes_that_cannot_be_sent_wait_and_arrive_whole(joined):
 
 
 def test_closing_waits_for_written_bytes(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         transport.write(MUCH)
         transport.close()
         transport.close()
         assert transport.is_closing()
         transport.write(b"too late")
         assert await read(theirs, len(MUCH) + 8) == MUCH
-        await until(lambda: ear.lost, "lost")
+        await until(lambda: protocol.lost, "lost")
 
     assert joined(work).lost == [None]
 
 
 def test_aborting_does_not_wait(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         transport.write(MUCH)
         transport.abort()
-        assert not ear.lost  # never in the midst of a call
-        await until(lambda: ear.lost, "lost")
+        assert not protocol.lost  # never in the midst of a call
+        await until(lambda: protocol.lost, "lost")
         assert len(await read(theirs, len(MUCH))) < len(MUCH)
 
     assert joined(work).lost == [None]
 
 
 def test_end_of_the_other_side_is_reported(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         theirs.close()
-        await until(lambda: ear.lost, "lost")
+        await until(lambda: protocol.lost, "lost")
 
     assert joined(work).lost == [None]
 
@@ -157,26 +169,30 @@ def _reset(theirs: socket.socket) -> None:
 
 
 def test_connection_lost_right_after_the_last_bytes_is_reported(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         await asyncio.sleep(0)  # the loop looks at the socket by now
         theirs.send(b"last words")
         _reset(theirs)  # both have come when the loop looks again
-        await until(lambda: ear.lost, "lost")
+        await until(lambda: protocol.lost, "lost")
 
-    ear = joined(work)
-    assert bytes(ear.received) == b"last words"
-    assert [type(each) for each in ear.lost] == [ConnectionResetError]
+    protocol = joined(work)
+    assert bytes(protocol.received) == b"last words"
+    assert [type(each) for each in protocol.lost] == [ConnectionResetError]
 
 
 @pytest.mark.parametrize("data", [b"", b"x", MUCH], ids=["reading", "writing", "waiting"])
 def test_broken_connection_is_reported_with_its_reason(joined, data):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         if data == MUCH:
             transport.write(data)
         _reset(theirs)
         if data:
             transport.write(data)
-        await until(lambda: ear.lost, "lost")
+        await until(lambda: protocol.lost, "lost")
         assert not transport.get_write_buffer_size()
 
     (error,) = joined(work).lost
@@ -186,21 +202,25 @@ def test_broken_connection_is_reported_with_its_reason(joined, data):
 def test_protocol_exception_closes_connection_and_is_raised(joined):
     faults: list[object] = []
 
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
         theirs.send(b"x")
-        await until(lambda: ear.lost, "lost")
+        await until(lambda: protocol.lost, "lost")
 
-    joined(work, Clumsy())
+    joined(work, FaultyProtocol())
     assert isinstance(faults[0], ZeroDivisionError)
 
 
 def test_connection_closed_before_accept_is_lost_like_any_other(joined):
-    async def work(transport: SocketTransport, ear: Ear, theirs: socket.socket) -> None:
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
         ours, other = pair()
         _reset(other)
-        second = Ear()
+        second = RecordingProtocol()
         SocketTransport(ours, second)
         await until(lambda: second.lost, "lost")
         assert isinstance(second.lost[0], ConnectionError)

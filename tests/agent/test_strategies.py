@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.agent.guaranteed import GuaranteedClient
-from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
+from tests.agent.live import Client, Live, assert_each_once, eventually, wait_until_reachable
 from tests.agent.strategies import SETTING
 from tests.agent.test_broker import status
 
@@ -52,26 +52,26 @@ def test_subscribed_publications_arrive_once_despite_faults(diamond):
 
     diamond.federation.cut_link(1, 3)
     eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the cut is noticed")
-    wait_for_a_way(publisher, subscribers, "t/a")
+    wait_until_reachable(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"cut")
     diamond.federation.restore_link(1, 3)
     diamond.wait_converged()
 
-    sure = diamond.client_of(GuaranteedClient, 2).subscribe_qos2("sure/#")
+    guaranteed = diamond.client_of(GuaranteedClient, 2).subscribe_qos2("sure/#")
     diamond.wait_installed(2, "sure/#")
     agent = diamond.nodes[2].agent
     os.kill(agent.pid, signal.SIGKILL)
     diamond.run(agent.wait())
     eventually(lambda: len(diamond.nodes[3].status()["neighbours"]) == 1, "the death is noticed")
-    wait_for_a_way(publisher, subscribers, "t/a")
+    wait_until_reachable(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"death")
     expected = publish_guaranteed(diamond)
     diamond.run(diamond.federation.start_agent(2))
-    assert_all_have_come(sure, expected)
+    assert_all_have_come(guaranteed, expected)
     late = diamond.client_of(GuaranteedClient, 2).subscribe_qos2("sure/1")
     assert late.read_until(1) == [VALUE]
     diamond.wait_converged()
-    wait_for_a_way(publisher, subscribers, "t/a")
+    wait_until_reachable(publisher, subscribers, "t/a")
     fifty_arrive(publisher, subscribers, b"healed")
 
 
@@ -92,8 +92,8 @@ def assert_all_have_come(subscriber: GuaranteedClient, expected: dict[int, list[
     last = {VALUE, expected[1][-1], expected[2][-1]}
     while not last <= {*received}:  # a crash may bring copies at QoS 1
         received = subscriber.read_until(len(received) + 1)
-    sure = [each for each in received if each[:1] == b"1" and each != VALUE]
-    assert list(dict.fromkeys(sure)) == expected[1]
+    guaranteed = [each for each in received if each[:1] == b"1" and each != VALUE]
+    assert list(dict.fromkeys(guaranteed)) == expected[1]
     assert [each for each in received if each[:1] == b"2"] == expected[2]
 
 

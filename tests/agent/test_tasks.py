@@ -14,11 +14,11 @@ async def nothing() -> None:
 
 
 def test_only_unexpected_exceptions_are_reported():
-    told: list[object] = []
+    reported: list[object] = []
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(
-            lambda _, said: told.append((said["message"], repr(said["exception"])))
+            lambda _, said: reported.append((said["message"], repr(said["exception"])))
         )
         cancelled = tasks.start_task(asyncio.sleep(60))
         started = [cancelled, tasks.start_task(fault()), tasks.start_task(nothing())]
@@ -26,4 +26,4 @@ def test_only_unexpected_exceptions_are_reported():
         await asyncio.wait(started)
 
     asyncio.run(run())
-    assert told == [("a fault of Hansa", "ZeroDivisionError('by zero')")]
+    assert reported == [("a fault of Hansa", "ZeroDivisionError('by zero')")]

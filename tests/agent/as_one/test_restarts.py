@@ -48,8 +48,11 @@ def test_will_is_forwarded_like_any_publication(line, delay_s):
     topic = f"will/{delay_s}"
     subscriber = line.at("three hops").subscribe_qos2(topic)
     line.wait_installed(FAR, topic)
-    told = ((Property.WILL_DELAY_INTERVAL, delay_s), (Property.CONTENT_TYPE, "text/plain"))
-    will = Will(topic, b"gone", 1, properties=told)
+    sent_properties = (
+        (Property.WILL_DELAY_INTERVAL, delay_s),
+        (Property.CONTENT_TYPE, "text/plain"),
+    )
+    will = Will(topic, b"gone", 1, properties=sent_properties)
     dying = line.at("same", will=will, session_expiry=60)
     began = time.monotonic()
     dying.kill()
@@ -92,9 +95,14 @@ def test_response_reaches_requester(line):
     line.wait_installed(FAR, "service/+")
     asking = line.at("same").subscribe_qos2("answers/7")
     line.wait_installed(0, "answers/7")
-    told = ((Property.RESPONSE_TOPIC, "answers/7"), (Property.CORRELATION_DATA, b"\0no. 1"))
+    sent_properties = (
+        (Property.RESPONSE_TOPIC, "answers/7"),
+        (Property.CORRELATION_DATA, b"\0no. 1"),
+    )
     asking.publish_as(
-        PublishPacket("service/add", b"2+3", 1, properties=properties.encode_properties(told))
+        PublishPacket(
+            "service/add", b"2+3", 1, properties=properties.encode_properties(sent_properties)
+        )
     )
     assert served.read_until(1) == [b"2+3"]
     asked = dict(properties.decode_properties(served.received[0].properties))

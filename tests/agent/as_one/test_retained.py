@@ -28,16 +28,16 @@ def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
     return dict(kept)
 
 
-def kept(topic: str, payload: bytes, qos: int = 1, **told: Any) -> PublishPacket:
-    return PublishPacket(topic, payload, qos, retain=True, **told)
+def kept(topic: str, payload: bytes, qos: int = 1, **fields: Any) -> PublishPacket:
+    return PublishPacket(topic, payload, qos, retain=True, **fields)
 
 
 def test_earlier_retained_value_reaches_a_later_subscriber_elsewhere(line):
-    told = properties.encode_properties(((Property.CONTENT_TYPE, "text/plain"),))
+    sent_properties = properties.encode_properties(((Property.CONTENT_TYPE, "text/plain"),))
     values = {f"before/{qos}": b"value %d" % qos for qos in range(3)}
     publisher = line.at("same")
     publisher.publish_as(
-        *(kept(t, payload, int(t[-1]), properties=told) for t, payload in values.items())
+        *(kept(t, payload, int(t[-1]), properties=sent_properties) for t, payload in values.items())
     )
     first = line.at("three hops").subscribe_qos2("before/+")
     first.read_until(3)
@@ -45,7 +45,7 @@ def test_earlier_retained_value_reaches_a_later_subscriber_elsewhere(line):
     later = line.at("three hops").subscribe_qos2("before/+")
     later.read_until(3)
     assert {e.topic: (e.payload, e.qos, e.retain, e.properties) for e in later.received} == {
-        topic: (payload, int(topic[-1]), True, told) for topic, payload in values.items()
+        topic: (payload, int(topic[-1]), True, sent_properties) for topic, payload in values.items()
     }
     assert stored(line, 2, "before/+") == {}  # nobody wants it there
 
@@ -146,15 +146,15 @@ def test_values_converge_after_partition(line, qos):
         kept(topics[0], b"right", qos), kept(topics[2], b"", qos), kept(topics[4], b"right", qos)
     )
     line.federation.restore_link(1, 2)
-    sure = {topics[3]: b"left", topics[4]: b"right", topics[5]: b"old"}
+    required = {topics[3]: b"left", topics[4]: b"right", topics[5]: b"old"}
 
     def agree() -> bool:
         found = [stored(line, number, f"part/{qos}/#") for number in (0, NEAR, FAR)]
-        return found[0] == found[1] == found[2] and sure.items() <= found[0].items()
+        return found[0] == found[1] == found[2] and required.items() <= found[0].items()
 
     eventually(agree, "agreement", SETTLED_S)
     assert stored(line, 0, topics[0])[topics[0]] in (b"left", b"right")
-    assert set(stored(line, 0, f"part/{qos}/#")) == {topics[0], *sure}
+    assert set(stored(line, 0, f"part/{qos}/#")) == {topics[0], *required}
 
 
 def test_concurrent_writes_converge(line):

@@ -25,8 +25,8 @@ from hansa.protocol.model import NodeId, PlainMessage, Publication
 class FakeConnection:
     """Takes orders; its `told` says what the broker says. It is its own session."""
 
-    def __init__(self, told: Any) -> None:
-        self.told = told
+    def __init__(self, on_effect: Any) -> None:
+        self.on_effect = on_effect
         self.orders: list[inputs.Input] = []
         self.waiting_bytes = 0
         self.packet_bytes_max = 1_000
@@ -74,17 +74,17 @@ class Scene:
             session_expiry=0,
             subscription_ids_available=identifiers,
         )
-        self.broker.told(effects.Connected(False, limits))
+        self.broker.on_effect(effects.Connected(False, limits))
 
     def grant(self, name: str, reason: int = 0) -> None:
-        self.broker.told(effects.Subscribed((packets.Subscription(name),), bytes((reason,))))
+        self.broker.on_effect(effects.Subscribed((packets.Subscription(name),), bytes((reason,))))
 
     def ended(self, *names: str) -> None:
-        self.broker.told(effects.Unsubscribed(names, bytes(len(names))))
+        self.broker.on_effect(effects.Unsubscribed(names, bytes(len(names))))
 
     def receive(self, *copies: tuple[str, int]) -> None:
         batch = [packets.PublishPacket(topic, b"x", subscription_ids=(i,)) for topic, i in copies]
-        self.broker.told(effects.PublishReceived(batch))
+        self.broker.on_effect(effects.PublishReceived(batch))
 
 
 def subscribed(*pairs: tuple[str, int | None]) -> list[inputs.Input]:
@@ -160,7 +160,7 @@ def test_reconnection_subscribes_all_filters_again():
     scene = Scene()
     scene.client.subscribe(["a", "b"])
     scene.broker.take()
-    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.broker.on_effect(effects.Disconnected(None, "gone", by_broker=False))
     scene.connect()
     assert scene.broker.take() == subscribed(("a", 1), ("b", 2))
     assert scene.statuses == ["", "gone", ""]
@@ -254,7 +254,7 @@ def test_every_copy_is_captured_without_identifiers():
     scene.connect(identifiers=False)
     scene.client.subscribe(["a"])
     assert scene.broker.take() == subscribed(("a", None))
-    scene.broker.told(effects.PublishReceived([packets.PublishPacket("a", b"x")]))
+    scene.broker.on_effect(effects.PublishReceived([packets.PublishPacket("a", b"x")]))
     assert scene.captured == [("a", b"x")]
 
 
@@ -263,7 +263,7 @@ def test_copy_with_all_identifiers_is_captured_once():
     scene = Scene()
     scene.client.subscribe(["t/#", "t/1"])
     copy = packets.PublishPacket("t/1", b"x", subscription_ids=(2, 1))
-    scene.broker.told(effects.PublishReceived([copy]))
+    scene.broker.on_effect(effects.PublishReceived([copy]))
     assert scene.captured == [("t/1", b"x")]
 
 
@@ -274,7 +274,9 @@ def test_echoes_are_not_captured():
     scene.client.unsubscribe(["gone/#"])  # ordered before: what follows does not come back
     scene.client.publish([publication("t/1"), publication("t/2"), publication("gone/1")])
     arrivals = ["t/1", "t/1", "t/2", "t/2", "gone/1"]
-    scene.broker.told(effects.PublishReceived([packets.PublishPacket(t, b"x") for t in arrivals]))
+    scene.broker.on_effect(
+        effects.PublishReceived([packets.PublishPacket(t, b"x") for t in arrivals])
+    )
     assert scene.captured == [("t/2", b"x"), ("gone/1", b"x")]
     assert scene.client.counters["echoes"] == 3
 
@@ -286,7 +288,7 @@ def test_retained_values_in_3_1_1_are_recognised_by_retain_flag():
     wish = packets.Subscription("t", qos=0)  # it knows no other options
     assert scene.broker.take() == [inputs.Subscribe((wish,), None)]
     arrivals = [packets.PublishPacket("t", b"old", retain=True), packets.PublishPacket("t", b"new")]
-    scene.broker.told(effects.PublishReceived(arrivals))
+    scene.broker.on_effect(effects.PublishReceived(arrivals))
     assert scene.captured == [("t", b"new")]
     assert scene.client.counters["retained replays ignored"] == 1
 
@@ -368,9 +370,9 @@ def test_publication_that_cannot_be_injected_is_counted_with_the_reason():
     scene.connect()
     scene.broker.waiting_bytes = BUFFER_BYTES_MAX + scene.broker.packet_bytes_max + 1
     scene.client.publish([publication("a")])
-    scene.broker.told(effects.PublishNotSent([packets.PublishPacket("a", b"")], "too large"))
+    scene.broker.on_effect(effects.PublishNotSent([packets.PublishPacket("a", b"")], "too large"))
     oversized = packets.OversizedPublish(topic="a", qos=0, dup=False, packet_id=0, packet_bytes=9)
-    scene.broker.told(effects.OversizedPublishReceived(oversized))
+    scene.broker.on_effect(effects.OversizedPublishReceived(oversized))
     assert scene.client.counters == {
         "dropped: broker disconnected": 1,
         "dropped: broker buffer full": 1,
@@ -382,31 +384,31 @@ def test_publication_that_cannot_be_injected_is_counted_with_the_reason():
 # ---------------------------------------------------------------- QoS 1 and 2, a lasting session
 
 
-class Keeper:
+class FakeDelivery:
     """Remembers what it is told; stands for guaranteed delivery."""
 
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.calls: list[object] = []
 
     def on_connected(
         self, session_present: bool, session_expected: bool, limits: BrokerLimits
     ) -> None:
-        self.told.append((session_present, session_expected))
+        self.calls.append((session_present, session_expected))
 
     def on_disconnected(self) -> None:
-        self.told.append("gone")
+        self.calls.append("gone")
 
     def on_publications(self, batch: Sequence[tuple[packets.PublishPacket, bool]]) -> None:
-        self.told += [(publish.packet_id, is_taken) for publish, is_taken in batch]
+        self.calls += [(publish.packet_id, is_taken) for publish, is_taken in batch]
 
     def on_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
-        self.told += batch
+        self.calls += batch
 
     def report_dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
-        self.told.append(reason)
+        self.calls.append(reason)
 
     def on_not_sent(self, batch: Sequence[packets.PublishPacket], reason: str) -> None:
-        self.told += [(publish.packet_id, reason) for publish in batch]
+        self.calls += [(publish.packet_id, reason) for publish in batch]
 
     has_pending_retained = False
     """Whether it holds retained publications of QoS 0 back."""
@@ -420,26 +422,26 @@ class Keeper:
         return 0
 
 
-class SureScene(Scene):
+class GuaranteedScene(Scene):
     """A client with guarantees, in one of its lives."""
 
     def __init__(self, path: Path, session_present: bool = False) -> None:
         super().__init__(connected=False)
-        self.keeper = Keeper()
+        self.delivery = FakeDelivery()
         self.log = SubscriptionLog(path, lambda problem: None)
         self.client = BrokerClient(
             FakeConnection,  # type: ignore[arg-type]
             feed=self.events.append,
             on_captured=lambda batch: self.captured.extend((p.topic, p.payload) for p in batch),
             on_status=self.statuses.append,
-            delivery=(self.keeper, self.log),
+            delivery=(self.delivery, self.log),
         )
         self.broker = self.client.connection
         self._present = session_present
 
     def connect(self, identifiers: bool = True, version: Version = Version.V5) -> None:
         limits = BrokerLimits(version=version, client_id="x", keep_alive=30, session_expiry=0)
-        self.broker.told(effects.Connected(self._present, limits))
+        self.broker.on_effect(effects.Connected(self._present, limits))
         self._present = True
 
     async def written(self) -> None:
@@ -460,14 +462,14 @@ class SureScene(Scene):
 
 
 @pytest.fixture
-def life(tmp_path: Path) -> Iterator[Callable[..., Awaitable[SureScene]]]:
+def start_incarnation(tmp_path: Path) -> Iterator[Callable[..., Awaitable[GuaranteedScene]]]:
     """Starts one life after the other, with the same file."""
-    scenes: list[SureScene] = []
+    scenes: list[GuaranteedScene] = []
 
-    async def start(**options: bool) -> SureScene:
+    async def start(**options: bool) -> GuaranteedScene:
         if scenes:
             await scenes[-1].written()
-        scenes.append(SureScene(tmp_path / "log", **options))
+        scenes.append(GuaranteedScene(tmp_path / "log", **options))
         return scenes[-1]
 
     yield start
@@ -486,45 +488,45 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 @in_loop
-async def test_resumed_session_is_subscribed_again_with_the_same_identifiers(life):
-    scene = await life()
+async def test_resumed_session_is_subscribed_again_with_the_same_identifiers(start_incarnation):
+    scene = await start_incarnation()
     scene.client.subscribe(["a/#", "a/b"])
     scene.connect()
     assert await scene.wishes() == [("a/#", 1), ("a/b", 2)]
     scene.grant("a/#")
     scene.grant("a/b")
-    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.broker.on_effect(effects.Disconnected(None, "gone", by_broker=False))
     scene.client.unsubscribe(["a/#"])
     scene.client.subscribe(["c"])
     scene.connect()
     assert await scene.wishes() == [("a/b", 2), ("c", 3), ("a/#", None)]
-    assert scene.keeper.told == [(False, False), "gone", (True, True)]
+    assert scene.delivery.calls == [(False, False), "gone", (True, True)]
 
 
 @in_loop
-async def test_unconfirmed_filter_is_subscribed_again_in_a_resumed_session(life):
+async def test_unconfirmed_filter_is_subscribed_again_in_a_resumed_session(start_incarnation):
     """Or what it brings now were taken for copies of what came before it was there."""
-    scene = await life()
+    scene = await start_incarnation()
     scene.client.subscribe(["a/#", "a/b"])
     scene.connect()
     assert await scene.wishes() == [("a/#", 1), ("a/b", 2)]
     scene.grant("a/#")
-    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.broker.on_effect(effects.Disconnected(None, "gone", by_broker=False))
     scene.connect()
     assert await scene.wishes() == [("a/#", 1), ("a/b", 3)]
-    again = await life(session_present=True)
+    again = await start_incarnation(session_present=True)
     assert again.log.identifiers == {"a/#": 1, "a/b": 3}
 
 
 @in_loop
 async def test_resumed_session_subscribes_new_filters_before_unsubscribing(
-    life,
+    start_incarnation,
 ):
     """Nothing that is published between the two is missed, and the older one decides until then."""
-    scene = await life()
+    scene = await start_incarnation()
     scene.client.subscribe(["x", "a/b"])
     scene.connect()
-    scene = await life(session_present=True)
+    scene = await start_incarnation(session_present=True)
     scene.client.subscribe(["a/#", "x"])
     scene.connect()
     assert await scene.wishes() == [("x", 1), ("a/#", 3), ("a/b", None)]
@@ -532,59 +534,61 @@ async def test_resumed_session_subscribes_new_filters_before_unsubscribing(
     copies = [
         packets.PublishPacket("a/b", b"x", 1, packet_id=n, subscription_ids=(n,)) for n in (2, 3)
     ]
-    scene.broker.told(effects.PublishReceived(copies))
+    scene.broker.on_effect(effects.PublishReceived(copies))
     scene.ended("a/b")
     news = packets.PublishPacket("a/b", b"y", 1, packet_id=4, subscription_ids=(3,))
-    scene.broker.told(effects.PublishReceived([news]))
-    assert scene.keeper.told == [(True, True), (2, True), (3, False), (4, True)]
+    scene.broker.on_effect(effects.PublishReceived([news]))
+    assert scene.delivery.calls == [(True, True), (2, True), (3, False), (4, True)]
 
 
 @in_loop
-async def test_next_incarnation_distinguishes_queued_copies(life):
-    scene = await life()
+async def test_next_incarnation_distinguishes_queued_copies(start_incarnation):
+    scene = await start_incarnation()
     scene.client.subscribe(["x", "a/#", "a/b"])
     scene.connect()
     scene.client.unsubscribe(["x"])
-    scene = await life(session_present=True)
+    scene = await start_incarnation(session_present=True)
     scene.client.subscribe(["a/b", "a/#"])  # in another order
     scene.connect()
     copies = [
         packets.PublishPacket("a/b", b"x", 1, packet_id=n, subscription_ids=(n,)) for n in (2, 3)
     ]
-    scene.broker.told(effects.PublishReceived(copies))
-    assert scene.keeper.told == [(True, True), (2, True), (3, False)]
+    scene.broker.on_effect(effects.PublishReceived(copies))
+    assert scene.delivery.calls == [(True, True), (2, True), (3, False)]
     assert sorted(await scene.wishes()) == [("a/#", 2), ("a/b", 3), ("x", None)]
 
 
 @in_loop
-async def test_single_copy_is_captured_after_timeout_unless_disconnected(life, monkeypatch):
+async def test_single_copy_is_captured_after_timeout_unless_disconnected(
+    start_incarnation, monkeypatch
+):
     monkeypatch.setattr(client, "OVERLAP_WAIT_S", 0.0)
     copy = packets.PublishPacket("a/b", b"x", 1, packet_id=5, subscription_ids=(2,))
 
-    scene = await life()
+    scene = await start_incarnation()
     scene.client.subscribe(["a/#", "a/b"])
     scene.connect()
-    scene.broker.told(effects.PublishReceived([copy]))
-    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.broker.on_effect(effects.PublishReceived([copy]))
+    scene.broker.on_effect(effects.Disconnected(None, "gone", by_broker=False))
     scene.connect()
-    told = [(False, False), "gone", (True, True)]
+    calls = [(False, False), "gone", (True, True)]
     await asyncio.sleep(0.01)
-    assert scene.keeper.told == told
-    scene.broker.told(effects.PublishReceived([copy]))
-    await until(lambda: scene.keeper.told == [*told, (5, True)], "it is taken")
+    assert scene.delivery.calls == calls
+    scene.broker.on_effect(effects.PublishReceived([copy]))
+    await until(lambda: scene.delivery.calls == [*calls, (5, True)], "it is taken")
 
 
 @in_loop
-async def test_only_subscriptions_wait_for_disk(life, monkeypatch):
+async def test_only_subscriptions_wait_for_disk(start_incarnation, monkeypatch):
     """Requests stay in their order; what was decided for a connection that is gone is dropped."""
     may_sync = threading.Event()
     monkeypatch.setattr(subscription_log, "sync_file", lambda file: may_sync.wait(PATIENCE))
-    scene = await life()
+    scene = await start_incarnation()
     scene.client.subscribe(["a", "b"])
     scene.connect()
     scene.client.unsubscribe(["a"])
     scene.client.publish([publication("x")])
-    scene.broker.told(
+    scene.broker.on_effect(
         effects.PublishReceived([packets.PublishPacket("b", b"0", subscription_ids=(2,))])
     )
     assert [type(order) for order in scene.broker.take()] == [inputs.Publish]
@@ -594,7 +598,7 @@ async def test_only_subscriptions_wait_for_disk(life, monkeypatch):
     scene.grant("b")
     may_sync.clear()
     scene.client.subscribe(["c"])
-    scene.broker.told(effects.Disconnected(None, "gone", by_broker=False))
+    scene.broker.on_effect(effects.Disconnected(None, "gone", by_broker=False))
     scene.connect()
     scene.client.unsubscribe(["c"])
     assert scene.broker.take() == []
@@ -603,66 +607,66 @@ async def test_only_subscriptions_wait_for_disk(life, monkeypatch):
 
 
 @in_loop
-async def test_retained_qos_0_values_wait_for_pending_guaranteed_values(life):
-    scene = await life()
+async def test_retained_qos_0_values_wait_for_pending_guaranteed_values(start_incarnation):
+    scene = await start_incarnation()
     scene.connect()
     scene.broker.take()
     batch = [value("a", b"1"), publication("a"), ("b", b"2")]
     scene.client.publish(batch)
-    scene.keeper.has_pending_retained = True
+    scene.delivery.has_pending_retained = True
     scene.client.publish(batch)
     sizes = [len(order.batch) for order in scene.broker.take() if isinstance(order, inputs.Publish)]
     assert sizes == [3, 2]
 
 
 @in_loop
-async def test_lost_session_is_subscribed_from_scratch(life):
-    scene = await life()
+async def test_lost_session_is_subscribed_from_scratch(start_incarnation):
+    scene = await start_incarnation()
     scene.client.subscribe(["b", "a"])
     scene.connect()
-    scene = await life()
+    scene = await start_incarnation()
     scene.client.subscribe(["a"])
     scene.connect()
-    assert scene.keeper.told == [(False, True)]
+    assert scene.delivery.calls == [(False, True)]
     assert await scene.wishes() == [("a", 1)]
 
 
 @in_loop
-async def test_session_loss_is_reported_without_subscriptions(life):
+async def test_session_loss_is_reported_without_subscriptions(start_incarnation):
     """What others published was on its way into the broker, perhaps."""
-    scene = await life()
+    scene = await start_incarnation()
     scene.connect()
     scene._present = False  # noqa: SLF001
     scene.connect()
-    assert scene.keeper.told == [(False, False), (False, True)]
-    scene = await life()
+    assert scene.delivery.calls == [(False, False), (False, True)]
+    scene = await start_incarnation()
     scene.connect()
-    assert scene.keeper.told == [(False, True)]
+    assert scene.delivery.calls == [(False, True)]
 
 
 @in_loop
-async def test_session_loss_is_reported_if_broker_falls_back_to_3_1_1(life):
-    scene = await life()
+async def test_session_loss_is_reported_if_broker_falls_back_to_3_1_1(start_incarnation):
+    scene = await start_incarnation()
     scene.connect()
-    scene = await life(session_present=True)
+    scene = await start_incarnation(session_present=True)
     assert scene.broker.is_trusted  # although nothing is subscribed to: handshakes may be under way
     scene.client.subscribe(["a"])
     scene.connect()
-    scene = await life()
+    scene = await start_incarnation()
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
-    assert scene.keeper.told == [(False, True)]
+    assert scene.delivery.calls == [(False, True)]
     assert await scene.wishes() == [("a", 1)]
-    scene = await life()
+    scene = await start_incarnation()
     assert not scene.broker.is_trusted  # or a broker that is silent to MQTT 5 were never connected
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
-    assert scene.keeper.told == [(False, False)]
+    assert scene.delivery.calls == [(False, False)]
 
 
 @in_loop
-async def test_guaranteed_copies_are_all_acknowledged_and_qos_0_is_not(life):
-    scene = await life()
+async def test_guaranteed_copies_are_all_acknowledged_and_qos_0_is_not(start_incarnation):
+    scene = await start_incarnation()
     scene.client.subscribe(["a", "+"])
     scene.connect()
     await scene.written()
@@ -673,16 +677,16 @@ async def test_guaranteed_copies_are_all_acknowledged_and_qos_0_is_not(life):
         packets.PublishPacket("a", b"1", 1, packet_id=7, subscription_ids=(1,)),
         packets.PublishPacket("a", b"1", 1, packet_id=8, subscription_ids=(2,)),
     ]
-    scene.keeper.told.clear()
-    scene.broker.told(effects.PublishReceived(batch))
+    scene.delivery.calls.clear()
+    scene.broker.on_effect(effects.PublishReceived(batch))
     oversized = packets.OversizedPublish(topic="a", qos=1, dup=False, packet_id=9, packet_bytes=9)
-    scene.broker.told(effects.OversizedPublishReceived(oversized))
-    scene.broker.told(effects.HandshakePacketsReceived([packets.PubRelPacket(8)]))
-    scene.broker.told(
+    scene.broker.on_effect(effects.OversizedPublishReceived(oversized))
+    scene.broker.on_effect(effects.HandshakePacketsReceived([packets.PubRelPacket(8)]))
+    scene.broker.on_effect(
         effects.PublishNotSent([packets.PublishPacket("a", b"", 1, packet_id=5)], "too large")
     )
     assert scene.captured == [("a", b"0")]
-    assert scene.keeper.told == [
+    assert scene.delivery.calls == [
         (7, True),
         (8, False),
         "larger than packet_bytes_max",
@@ -693,13 +697,13 @@ async def test_guaranteed_copies_are_all_acknowledged_and_qos_0_is_not(life):
     over = effects.PublishNotSent(
         [packets.PublishPacket("a", b"", 2, packet_id=6)], "bye", connection_ended=True
     )
-    scene.broker.told(over)  # as behind an answer that came together with DISCONNECT
-    assert len(scene.keeper.told) == 6
+    scene.broker.on_effect(over)  # as behind an answer that came together with DISCONNECT
+    assert len(scene.delivery.calls) == 6
 
 
 @in_loop
-async def test_broker_of_3_1_1_delivers_publications_of_other_nodes_once(life):
-    scene = await life()
+async def test_broker_of_3_1_1_delivers_publications_of_other_nodes_once(start_incarnation):
+    scene = await start_incarnation()
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
     (order,) = scene.broker.take()
@@ -708,20 +712,20 @@ async def test_broker_of_3_1_1_delivers_publications_of_other_nodes_once(life):
     echo = packets.PublishPacket("a", b"own", 1, packet_id=1)
     news = packets.PublishPacket("a", b"news", 1, packet_id=2)
     stored = packets.PublishPacket("a", b"old", 1, retain=True, packet_id=3)
-    scene.broker.told(effects.PublishReceived([echo, news, stored]))
-    assert scene.keeper.told[1:] == [(1, False), (2, True), (3, False)]
+    scene.broker.on_effect(effects.PublishReceived([echo, news, stored]))
+    assert scene.delivery.calls[1:] == [(1, False), (2, True), (3, False)]
     assert scene.client.counters["echoes"] == 1
     assert scene.client.counters["retained replays ignored"] == 1
 
 
 @pytest.mark.parametrize(("sends_overlap_copies", "copies"), [(True, 2), (False, 1)])
 @in_loop
-async def test_one_copy_counts_with_3_1_1_broker(life, sends_overlap_copies, copies):
-    scene = await life()
+async def test_one_copy_counts_with_3_1_1_broker(start_incarnation, sends_overlap_copies, copies):
+    scene = await start_incarnation()
     scene.client.sends_overlap_copies = sends_overlap_copies
     scene.client.subscribe(["a/#", "+/b"])
     scene.connect(version=Version.V311)
     copy = packets.PublishPacket("a/b", b"x", 1)
     for _ in range(3):
-        scene.broker.told(effects.PublishReceived([copy] * copies))
+        scene.broker.on_effect(effects.PublishReceived([copy] * copies))
     assert scene.client.counters["captured"] == 3

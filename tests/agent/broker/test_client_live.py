@@ -39,7 +39,7 @@ REFUSALS = 3
 """Connections in a row that are closed without a word until the version is doubted."""
 
 
-class Keeper:
+class FakeDelivery:
     """Stands for guaranteed delivery: takes what counts, and answers so late that the broker's
     window is full and it has to queue."""
 
@@ -105,22 +105,22 @@ class Scene:
         place = BrokerAddress("127.0.0.1", port)
         self.events: list[Event] = []
         self.captured: list[tuple[str, bytes]] = []
-        self.keeper = keeper = Keeper(self.captured)
+        self.delivery_port = delivery_port = FakeDelivery(self.captured)
         log = SubscriptionLog(mosquitto.directory / "log", lambda problem: None)
         self.log = log
         self.qos = qos
         self.client = BrokerClient(
-            lambda told: Counted(
-                place, ConnectOptions(client_id="agent", **options), told, random.Random(1)
+            lambda effects_seen: Counted(
+                place, ConnectOptions(client_id="agent", **options), effects_seen, random.Random(1)
             ),
             feed=self.events.append,
             on_captured=lambda batch: self.captured.extend(
                 (p.topic, bytes(p.payload)) for p in batch
             ),
             on_status=lambda problem: None,
-            delivery=(keeper, log) if qos else None,
+            delivery=(delivery_port, log) if qos else None,
         )
-        keeper.client = self.client
+        delivery_port.client = self.client
         self.publisher = Connection(
             address, ConnectOptions(client_id="publisher"), self._answered, random.Random(1)
         )
@@ -312,15 +312,19 @@ async def closed_front(scene: Scene) -> AsyncIterator[None]:
 async def full_broker(scene: Scene) -> AsyncIterator[None]:
     """The broker has as many clients as it may, whichever it counts."""
     address = BrokerAddress("127.0.0.1", scene.mosquitto.port)
-    told: list[effects.Effect] = []
+    effects_seen: list[effects.Effect] = []
     others = [
-        Connection(address, ConnectOptions(client_id=f"other-{n}"), told.append, random.Random(n))
+        Connection(
+            address, ConnectOptions(client_id=f"other-{n}"), effects_seen.append, random.Random(n)
+        )
         for n in range(CONNECTIONS_MAX + 1)
     ]
     for other in others:
         other.start()
     refused = effects.ConnectRefused
-    await until(lambda: any(isinstance(each, refused) for each in told), "the broker is full")
+    await until(
+        lambda: any(isinstance(each, refused) for each in effects_seen), "the broker is full"
+    )
     yield
     for other in others:
         await other.stop()
@@ -342,8 +346,8 @@ def test_silent_closes_do_not_lose_session(mosquitto, tmp_path, monkeypatch, hin
             agent.ends = 0
             agent.start()
             await until(lambda: agent.ends >= REFUSALS, "refused")
-        await until(lambda: len(scene.keeper.sessions) == 2, "connected again")
-        assert scene.keeper.sessions == [False, True]
+        await until(lambda: len(scene.delivery_port.sessions) == 2, "connected again")
+        assert scene.delivery_port.sessions == [False, True]
         await until(lambda: scene.captured == [("t/x", b"meanwhile")], "what was queued")
 
     options = {"clean_start": False, "session_expiry": 60}

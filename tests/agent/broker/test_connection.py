@@ -42,7 +42,7 @@ class Scene:
 
     def __init__(self, answer: Callable[[int], bytes | None]) -> None:
         self.levels: list[int] = []
-        self.told: list[effects.Effect] = []
+        self.reported: list[effects.Effect] = []
         self.writers: list[asyncio.StreamWriter] = []
         self._answer = answer
 
@@ -82,7 +82,7 @@ def run(
         options = ConnectOptions(
             client_id="x", answer_timeout=answer_timeout, keep_alive=keep_alive
         )
-        made = Connection(address, options, scene.told.append, random.Random(1))
+        made = Connection(address, options, scene.reported.append, random.Random(1))
         task = asyncio.create_task(made.run())
         try:
             await work(made)
@@ -107,7 +107,7 @@ def test_mqtt_5_is_tried_first(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED)
     run(monkeypatch, scene, connected)
     assert scene.levels == [5]
-    assert isinstance(scene.told[0], effects.Connected)
+    assert isinstance(scene.reported[0], effects.Connected)
 
 
 def test_broker_without_mqtt_5_gets_3_1_1(monkeypatch):
@@ -177,8 +177,10 @@ def test_refusal_is_reported_once_and_retried(monkeypatch):
     async def work(made: Connection) -> None:
         await until(lambda: len(scene.levels) >= 4, "four attempts")
         assert made.problem
-        (told,) = scene.told  # by now: an attempt that the end of the test breaks off is told, too
-        assert isinstance(told, effects.ConnectRefused)
+        (reported,) = (
+            scene.reported
+        )  # by now: an attempt that the end of the test breaks off is told, too
+        assert isinstance(reported, effects.ConnectRefused)
 
     run(monkeypatch, scene, work)
 
@@ -201,7 +203,7 @@ def test_refused_login_is_reported_with_advice_and_retried(monkeypatch, version_
             f"login refused by the broker ({code}), tried without a user name: "
             "check the user name and the password"
         )
-        (refused,) = scene.told  # one that the end of the test breaks off is not counted
+        (refused,) = scene.reported  # one that the end of the test breaks off is not counted
         assert isinstance(refused, effects.ConnectRefused)
 
     run(monkeypatch, scene, tried_again)
@@ -217,7 +219,7 @@ def test_lost_connection_is_reestablished_at_once(monkeypatch):
             scene.writers[-1].close()
 
     run(monkeypatch, scene, work)
-    assert [type(each).__name__ for each in scene.told[:4]] == ["Connected", "Disconnected"] * 2
+    assert [type(each).__name__ for each in scene.reported[:4]] == ["Connected", "Disconnected"] * 2
 
 
 def test_reconnection_happens_even_if_owner_raises(monkeypatch):
@@ -235,7 +237,7 @@ def test_reconnection_happens_even_if_owner_raises(monkeypatch):
         scene.writers[0].close()
         await until(lambda: len(scene.levels) == 2, "connected again")
 
-    scene.told = Failing()
+    scene.reported = Failing()
     run(monkeypatch, scene, work)
 
 
@@ -299,7 +301,10 @@ def test_connection_lost_before_connect_is_reported_without_uncertainty(monkeypa
         assert not met.is_uncertain
 
     run(monkeypatch, scene, work)
-    assert [type(each) for each in scene.told[:2]] == [effects.ConnectRefused, effects.Connected]
+    assert [type(each) for each in scene.reported[:2]] == [
+        effects.ConnectRefused,
+        effects.Connected,
+    ]
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError(), RuntimeError()], ids=repr)
@@ -312,7 +317,7 @@ def test_disconnection_is_reported_even_if_its_error_has_no_text(monkeypatch, fa
         assert made.problem == type(fault).__name__
 
     run(monkeypatch, scene, work)
-    assert scene.told[1] == effects.Disconnected(None, type(fault).__name__, by_broker=False)
+    assert scene.reported[1] == effects.Disconnected(None, type(fault).__name__, by_broker=False)
 
 
 def test_protocol_violation_is_reported_and_reconnection_backs_off(monkeypatch):
@@ -321,15 +326,15 @@ def test_protocol_violation_is_reported_and_reconnection_backs_off(monkeypatch):
 
     async def work(made: Connection) -> None:
         uniform = made._rng.uniform  # noqa: SLF001
-        monkeypatch.setattr(made, "_rng", Spy(pauses, made, uniform))
+        monkeypatch.setattr(made, "_rng", RecordingRandom(pauses, made, uniform))
         await until(lambda: len(pauses) >= 6, "six attempts")
 
     run(monkeypatch, scene, work)
-    assert isinstance(scene.told[1], effects.ProtocolViolation)
+    assert isinstance(scene.reported[1], effects.ProtocolViolation)
     assert pauses == sorted(pauses) and pauses[-1] == connection_module.RETRY_MAX_S
 
 
-class Spy:
+class RecordingRandom:
     """Chance that notes how long the pause is that it spreads."""
 
     def __init__(

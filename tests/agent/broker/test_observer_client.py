@@ -79,8 +79,8 @@ class ListObserver(Observer):
 
 
 class FakeConnection:
-    def __init__(self, told: Any) -> None:
-        self.told = told
+    def __init__(self, on_effect: Any) -> None:
+        self.on_effect = on_effect
         self.orders: list[inputs.Input] = []
 
     def submit(self, event: inputs.Input) -> None:
@@ -102,12 +102,12 @@ class Scene:
         self.broker: Any = self.client.connection
 
     def connect(self, *reasons: int) -> None:
-        self.broker.told(CONNECTED)
+        self.broker.on_effect(CONNECTED)
         wishes = tuple(map(packets.Subscription, self.observer.topics_to_subscribe()))
-        self.broker.told(effects.Subscribed(wishes, bytes(reasons or (0,) * len(wishes))))
+        self.broker.on_effect(effects.Subscribed(wishes, bytes(reasons or (0,) * len(wishes))))
 
     def receive(self, *payloads: bytes, topic: str = LOG) -> None:
-        self.broker.told(
+        self.broker.on_effect(
             effects.PublishReceived([packets.PublishPacket(topic, p) for p in payloads])
         )
 
@@ -122,7 +122,7 @@ def run(work: Callable[[], Any]) -> Any:
     return asyncio.run(inside())
 
 
-class Told:
+class ListHistory:
     """A history with these words."""
 
     def __init__(self, *words: str) -> None:
@@ -135,12 +135,12 @@ class Told:
 
 
 def test_client_subscribes_then_reads_the_log_then_reports_to_the_node():
-    scene = Scene(LOG, "b", histories=[Told("history"), Told("not asked")])
+    scene = Scene(LOG, "b", histories=[ListHistory("history"), ListHistory("not asked")])
 
     async def work() -> None:
         scene.connect()
         assert scene.fed == []
-        await until(lambda: scene.fed, "told")
+        await until(lambda: scene.fed, "reported")
 
     run(work)
     wishes = (packets.Subscription(LOG), packets.Subscription("b"))
@@ -152,7 +152,7 @@ def test_client_subscribes_then_reads_the_log_then_reports_to_the_node():
 
 
 def test_histories_are_read_until_state_is_complete():
-    scene = Scene(LOG, histories=[Told(), Told("half"), Told("more")])
+    scene = Scene(LOG, histories=[ListHistory(), ListHistory("half"), ListHistory("more")])
 
     async def work() -> None:
         scene.observer.is_complete = False
@@ -166,7 +166,7 @@ def test_histories_are_read_until_state_is_complete():
 
 def test_missed_lines_cause_another_history_read(monkeypatch):
     monkeypatch.setattr(observer_client, "RESYNC_DELAY_S", 0.01)
-    scene = Scene(LOG, histories=[Told("first", "second")])
+    scene = Scene(LOG, histories=[ListHistory("first", "second")])
 
     async def work() -> None:
         scene.connect()
@@ -180,7 +180,7 @@ def test_missed_lines_cause_another_history_read(monkeypatch):
 
 def test_fault_is_reported_and_the_history_is_read_again_later(monkeypatch):
     monkeypatch.setattr(observer_client, "RESYNC_DELAY_S", 0.01)
-    scene = Scene(LOG, histories=[Told("fault", "second")])
+    scene = Scene(LOG, histories=[ListHistory("fault", "second")])
     faults: list[object] = []
 
     async def work() -> None:
@@ -203,11 +203,11 @@ def test_without_a_log_file_empty_interest_is_reported_at_start():
 
 
 def test_unreadable_history_is_reported():
-    scene = Scene(LOG, histories=[Told()])
+    scene = Scene(LOG, histories=[ListHistory()])
 
     async def work() -> None:
         scene.connect()
-        await until(lambda: scene.fed, "told")
+        await until(lambda: scene.fed, "reported")
 
     run(work)
     assert scene.found == [ResyncFailed("nothing more")]
@@ -309,7 +309,7 @@ def test_expired_interest_is_withdrawn():
 # ---------------------------------------------------------------- wide interest
 
 
-class Unsure(ListObserver):
+class UncertainObserver(ListObserver):
     """Knows everything or not as a test says; wants `a`."""
 
     def subscribed_filters(self) -> tuple[str, ...]:
@@ -322,7 +322,7 @@ class Unsure(ListObserver):
 class WideScene(Scene):
     def __init__(self, *wide: str, histories: Sequence[SubscriptionHistory] = ()) -> None:
         super().__init__(LOG, histories=histories)
-        self.observer: Unsure = Unsure(LOG)
+        self.observer: UncertainObserver = UncertainObserver(LOG)
         self.observer.is_complete, self.observer.incomplete_reason = False, "something is unknown"
         self.client.observer = self.observer
         self.client.filters_when_unknown = wide
@@ -407,12 +407,12 @@ def test_wide_filter_with_a_subscriber_stays():
 
 
 def test_interest_is_not_widened_before_history_read():
-    scene = WideScene("#", histories=[Told("history")])
+    scene = WideScene("#", histories=[ListHistory("history")])
 
     async def work() -> None:
         scene.connect()
         assert (scene.fed, scene.client.wide) == ([], ())
-        await until(lambda: scene.fed, "told")
+        await until(lambda: scene.fed, "reported")
 
     run(work)
     assert scene.fed == [InterestChanged(("r",)), InterestChanged(("#",))]
@@ -441,7 +441,7 @@ def test_wide_interest_survives_restart_until_state_is_complete():
 
     def work() -> None:
         scene.connect()
-        again = WideScene("#", histories=[Told("history")])
+        again = WideScene("#", histories=[ListHistory("history")])
         again.client.restore(scene.client.snapshot())
         assert again.fed == [InterestChanged(("saved", "#"))]
         again.observer.is_complete, again.observer.incomplete_reason = True, ""
@@ -482,14 +482,14 @@ def test_extra_topics_of_an_observer_are_subscribed_once():
         def extra_subscriptions(self) -> tuple[str, ...]:
             return ("extra",)
 
-    scene = Scene(LOG, histories=[Told("history")])
+    scene = Scene(LOG, histories=[ListHistory("history")])
     scene.client.observer = Asking(LOG)
 
     async def work() -> None:
-        scene.broker.told(CONNECTED)
+        scene.broker.on_effect(CONNECTED)
         extra = (packets.Subscription("extra"),)
         scene.receive(b"+a", b"+b")
-        scene.broker.told(effects.Subscribed(extra, b"\x00"))
+        scene.broker.on_effect(effects.Subscribed(extra, b"\x00"))
         asked = [order for order in scene.broker.orders if order == inputs.Subscribe(extra)]
         assert len(asked) == 1
         assert scene.client._resync_task is None  # noqa: SLF001

@@ -11,7 +11,7 @@ from hansa.agent.broker.subscription_table import SubscriptionTable
 from hansa.mqtt.packets import PublishPacket
 
 
-def sure(
+def guaranteed(
     *identifiers: int,
     payload: bytes = b"same",
     topic: str = "a/b",
@@ -33,16 +33,16 @@ def taken(copies: OverlapDedup, *came: PublishPacket) -> list[tuple[int, ...]]:
 
 def test_one_copy_of_each_identical_publication_counts():
     copies = OverlapDedup(holding("a/#", "a/b"))
-    assert taken(copies, *map(sure, (1, 2, 2, 1, 1, 2))) == [(1,), (1,), (1,)]
+    assert taken(copies, *map(guaranteed, (1, 2, 2, 1, 1, 2))) == [(1,), (1,), (1,)]
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_filter_ended_between_two_copies_still_deduplicates(order):
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
-    decided = copies.receive_copy(sure(order[0]))
+    decided = copies.receive_copy(guaranteed(order[0]))
     end(made, "a/#")
-    decided += copies.receive_copy(sure(order[1]))
+    decided += copies.receive_copy(guaranteed(order[1]))
     assert sorted(counts for _, counts in decided) == [False, True]
 
 
@@ -57,25 +57,25 @@ def test_one_late_copy_of_each_publication_counts(order):
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
     end(made, "a/#")
-    assert taken(copies, *map(sure, order * 3)) == [(order[0],)] * 3
+    assert taken(copies, *map(guaranteed, order * 3)) == [(order[0],)] * 3
 
 
 def test_late_copy_of_single_filter_counts():
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
     end(made, "a/#")
-    assert taken(copies, *map(sure, (1, 1, 2))) == [(1,), (1,)]
-    assert taken(copies, *map(sure, (2, 2))) == [(2,), (2,)]
+    assert taken(copies, *map(guaranteed, (1, 1, 2))) == [(1,), (1,)]
+    assert taken(copies, *map(guaranteed, (2, 2))) == [(2,), (2,)]
 
 
 def test_copy_from_a_newer_filter_is_another_publication():
     made = holding("a/#")
     copies = OverlapDedup(made)
-    assert taken(copies, sure(1)) == [(1,)]
+    assert taken(copies, guaranteed(1)) == [(1,)]
     made.require("a/b")
     made.assign_identifier("a/b")
     end(made, "a/#")
-    assert taken(copies, sure(2)) == [(2,)]
+    assert taken(copies, guaranteed(2)) == [(2,)]
 
 
 def test_publication_before_suback_has_no_copy_from_that_filter():
@@ -83,22 +83,22 @@ def test_publication_before_suback_has_no_copy_from_that_filter():
     copies = OverlapDedup(made)
     made.require("a/#")
     made.assign_identifier("a/#")
-    decided = copies.receive_copy(sure(1))
+    decided = copies.receive_copy(guaranteed(1))
     made.on_confirmed("a/#")
     end(made, "a/b")
-    decided += copies.receive_copy(sure(2))
+    decided += copies.receive_copy(guaranteed(2))
     assert [counts for _, counts in decided] == [True, True], "two that say the same"
 
 
 def test_late_copy_is_not_mistaken_for_the_next_publication():
     """Of three that say the same the second was captured when the connection ended."""
     made = holding("a/#", "a/b")
-    copies = OverlapDedup(made, rests(b"same"))
-    assert taken(copies, sure(1, payload=b"x"), *map(sure, (1, 2, 1))) == [(1,)] * 3
+    copies = OverlapDedup(made, captured_before(b"same"))
+    assert taken(copies, guaranteed(1, payload=b"x"), *map(guaranteed, (1, 2, 1))) == [(1,)] * 3
     copies.on_connected(session_present=True)
-    assert taken(copies, *map(sure, (2, 1, 2))) == [(1,)]
-    again = OverlapDedup(made, rests(b"same"))
-    assert taken(again, *map(sure, (2, 1, 2))) == [(1,)], "in a new life, too"
+    assert taken(copies, *map(guaranteed, (2, 1, 2))) == [(1,)]
+    again = OverlapDedup(made, captured_before(b"same"))
+    assert taken(again, *map(guaranteed, (2, 1, 2))) == [(1,)], "in a new incarnation, too"
 
 
 def test_copy_from_a_filter_subscribed_again_is_another_publication():
@@ -108,41 +108,43 @@ def test_copy_from_a_filter_subscribed_again_is_another_publication():
     made.require("a/#")
     made.assign_identifier("a/#")
     made.on_confirmed("a/#")
-    assert taken(copies, *map(sure, (1, 2, 2, 3))) == [(1,), (2,)]
+    assert taken(copies, *map(guaranteed, (1, 2, 2, 3))) == [(1,), (2,)]
     end(made, "a/b")
-    assert taken(OverlapDedup(made), *map(sure, (1, 3))) == [(1,), (3,)]
+    assert taken(OverlapDedup(made), *map(guaranteed, (1, 3))) == [(1,), (3,)]
     again = SubscriptionTable()
     again.restore("a/#", 3)
     again.restore_identifiers(3, {1: 2, 2: 3})
-    assert taken(OverlapDedup(again), *map(sure, (1, 3))) == [(1,), (3,)], "in a new life, too"
+    assert taken(OverlapDedup(again), *map(guaranteed, (1, 3))) == [(1,), (3,)], (
+        "in a new incarnation, too"
+    )
 
 
 def test_different_content_is_another_publication():
     copies = OverlapDedup(holding("a/#", "a/b"))
-    came = [sure(1, payload=b"x"), sure(2, payload=b"y"), sure(1, payload=b"y")]
+    came = [guaranteed(1, payload=b"x"), guaranteed(2, payload=b"y"), guaranteed(1, payload=b"y")]
     assert taken(copies, *came) == [(1,), (1,)]
 
 
 def test_copy_counts_if_deciding_copy_does_not_arrive():
     copies = OverlapDedup(holding("a/#", "a/b", "a/+"))
-    assert copies.receive_copy(sure(2)) == []
-    assert copies.receive_copy(sure(3)) == []
+    assert copies.receive_copy(guaranteed(2)) == []
+    assert copies.receive_copy(guaranteed(3)) == []
     assert copies.has_undecided
-    assert copies.decide_waiting() == [(sure(2), True), (sure(3), False)]
+    assert copies.decide_waiting() == [(guaranteed(2), True), (guaranteed(3), False)]
     assert copies.decide_waiting() == []
-    assert copies.receive_copy(sure(1)) == [(sure(1), False)], "it comes after all"
-    first, second = sure(2, payload=b"x"), sure(2, payload=b"y")
-    assert taken(copies, first, second, sure(1, payload=b"y")) == [(2,), (1,)]
+    assert copies.receive_copy(guaranteed(1)) == [(guaranteed(1), False)], "it comes after all"
+    first, second = guaranteed(2, payload=b"x"), guaranteed(2, payload=b"y")
+    assert taken(copies, first, second, guaranteed(1, payload=b"y")) == [(2,), (1,)]
 
 
-def rests(*payloads: bytes, by: int = 1) -> Callable[[PublishPacket], int]:
+def captured_before(*payloads: bytes, by: int = 1) -> Callable[[PublishPacket], int]:
     """Another copy of these, which that subscription brought, was captured before."""
     return lambda copy: by if copy.payload in payloads else 0
 
 
 def test_first_copy_on_a_connection_does_not_count_if_captured_before():
-    copies = OverlapDedup(holding("a/#", "a/b", "a/+"), rests(b"x"))
-    x, y = (partial(sure, payload=payload) for payload in (b"x", b"y"))
+    copies = OverlapDedup(holding("a/#", "a/b", "a/+"), captured_before(b"x"))
+    x, y = (partial(guaranteed, payload=payload) for payload in (b"x", b"y"))
     copies.on_connected(session_present=False)
     assert taken(copies, x(2), x(3), x(2), y(1), y(2), x(1)) == [(2,), (1,), (1,)]
     copies.on_connected(session_present=True)
@@ -151,57 +153,76 @@ def test_first_copy_on_a_connection_does_not_count_if_captured_before():
 
 def test_equal_copy_from_the_same_filter_is_a_new_publication():
     made = holding("a/#", "a/b")
-    copies = OverlapDedup(made, rests(b"same"))
-    assert taken(copies, sure(1, payload=b"before"), sure(1), sure(2)) == [(1,), (1,)]
+    copies = OverlapDedup(made, captured_before(b"same"))
+    assert taken(copies, guaranteed(1, payload=b"before"), guaranteed(1), guaranteed(2)) == [
+        (1,),
+        (1,),
+    ]
     copies.on_connected(session_present=True)
-    assert taken(copies, sure(2)) == [(2,)]
+    assert taken(copies, guaranteed(2)) == [(2,)]
     made.assign_identifier("a/+")
     copies.on_connected(session_present=True)
-    assert taken(copies, sure(3)) == [(3,)], "the last one was before this filter"
+    assert taken(copies, guaranteed(3)) == [(3,)], "the last one was before this filter"
 
 
 @pytest.mark.parametrize("rest", [1, 2])
 def test_late_copy_does_not_count_even_if_its_filter_decides(rest):
     """The filter of the other copy has ended meanwhile, or it was the only one that had come."""
     made = holding("a/#", "a/b")
-    copies = OverlapDedup(made, rests(b"same"))
-    assert taken(copies, sure(1, payload=b"before"), sure(3 - rest)) == [(1,), (3 - rest,)]
+    copies = OverlapDedup(made, captured_before(b"same"))
+    assert taken(copies, guaranteed(1, payload=b"before"), guaranteed(3 - rest)) == [
+        (1,),
+        (3 - rest,),
+    ]
     if rest == 2:
         end(made, "a/#")
     copies.on_connected(session_present=True)
-    assert taken(copies, sure(rest, dup=True), sure(rest)) == [(rest,)]
+    assert taken(copies, guaranteed(rest, dup=True), guaranteed(rest)) == [(rest,)]
 
 
 def test_redelivered_copy_that_did_not_count_is_recognised(monkeypatch):
     monkeypatch.setattr("hansa.agent.broker.overlap_dedup.DUPLICATES_REMEMBERED", 3)
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made)
-    assert taken(copies, sure(1, packet_id=1), sure(2, packet_id=2)) == [(1,)]
+    assert taken(copies, guaranteed(1, packet_id=1), guaranteed(2, packet_id=2)) == [(1,)]
     copies.on_connected(session_present=True)
-    assert taken(copies, sure(2, packet_id=2, dup=True), sure(1), sure(2)) == [(1,)]
+    assert taken(copies, guaranteed(2, packet_id=2, dup=True), guaranteed(1), guaranteed(2)) == [
+        (1,)
+    ]
     copies.on_connected(session_present=True)
-    assert taken(copies, sure(2, packet_id=2)) == [(2,)], "it is not the same"
+    assert taken(copies, guaranteed(2, packet_id=2)) == [(2,)], "it is not the same"
     copies.on_connected(session_present=True)
-    assert taken(copies, sure(2, packet_id=2, dup=True, payload=b"x")) == [(2,)], "nor this one"
+    assert taken(copies, guaranteed(2, packet_id=2, dup=True, payload=b"x")) == [(2,)], (
+        "nor this one"
+    )
     copies.on_connected(session_present=True)
-    assert taken(copies, sure(2, packet_id=2, dup=True)) == [(2,)], "so much later it cannot be"
-    assert taken(copies, sure(2, payload=b"y", packet_id=8), sure(1, payload=b"y")) == [(1,)]
+    assert taken(copies, guaranteed(2, packet_id=2, dup=True)) == [(2,)], (
+        "so much later it cannot be"
+    )
+    assert taken(copies, guaranteed(2, payload=b"y", packet_id=8), guaranteed(1, payload=b"y")) == [
+        (1,)
+    ]
     copies.on_connected(session_present=False)
-    assert taken(copies, sure(2, payload=b"y", packet_id=8, dup=True)) == [(2,)], "another session"
+    assert taken(copies, guaranteed(2, payload=b"y", packet_id=8, dup=True)) == [(2,)], (
+        "another session"
+    )
 
 
 def test_copies_waiting_at_disconnection_wait_again():
     copies = OverlapDedup(holding("a/#", "a/b"))
-    assert copies.receive_copy(sure(2)) == []
+    assert copies.receive_copy(guaranteed(2)) == []
     copies.on_connected(session_present=True)
     assert not copies.has_undecided
-    assert taken(copies, sure(2, dup=True)) == [(2,)]
+    assert taken(copies, guaranteed(2, dup=True)) == [(2,)]
 
 
 def test_without_identifiers_waiting_copies_are_decided_first():
     copies = OverlapDedup(holding("a/#", "a/b"))
-    assert copies.receive_copy(sure(2)) == []
-    assert copies.receive_copy(sure(payload=b"x")) == [(sure(2), True), (sure(payload=b"x"), True)]
+    assert copies.receive_copy(guaranteed(2)) == []
+    assert copies.receive_copy(guaranteed(payload=b"x")) == [
+        (guaranteed(2), True),
+        (guaranteed(payload=b"x"), True),
+    ]
 
 
 def test_copies_of_local_or_invalid_topics_never_count():
@@ -209,9 +230,9 @@ def test_copies_of_local_or_invalid_topics_never_count():
     copies = OverlapDedup(made)
     made.assign_identifier("#")
     far = "/".join("x" * 300)
-    assert taken(copies, *(sure(n, topic=t) for t in ("stay/a", far) for n in (1, 9))) == []
+    assert taken(copies, *(guaranteed(n, topic=t) for t in ("stay/a", far) for n in (1, 9))) == []
 
 
 def test_copies_without_identifiers_all_count():
     copies = OverlapDedup(holding("a/#"))
-    assert taken(copies, sure(), sure(), sure(topic="other")) == [(), ()]
+    assert taken(copies, guaranteed(), guaranteed(), guaranteed(topic="other")) == [(), ()]

@@ -22,16 +22,16 @@ def test_interrupted_read_fails_and_retry_finds_all_values(mosquitto, tmp_path):
     async def visit(port: int, cuts: int) -> tuple[str, ...] | None:
         left = [None] * cuts
 
-        def connecting(told: Callable[[effects.Effect], None]) -> Connection:
-            def tell(effect: effects.Effect) -> None:
-                told(effect)
+        def connecting(on_effect: Callable[[effects.Effect], None]) -> Connection:
+            def forward(effect: effects.Effect) -> None:
+                on_effect(effect)
                 if left and isinstance(effect, effects.Subscribed):
                     left.pop()
                     made.abort()
 
             options = ConnectOptions(client_id="reader", clean_start=True)
             address = BrokerAddress("127.0.0.1", port)
-            made = Connection(address, options, tell, random.Random(1))
+            made = Connection(address, options, forward, random.Random(1))
             return made
 
         found.clear()

@@ -30,12 +30,12 @@ class Busy:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         self.delivered = 2
         self.done = 0
 
     def feed(self, *events: Event) -> None:
-        self.told += events
+        self.reported += events
 
     @property
     def delivery_mark(self) -> int:
@@ -79,19 +79,19 @@ def test_pending_deliveries_delay_a_survey_but_no_response(mosquitto, tmp_path):
             busy,
             busy,
             AtBroker(),
-            lambda told: Connection(address, options, told, random.Random(1)),
+            lambda reported: Connection(address, options, reported, random.Random(1)),
             lambda problem: None,
         )
         try:
             values.perform(ListRetained(("#",)))
             values.perform(ReadRetained(OTHER, ("a",)))
-            await until(lambda: busy.told, "the answer to a node")
-            assert busy.told == [RetainedRead(OTHER, (ClientPublished("a", b"x", 0, True),))]
+            await until(lambda: busy.reported, "the answer to a node")
+            assert busy.reported == [RetainedRead(OTHER, (ClientPublished("a", b"x", 0, True),))]
             await until(lambda: busy.delivered == 3, "a mark is waited for")
             busy.done = busy.delivered
             busy.delivered += 1
-            await until(lambda: len(busy.told) == 2, "the survey")
-            survey = busy.told[1]
+            await until(lambda: len(busy.reported) == 2, "the survey")
+            survey = busy.reported[1]
             assert isinstance(survey, RetainedListed)
             assert survey.filters == ("#",)
             assert survey.values == (("a", payload_digest(b"x")),)
@@ -111,7 +111,7 @@ def test_broker_that_lost_its_sessions_is_read_for_values_of_its_own_clients(tmp
         busy = Busy(Node(state.start_incarnation("n", (), 1.0), ProtocolSettings()))
         values = RetainedStore(state, busy, busy, AtBroker(), None, lambda problem: None)
         values.on_session_lost()
-        assert busy.told == []
+        assert busy.reported == []
         busy.node._delivery.retained.entries.update(  # noqa: SLF001
             {
                 "own": RetainedEntry(5, busy.node.id, b"x"),
@@ -121,7 +121,7 @@ def test_broker_that_lost_its_sessions_is_read_for_values_of_its_own_clients(tmp
             }
         )
         values.on_session_lost()
-        assert busy.told == []  # other nodes' values are compared after every connection
+        assert busy.reported == []  # other nodes' values are compared after every connection
         assert list(values._filters_to_list) == ["own"]  # noqa: SLF001
         await values.stop()
         state.close()

@@ -14,7 +14,7 @@ from hansa.errors import UsageError
 Changes = list[tuple[str, int]]
 
 
-class Life:
+class Incarnation:
     """One life of the agent, as far as its log."""
 
     def __init__(self, directory: Path) -> None:
@@ -35,35 +35,35 @@ class Life:
 
 
 def test_next_incarnation_knows_filters_in_order(tmp_path):
-    life = Life(tmp_path)
-    life.write([("a/#", 1), ("b", 2), ("c", 3)])
-    life.write([("b", LEAVING), ("a/#", ENDED)])
-    again = Life(tmp_path)
+    incarnation = Incarnation(tmp_path)
+    incarnation.write([("a/#", 1), ("b", 2), ("c", 3)])
+    incarnation.write([("b", LEAVING), ("a/#", ENDED)])
+    again = Incarnation(tmp_path)
     assert list(again.log.identifiers.items()) == [("b", LEAVING), ("c", 3)]
-    life.end()
+    incarnation.end()
     again.end()
 
 
 @pytest.mark.parametrize("torn", [b'["b", ', b'["b", "2"]', b"2", b'["\xff'])
 def test_torn_line_is_ignored(tmp_path, torn):
     (tmp_path / "log").write_bytes(b'["a", 1]\n' + torn)
-    life = Life(tmp_path)
-    assert life.log.identifiers == {"a": 1}
-    life.write([("c", 2)])
-    assert Life(tmp_path).log.identifiers == {"a": 1, "c": 2}
-    assert life.problems == [""]
-    life.end()
+    incarnation = Incarnation(tmp_path)
+    assert incarnation.log.identifiers == {"a": 1}
+    incarnation.write([("c", 2)])
+    assert Incarnation(tmp_path).log.identifiers == {"a": 1, "c": 2}
+    assert incarnation.problems == [""]
+    incarnation.end()
 
 
 def test_unreadable_line_raises_alarm_until_restart(tmp_path):
     (tmp_path / "log").write_bytes(b'["a", 1]\n["b\xff", 2]\n["c", 3]\n')
-    life = Life(tmp_path)
-    assert life.log.identifiers == {"a": 1, "c": 3}
-    life.write([("d", 4)])
-    assert len(life.problems) == 2
-    assert all("1 of 3 lines" in problem for problem in life.problems)
-    life.end()
-    again = Life(tmp_path)
+    incarnation = Incarnation(tmp_path)
+    assert incarnation.log.identifiers == {"a": 1, "c": 3}
+    incarnation.write([("d", 4)])
+    assert len(incarnation.problems) == 2
+    assert all("1 of 3 lines" in problem for problem in incarnation.problems)
+    incarnation.end()
+    again = Incarnation(tmp_path)
     again.write([])
     assert again.problems == [""]
     again.end()
@@ -72,17 +72,17 @@ def test_unreadable_line_raises_alarm_until_restart(tmp_path):
 def test_unreadable_file_is_refused(tmp_path):
     (tmp_path / "log").mkdir()
     with pytest.raises(UsageError, match="cannot read .*log: Is a directory"):
-        Life(tmp_path)
+        Incarnation(tmp_path)
 
 
 def test_lost_session_clears_log(tmp_path):
-    life = Life(tmp_path)
-    life.write([("a", 1)])
-    life.log.record("c", 2)
-    life.log.clear()
-    life.write([("b", 1)])
-    life.end()
-    again = Life(tmp_path).log
+    incarnation = Incarnation(tmp_path)
+    incarnation.write([("a", 1)])
+    incarnation.log.record("c", 2)
+    incarnation.log.clear()
+    incarnation.write([("b", 1)])
+    incarnation.end()
+    again = Incarnation(tmp_path).log
     assert (again.identifiers, again.last_identifier, again.last_identifier_at_end) == (
         {"b": 1},
         1,
@@ -95,81 +95,84 @@ def test_next_incarnation_knows_assigned_identifiers_and_ended_filters(
     tmp_path, monkeypatch, spare
 ):
     monkeypatch.setattr(subscription_log, "LINES_SPARE", spare)
-    life = Life(tmp_path)
-    life.write([("a", 1), ("b", 2), ("a", LEAVING)])
+    incarnation = Incarnation(tmp_path)
+    incarnation.write([("a", 1), ("b", 2), ("a", LEAVING)])
     for _ in range(2):
-        life.end()
-        life = Life(tmp_path)
-        life.write([("c", 3)])
-    life.write([("a", ENDED), ("a", 4), ("c", ENDED), ("d", 5), ("d", ENDED)])
+        incarnation.end()
+        incarnation = Incarnation(tmp_path)
+        incarnation.write([("c", 3)])
+    incarnation.write([("a", ENDED), ("a", 4), ("c", ENDED), ("d", 5), ("d", ENDED)])
     for _ in range(2):
-        life.end()
-        life = Life(tmp_path)
-        life.write([])
-    assert (life.log.last_identifier, life.log.last_identifier_at_end) == (5, {1: 3, 3: 4, 5: 5})
-    assert life.log.identifiers == {"b": 2, "a": 4}
-    life.end()
+        incarnation.end()
+        incarnation = Incarnation(tmp_path)
+        incarnation.write([])
+    assert (incarnation.log.last_identifier, incarnation.log.last_identifier_at_end) == (
+        5,
+        {1: 3, 3: 4, 5: 5},
+    )
+    assert incarnation.log.identifiers == {"b": 2, "a": 4}
+    incarnation.end()
 
 
 def test_file_exists_while_session_exists(tmp_path):
-    life = Life(tmp_path)
-    assert not life.had_session
-    life.write([])
-    again = Life(tmp_path)
+    incarnation = Incarnation(tmp_path)
+    assert not incarnation.had_session
+    incarnation.write([])
+    again = Incarnation(tmp_path)
     assert again.had_session
     again.log.has_session = False
     again.end()
-    assert not Life(tmp_path).had_session
-    life.end()
+    assert not Incarnation(tmp_path).had_session
+    incarnation.end()
 
 
 def test_last_change_is_written_at_stop(tmp_path):
-    life = Life(tmp_path)
-    life.write([("a", 1)])
-    life.log.record("a", ENDED)
-    life.end()
-    assert Life(tmp_path).log.identifiers == {}
+    incarnation = Incarnation(tmp_path)
+    incarnation.write([("a", 1)])
+    incarnation.log.record("a", ENDED)
+    incarnation.end()
+    assert Incarnation(tmp_path).log.identifiers == {}
 
 
 def test_file_size_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(subscription_log, "LINES_SPARE", 10)
     monkeypatch.setattr(subscription_table, "ENDS_MAX", 5)
-    life = Life(tmp_path)
+    incarnation = Incarnation(tmp_path)
     for number in range(1, 101):
-        life.write([("a", number), ("a", ENDED)])
-    life.write([("b", 101)])
-    assert len(life.path.read_text().splitlines()) <= 25
-    life.end()
+        incarnation.write([("a", number), ("a", ENDED)])
+    incarnation.write([("b", 101)])
+    assert len(incarnation.path.read_text().splitlines()) <= 25
+    incarnation.end()
 
 
 def test_failed_write_is_reported_and_repeated_with_the_next_change(tmp_path):
     directory = tmp_path / "state"
     directory.mkdir()
-    life = Life(directory)
-    life.write([("x", 1)])
-    life.path.unlink()
+    incarnation = Incarnation(directory)
+    incarnation.write([("x", 1)])
+    incarnation.path.unlink()
     directory.rmdir()
-    life.log.clear()
-    life.write([("a", 1)], is_possible=False)
-    told = f"cannot write {life.path}: No such file or directory"
-    assert life.problems == ["", told]
+    incarnation.log.clear()
+    incarnation.write([("a", 1)], is_possible=False)
+    problem = f"cannot write {incarnation.path}: No such file or directory"
+    assert incarnation.problems == ["", problem]
     directory.mkdir()
-    life.write([("b", 2)])
-    assert life.problems == ["", told, ""]
-    assert Life(directory).log.identifiers == {"a": 1, "b": 2}
-    life.end()
+    incarnation.write([("b", 2)])
+    assert incarnation.problems == ["", problem, ""]
+    assert Incarnation(directory).log.identifiers == {"a": 1, "b": 2}
+    incarnation.end()
 
 
 def test_partial_writes_are_completed(tmp_path, monkeypatch):
-    life = Life(tmp_path)
-    life.write([("a", 1)])
+    incarnation = Incarnation(tmp_path)
+    incarnation.write([("a", 1)])
     write = os.write
 
     def write_little(file: int, data: Any) -> int:
         return write(file, data[:3])
 
     monkeypatch.setattr(os, "write", write_little)
-    life.write([("b", 2)])
-    life.write([("c", 3)])
-    life.end()
-    assert Life(tmp_path).log.identifiers == {"a": 1, "b": 2, "c": 3}
+    incarnation.write([("b", 2)])
+    incarnation.write([("c", 3)])
+    incarnation.end()
+    assert Incarnation(tmp_path).log.identifiers == {"a": 1, "b": 2, "c": 3}

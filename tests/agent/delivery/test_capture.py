@@ -191,27 +191,31 @@ def test_overlap_copy_is_recognised_after_restart(tmp_path):
         await agent.acknowledged(3)
         agent.crash()
 
-        def rests(*copies: PublishPacket) -> list[bool]:
+        def are_late_copies(*copies: PublishPacket) -> list[bool]:
             return [agent.capture.captured_subscription(each) == 1 for each in copies]
 
         agent = Incarnation(tmp_path)
         second = [copy(9, name, 2) for name in names]
-        assert rests(*second) == [False, False, True], "it would go on with the others first"
+        assert are_late_copies(*second) == [False, False, True], (
+            "it would go on with the others first"
+        )
         agent.capture.receive_pubrel([2])
-        assert rests(*second) == [False, True, True]
-        assert rests(copy(9, b"two", 2, dup=False), copy(9, b"three", 2, dup=False)) == [
+        assert are_late_copies(*second) == [False, True, True]
+        assert are_late_copies(copy(9, b"two", 2, dup=False), copy(9, b"three", 2, dup=False)) == [
             True,
             False,
         ]
-        assert rests(copy(9, b"two", 1)) == [False], "the same filter brings no other copy"
-        assert rests(copy(9, b"two", 3)) == [False], "nor does one that was not there yet"
-        assert rests(copy(9, b"three", 2, qos=1)) == [False], "rather twice than never"
+        assert are_late_copies(copy(9, b"two", 1)) == [False], (
+            "the same filter brings no other copy"
+        )
+        assert are_late_copies(copy(9, b"two", 3)) == [False], "nor does one that was not there yet"
+        assert are_late_copies(copy(9, b"three", 2, qos=1)) == [False], "rather twice than never"
         assert agent.capture.counters["overlap copies after reconnect"] == 4
         agent.capture.on_connected(session_present=False)
         await until(lambda: not agent.unsynced, "that it is another session")
         agent.crash()
         agent = Incarnation(tmp_path)
-        assert rests(*second) == [False] * 3
+        assert are_late_copies(*second) == [False] * 3
         await agent.capture.stop()
 
     run(work)
@@ -523,10 +527,10 @@ def test_new_session_resets_packet_id_order(tmp_path):
         await until(lambda: not agent.unsynced, "that it is another session")
         agent.crash()
         agent = Incarnation(tmp_path)
-        told = agent.broker_problems
+        problems = agent.broker_problems
         agent.receive(publish(1))
         await agent.acknowledged(1)
-        assert not told
+        assert not problems
         await agent.capture.stop()
 
     run(work)
@@ -540,13 +544,13 @@ def test_packet_id_order_that_steps_back_raises_alarm(tmp_path):
         await agent.acknowledged(150)
         agent.crash()
         agent = Incarnation(tmp_path)
-        told = agent.broker_problems
+        problems = agent.broker_problems
         agent.receive(publish(149, dup=True))
-        assert not told
+        assert not problems
         agent.receive(publish(120, b"new"), publish(150, b"on", qos=2))
         await agent.acknowledged(3)
         assert agent.captured_payloads == [b"new", b"on"]
-        assert told[0].startswith("the broker restored an older saved state")
+        assert problems[0].startswith("the broker restored an older saved state")
         await agent.capture.stop()
 
     run(work)

@@ -150,7 +150,7 @@ def _no_problem(text: str) -> None:
     assert not text, text
 
 
-class ByHand:
+class ManualCommit:
     """Commits when the test says so."""
 
     def __init__(self, writer: JournalWriter, durable: Callable[[], None], _: object) -> None:
@@ -169,8 +169,8 @@ class Link:
 
     request_quota = 500
 
-    def __init__(self, told: Callable[[effects.Effect], None], broker: Broker) -> None:
-        self.told = told
+    def __init__(self, on_effect: Callable[[effects.Effect], None], broker: Broker) -> None:
+        self.on_effect = on_effect
         self._broker = broker
 
     @property
@@ -196,7 +196,7 @@ class Incarnation:
         self._number = self.journal.writer.next_sequence
         self.log = SubscriptionLog(directory / "log", _no_problem)
         self.client = BrokerClient(
-            lambda told: Link(told, broker),  # type: ignore[arg-type, return-value]
+            lambda on_effect: Link(on_effect, broker),  # type: ignore[arg-type, return-value]
             feed=lambda event: None,
             on_captured=lambda batch: None,
             on_status=lambda text: None,
@@ -289,11 +289,11 @@ class Play:
         self._wanted = dict.fromkeys(wanted)
         self._has_session = False
         self._settings = JournalSettings(segment_bytes=segment_bytes)
-        self._life = self._begin_life()
+        self._incarnation = self._begin_incarnation()
         self.published: list[tuple[bytes, int]] = []
         self._is_alone = False
 
-    def _begin_life(self) -> Incarnation:
+    def _begin_incarnation(self) -> Incarnation:
         return Incarnation(self._directory, self.broker, tuple(self._wanted), self._settings)
 
     # ------------------------------------------------------------ steps
@@ -313,17 +313,17 @@ class Play:
         """Let the agent read its packets, grouped by kind."""
         coming = self.broker.coming
         some = [coming.popleft() for _ in range(min(count, len(coming)))]
-        told = self._life.client.connection.told  # type: ignore[attr-defined]
+        on_effect = self._incarnation.client.connection.on_effect  # type: ignore[attr-defined]
         for kind, each in groupby(some, type):
             batch = list(each)
             if kind is PublishPacket:
-                told(effects.PublishReceived(batch))
+                on_effect(effects.PublishReceived(batch))
             elif kind is PubRelPacket:
-                told(effects.HandshakePacketsReceived(batch))
+                on_effect(effects.HandshakePacketsReceived(batch))
             else:
                 for effect in batch:
-                    told(effect)
-        await self._life.written()
+                    on_effect(effect)
+        await self._incarnation.written()
 
     async def answer(self, count: int) -> None:
         """Let the broker read its packets."""
@@ -332,26 +332,26 @@ class Play:
                 self.broker.read()
 
     async def commit(self) -> None:
-        self._life.commit()
+        self._incarnation.commit()
 
     async def settle(self) -> None:
-        self._life.settle()
+        self._incarnation.settle()
 
     async def connect(self) -> None:
         if self.broker.is_there:
             return
         self.broker.connect()
         limits = BrokerLimits(version=Version.V5, client_id="x", keep_alive=30, session_expiry=9)
-        told = self._life.client.connection.told  # type: ignore[attr-defined]
-        told(effects.Connected(self._has_session, limits))
+        on_effect = self._incarnation.client.connection.on_effect  # type: ignore[attr-defined]
+        on_effect(effects.Connected(self._has_session, limits))
         self._has_session = True
-        await self._life.written()
+        await self._incarnation.written()
 
     async def part(self) -> None:
         if self.broker.is_there:
             self.broker.disconnect()
-            told = self._life.client.connection.told  # type: ignore[attr-defined]
-            told(effects.Disconnected(None, "gone", by_broker=False))
+            on_effect = self._incarnation.client.connection.on_effect  # type: ignore[attr-defined]
+            on_effect(effects.Disconnected(None, "gone", by_broker=False))
 
     async def restart(self, sole: int) -> None:
         """Restart the broker, which persists everything."""
@@ -360,19 +360,19 @@ class Play:
 
     async def crash(self) -> None:
         self.broker.disconnect()
-        self._life.crash()
-        self._life = self._begin_life()
+        self._incarnation.crash()
+        self._incarnation = self._begin_incarnation()
 
     async def want(self, name: str) -> None:
         self._wanted[name] = None
-        self._life.client.subscribe([name])
-        await self._life.written()
+        self._incarnation.client.subscribe([name])
+        await self._incarnation.written()
 
     async def give_up(self, name: str) -> None:
         if self._wanted.keys() - {name}:
             self._wanted.pop(name, None)
-            self._life.client.unsubscribe([name])
-            await self._life.written()
+            self._incarnation.client.unsubscribe([name])
+            await self._incarnation.written()
 
     # ------------------------------------------------------------ the end
 
@@ -386,10 +386,10 @@ class Play:
             await self.commit()
             await self.answer(len(broker.going))
         assert not (broker.queue or broker.under_way or broker.coming or broker.going)
-        return self._life.captured()
+        return self._incarnation.captured()
 
     def close(self) -> None:
-        self._life.crash()
+        self._incarnation.crash()
 
 
 def _judge(published: list[tuple[bytes, int]], captured: list[tuple[bytes, int]]) -> None:
@@ -438,7 +438,7 @@ def play(
             scene.close()
 
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as directory:
-        patch.setattr(capture, "GroupCommit", ByHand)
+        patch.setattr(capture, "GroupCommit", ManualCommit)
         asyncio.run(run(Path(directory)))
 
 

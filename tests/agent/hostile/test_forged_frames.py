@@ -382,10 +382,10 @@ def test_high_sequence_numbers_do_not_cause_false_duplicates(live: Live, peer: R
     payloads = [b"%d" % number for number in range(50)]
     with unharmed(live):
         before = counted(live.nodes[1], WRONG_SIDE)
-        for life in (incarnation, wall_ms() + DAY_MS // 2, wall_ms() + DAY_MS // 2 + 1):
+        for claimed in (incarnation, wall_ms() + DAY_MS // 2, wall_ms() + DAY_MS // 2 + 1):
             peer.send(
                 *(
-                    Publication(first, life, (1 << 40) + number, 0, topic, b"")
+                    Publication(first, claimed, (1 << 40) + number, 0, topic, b"")
                     for number in range(4_096)
                 )
             )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.agent.hostile.raw_peer import assert_delivers, counted, unharmed, wait_counted
-from tests.agent.links.listener import Ear
+from tests.agent.links.listener import RecordingListener
 from tests.agent.live import Live, eventually
 from tests.agent.process import Scene
 from tests.agent.waiting import until
@@ -125,7 +125,7 @@ def test_acl_of_the_broker_decides_which_node_a_user_can_be(scene: Scene, tmp_pa
     assert neighbours() == {f"{nodes[0]:016x}"}
 
 
-class Impostor(Ear):
+class Impostor(RecordingListener):
     """Says hello as another node than the one its topics name."""
 
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
@@ -149,18 +149,18 @@ def test_hello_must_name_the_node_of_the_topic(live: Live, is_honest: bool):
         access = MqttLinkAccess(
             PREFIX, BrokerAddress(place.host, place.port), "impostor-", node=f"{named:016x}"
         )
-        ear = Impostor()
-        dialler = MqttLinks(ear, random.Random(1), count(1), access)
+        listener = Impostor()
+        dialler = MqttLinks(listener, random.Random(1), count(1), access)
         dialler.dialler.dial_once(place, lambda *_: None)
-        await until(lambda: ear.opened, "the link stands")
+        await until(lambda: listener.opened, "the link stands")
         if is_honest:
             await asyncio.to_thread(eventually, linked, "linked")
         else:
-            await until(lambda: ear.closed, "the agent closes the link")
+            await until(lambda: listener.closed, "the agent closes the link")
             assert not await asyncio.to_thread(linked)
-        ear.opened[0].close("test over")
+        listener.opened[0].close("test over")
         await dialler.stop()
-        await until(lambda: ear.closed, "closed")
+        await until(lambda: listener.closed, "closed")
 
     with unharmed(live):
         asyncio.run(scene())

@@ -13,7 +13,7 @@ from hansa.agent.links.udp import UdpLinks
 Links = TypeVar("Links", TcpLinks, UdpLinks, MqttLinks)
 
 
-class Ear:
+class RecordingListener:
     """A listener that remembers. Unlike a node, it admits every connection."""
 
     def __init__(self, admits: bool = True) -> None:
@@ -41,9 +41,9 @@ class Ear:
 class End(Generic[Links]):
     """One end: its links and what they told."""
 
-    def __init__(self, make: Callable[[Ear], Links]) -> None:
-        self.ear = Ear()
-        self.links: Links = make(self.ear)
+    def __init__(self, make: Callable[[RecordingListener], Links]) -> None:
+        self.listener = RecordingListener()
+        self.links: Links = make(self.listener)
         self.failures: list[str] = []
         self.address = Address("127.0.0.1", 0)
 
@@ -61,13 +61,15 @@ class End(Generic[Links]):
 
     async def stop(self) -> None:
         await self.links.stop()
-        for link in self.ear.opened:
+        for link in self.listener.opened:
             link.close("test over")
-        await until(lambda: len(self.ear.closed) == len(self.ear.opened), "all links closed")
+        await until(
+            lambda: len(self.listener.closed) == len(self.listener.opened), "all links closed"
+        )
 
 
 async def join(server: End[Links], client: End[Links]) -> None:
     """Make a link; the second one dials."""
     await server.listen()
     client.dial(server.address)
-    await until(lambda: server.ear.opened and client.ear.opened, "link up")
+    await until(lambda: server.listener.opened and client.listener.opened, "link up")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 
 import pytest
-from tests.agent.links.listener import Ear
+from tests.agent.links.listener import RecordingListener
 from tests.agent.links.test_stream import framed
 from tests.agent.waiting import until
 
@@ -39,26 +39,28 @@ class Port:
     """A link port that admits nobody by itself."""
 
     def __init__(self) -> None:
-        self.ear = Ear(admits=False)
+        self.listener = RecordingListener(admits=False)
         self.admission = Admission()
-        self.links = TcpLinks(self.ear, random.Random(1), count(1), admission=self.admission)
+        self.links = TcpLinks(self.listener, random.Random(1), count(1), admission=self.admission)
         self.address = Address("127.0.0.1", 0)
         self._writers: list[asyncio.StreamWriter] = []
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        known = len(self.ear.opened)
+        known = len(self.listener.opened)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.address.port)
         self._writers.append(writer)
-        await until(lambda: len(self.ear.opened) > known, "accepted")
+        await until(lambda: len(self.listener.opened) > known, "accepted")
         return reader, writer
 
     async def stop(self) -> None:
         await self.links.stop()
-        for link in self.ear.opened:
+        for link in self.listener.opened:
             link.close("test over")
         for writer in self._writers:
             writer.close()
-        await until(lambda: len(self.ear.closed) == len(self.ear.opened), "all links closed")
+        await until(
+            lambda: len(self.listener.closed) == len(self.listener.opened), "all links closed"
+        )
 
 
 def play(scene: Scene) -> Port:
@@ -81,7 +83,7 @@ def test_connection_without_hello_is_closed_in_time(monkeypatch):
         assert await reader.read() == b""
 
     port = play(scene)
-    assert port.ear.closed == [NO_HELLO]
+    assert port.listener.closed == [NO_HELLO]
     assert port.admission.counters == {f"refused: {NO_HELLO}": 1}
 
 
@@ -90,9 +92,9 @@ def test_admitted_connection_stays(monkeypatch):
 
     async def scene(port: Port) -> None:
         await port.connect()
-        port.ear.opened[0].admit()
+        port.listener.opened[0].admit()
         await asyncio.sleep(1.1)
-        assert not port.ear.closed
+        assert not port.listener.closed
 
     assert not play(scene).admission.counters
 
@@ -110,17 +112,17 @@ def test_more_bytes_than_a_hello_needs_close_the_connection(data):
     async def scene(port: Port) -> None:
         _, writer = await port.connect()
         writer.write(data)
-        await until(lambda: port.ear.closed, "closed")
+        await until(lambda: port.listener.closed, "closed")
 
     port = play(scene)
-    assert port.ear.closed == [TOO_MANY_BYTES]
+    assert port.listener.closed == [TOO_MANY_BYTES]
     assert port.admission.counters == {f"refused: {TOO_MANY_BYTES}": 1}
 
 
 def test_buffer_grows_only_for_an_admitted_connection():
     async def scene(port: Port) -> None:
         await port.connect()
-        (link,) = port.ear.opened
+        (link,) = port.listener.opened
         assert isinstance(link, StreamLink)
         assert len(link.get_buffer(-1)) == HELLO_BYTES
         link.admit()
@@ -139,15 +141,15 @@ def test_large_frame_right_behind_the_hello_arrives():
 
     async def scene(port: Port) -> None:
         _, writer = await port.connect()
-        received = port.ear.frames_received
+        received = port.listener.frames_received
 
         def admit_first(link, found):
             received(link, found)
             link.admit()
 
-        port.ear.frames_received = admit_first  # type: ignore[method-assign]
+        port.listener.frames_received = admit_first  # type: ignore[method-assign]
         writer.write(framed(*frames))
-        await until(lambda: port.ear.frames == frames, "both frames")
+        await until(lambda: port.listener.frames == frames, "both frames")
 
     assert not play(scene).admission.counters
 
@@ -157,13 +159,13 @@ def test_refused_neighbour_may_still_send_its_goodbye():
 
     async def scene(port: Port) -> None:
         _, writer = await port.connect()
-        port.ear.opened[0].allow_last_frames()
+        port.listener.opened[0].allow_last_frames()
         writer.write(framed(goodbye))
-        await until(lambda: port.ear.frames == [goodbye], "the goodbye")
+        await until(lambda: port.listener.frames == [goodbye], "the goodbye")
         writer.write(framed(goodbye))
-        await until(lambda: port.ear.closed, "closed: it said more than a goodbye")
+        await until(lambda: port.listener.closed, "closed: it said more than a goodbye")
 
-    assert play(scene).ear.closed == [TOO_MANY_BYTES]
+    assert play(scene).listener.closed == [TOO_MANY_BYTES]
 
 
 def test_oldest_pending_connection_is_evicted_for_a_new_one(monkeypatch):
@@ -173,9 +175,9 @@ def test_oldest_pending_connection_is_evicted_for_a_new_one(monkeypatch):
         for number in range(6):
             await port.connect()
             if number == 1:
-                port.ear.opened[1].admit()
-        await until(lambda: len(port.ear.closed) == 2, "two gave way")
-        closed = [link.closed.is_set() for link in port.ear.opened]
+                port.listener.opened[1].admit()
+        await until(lambda: len(port.listener.closed) == 2, "two gave way")
+        closed = [link.closed.is_set() for link in port.listener.opened]
         assert closed == [True, False, True, False, False, False]
 
     port = play(scene)
@@ -186,9 +188,9 @@ def test_connection_of_the_host_with_most_is_evicted(monkeypatch):
     monkeypatch.setattr(admission, "PENDING_MAX", 3)
 
     async def run() -> list[bool]:
-        watching, ear = Admission(), Ear(admits=False)
+        watching, listener = Admission(), RecordingListener(admits=False)
         remotes = ("10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2", "10.0.0.3:1")
-        made = [FakeLink(ear, remote) for remote in remotes]
+        made = [FakeLink(listener, remote) for remote in remotes]
         for link in made:
             watching.watch(link)
         return [link.closed.is_set() for link in made]
@@ -199,8 +201,8 @@ def test_connection_of_the_host_with_most_is_evicted(monkeypatch):
 class FakeLink(StreamLink):
     """A link without a connection."""
 
-    def __init__(self, ear: Ear, remote: str) -> None:
-        super().__init__(LinkId(1), ear, DEFAULT_LIMITS, remote)
+    def __init__(self, listener: RecordingListener, remote: str) -> None:
+        super().__init__(LinkId(1), listener, DEFAULT_LIMITS, remote)
 
     def close(self, reason: str) -> None:
         self.closed.set()
@@ -210,23 +212,23 @@ def test_datagram_session_has_the_same_limits(monkeypatch):
     monkeypatch.setattr(admission, "HELLO_S", 0.3)
 
     async def run() -> tuple[Admission, list[str]]:
-        ear, watching = Ear(admits=False), Admission()
-        server = UdpLinks(ear, random.Random(1), count(1), watching)
+        listener, watching = RecordingListener(admits=False), Admission()
+        server = UdpLinks(listener, random.Random(1), count(1), watching)
         address = await server.listen(Address("127.0.0.1", 0))
-        far = Ear()
+        far = RecordingListener()
         client = UdpLinks(far, random.Random(2), count(1))
         for number in range(2):
             client.dialler.dial_once(address, lambda *_: None)
-            await until(lambda: len(ear.opened) > number, "a session")  # noqa: B023
+            await until(lambda: len(listener.opened) > number, "a session")  # noqa: B023
         await until(lambda: len(far.opened) == 2, "both sessions")
         flooding = far.opened[0]
         assert isinstance(flooding, UdpLink)
         flooding.send([b"x" * 1_000] * 5)
-        await until(lambda: len(ear.closed) == 2, "both closed")
+        await until(lambda: len(listener.closed) == 2, "both closed")
         for link in far.opened:
             link.close("test over")
         await asyncio.gather(client.stop(), server.stop())
-        return watching, ear.closed
+        return watching, listener.closed
 
     watching, closed = asyncio.run(run())
     assert sorted(closed) == sorted([TOO_MANY_BYTES, NO_HELLO])

@@ -43,7 +43,9 @@ class Side(End[MqttLinks]):
     def __init__(self, port: int, name: str, prefix: str = PREFIX, **access_: Any) -> None:
         access = MqttLinkAccess(prefix, BrokerAddress("127.0.0.1", port), f"{name}-", **access_)
         super().__init__(
-            lambda ear: MqttLinks(ear, random.Random(1), count(1), access, LinkLimits(WINDOW))
+            lambda listener: MqttLinks(
+                listener, random.Random(1), count(1), access, LinkLimits(WINDOW)
+            )
         )
         self.address = Address("127.0.0.1", port)
 
@@ -59,7 +61,7 @@ class Stage:
     async def join(self) -> None:
         await self.server.listen()
         self.client.dial(self.server.address)
-        await until(lambda: self.server.ear.opened and self.client.ear.opened, "link up")
+        await until(lambda: self.server.listener.opened and self.client.listener.opened, "link up")
 
     async def stop(self) -> None:
         await asyncio.gather(self.client.stop(), self.server.stop())
@@ -92,21 +94,21 @@ def test_frames_of_any_size_arrive_whole_and_in_order_both_ways(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         for frame in frames:
-            stage.client.ear.opened[0].send([frame])
-            stage.server.ear.opened[0].send([frame])
-        arrived = [stage.server.ear.frames, stage.client.ear.frames]
+            stage.client.listener.opened[0].send([frame])
+            stage.server.listener.opened[0].send([frame])
+        arrived = [stage.server.listener.frames, stage.client.listener.frames]
         await until(lambda: [*map(len, arrived)] == [len(frames)] * 2, "all frames, both ways")
         assert arrived == [frames, frames]
 
     stage = run(work)
-    assert stage.client.ear.opened[0].remote == str(stage.client.address)
+    assert stage.client.listener.opened[0].remote == str(stage.client.address)
 
 
 def test_broker_with_small_packet_limit_gets_small_publications(run):
     async def work(stage: Stage) -> None:
         await stage.join()
-        stage.client.ear.opened[0].send([CONTROL * 100_000])
-        await until(lambda: stage.server.ear.frames, "arrived")
+        stage.client.listener.opened[0].send([CONTROL * 100_000])
+        await until(lambda: stage.server.listener.frames, "arrived")
 
     run(work, "max_packet_size 2000")
 
@@ -116,29 +118,31 @@ def test_window_limits_slow_neighbour(run):
 
     async def work(stage: Stage) -> None:
         await stage.join()
-        (link,) = stage.client.ear.opened
+        (link,) = stage.client.listener.opened
         for _ in range(1_000):  # without a chance for the other side to take anything
             link.send([publication])
         assert link.outstanding_bytes < WINDOW + 2 * len(publication)
         sent = 1_000 - link.dropped_publications
-        await until(lambda: len(stage.server.ear.frames) == sent, "all that was not dropped")
+        await until(lambda: len(stage.server.listener.frames) == sent, "all that was not dropped")
         await until(
             lambda: link.outstanding_bytes < 2 * RECEIPT_BYTES, "receipts for nearly everything"
         )
 
     stage = run(work)
-    assert {reason for _, reason in stage.client.ear.dropped} == {"the neighbour's window is full"}
+    assert {reason for _, reason in stage.client.listener.dropped} == {
+        "the neighbour's window is full"
+    }
 
 
 def test_lost_link_is_redialled(run):
     async def work(stage: Stage) -> None:
         await stage.join()
-        stage.server.ear.opened[0].close("cut")
-        await until(lambda: len(stage.client.ear.opened) == 2, "second link")
+        stage.server.listener.opened[0].close("cut")
+        await until(lambda: len(stage.client.listener.opened) == 2, "second link")
 
     stage = run(work)
-    assert stage.server.ear.closed[0] == "cut"
-    assert stage.client.ear.closed[0] == "closed by the other side"
+    assert stage.server.listener.closed[0] == "cut"
+    assert stage.client.listener.closed[0] == "closed by the other side"
 
 
 def test_missing_agent_is_reported(run, monkeypatch):
@@ -161,7 +165,7 @@ def test_unreachable_broker_is_dialled_until_available(run, monkeypatch):
         await until(lambda: len(stage.client.failures) >= 3, "three failures")
         await stage.broker.start()
         await stage.server.listen()
-        await until(lambda: stage.client.ear.opened, "link up")
+        await until(lambda: stage.client.listener.opened, "link up")
 
     stage = run(work)
     place = f"broker 127.0.0.1:{stage.broker.port}"
@@ -172,9 +176,11 @@ def test_link_is_restored_after_a_broker_restart(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         await stage.broker.stop()
-        await until(lambda: stage.client.ear.closed and stage.server.ear.closed, "both told")
+        await until(
+            lambda: stage.client.listener.closed and stage.server.listener.closed, "both reported"
+        )
         await stage.broker.start()
-        await until(lambda: len(stage.client.ear.opened) == 2, "second link")
+        await until(lambda: len(stage.client.listener.opened) == 2, "second link")
 
     run(work)
 
@@ -183,12 +189,12 @@ async def kick(port: int, client_id: str) -> None:
     """Take over a client's id: the broker ends its connection, and publishes its will."""
     ousted = asyncio.Event()
 
-    def told(effect: effects.Effect) -> None:
+    def on_effect(effect: effects.Effect) -> None:
         if isinstance(effect, effects.Connected):
             ousted.set()
 
     options = ConnectOptions(client_id=client_id, clean_start=True)
-    thief = Connection(BrokerAddress("127.0.0.1", port), options, told, random.Random(1))
+    thief = Connection(BrokerAddress("127.0.0.1", port), options, on_effect, random.Random(1))
     thief.start()
     await ousted.wait()
     await thief.stop()
@@ -198,9 +204,9 @@ def test_death_of_listening_agent_is_detected_at_once(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         await kick(stage.broker.port, "server-links")
-        await until(lambda: stage.client.ear.closed, "told")
+        await until(lambda: stage.client.listener.closed, "reported")
 
-    assert run(work).client.ear.closed[0] == "the neighbour's agent has gone"
+    assert run(work).client.listener.closed[0] == "the neighbour's agent has gone"
 
 
 def publish(
@@ -211,7 +217,7 @@ def publish(
     async def work() -> list[packets.PublishPacket]:
         seen: list[packets.PublishPacket] = []
 
-        def told(effect: effects.Effect) -> None:
+        def on_effect(effect: effects.Effect) -> None:
             match effect:
                 case effects.Connected():
                     wish = packets.Subscription(topic.replace("/up/", "/down/"))
@@ -223,7 +229,7 @@ def publish(
 
         options = ConnectOptions(client_id="stranger", clean_start=True)
         address = BrokerAddress("127.0.0.1", port)
-        stranger = Connection(address, options, told, random.Random(1))
+        stranger = Connection(address, options, on_effect, random.Random(1))
         stranger.start()
         await until(lambda: seen, "an answer")
         await stranger.stop()
@@ -240,10 +246,10 @@ def test_unknown_links_are_rejected_without_side_effects(run):
         assert answer.payload == close_payload(
             mqtt.UNKNOWN_STREAM_TOKEN, "this link is not known here"
         )
-        stage.client.ear.opened[0].send([b"end"])
-        await until(lambda: stage.server.ear.frames == [b"end"], "still there")
+        stage.client.listener.opened[0].send([b"end"])
+        await until(lambda: stage.server.listener.frames == [b"end"], "still there")
 
-    assert len(run(work).server.ear.opened) == 1
+    assert len(run(work).server.listener.opened) == 1
 
 
 def test_single_publication_opens_no_link(run):
@@ -258,7 +264,7 @@ def test_single_publication_opens_no_link(run):
         assert again.payload == challenge.payload
         assert stage.server.links.counters[FORGED_PUBLICATION] == 1
 
-    assert not run(work).server.ear.opened
+    assert not run(work).server.listener.opened
 
 
 async def answer_to_open(port: int, topic: str) -> list[packets.PublishPacket]:
@@ -273,13 +279,13 @@ async def answer_to_open(port: int, topic: str) -> list[packets.PublishPacket]:
 def test_link_outlives_a_forged_end(run):
     async def work(stage: Stage) -> None:
         await stage.join()
-        name = stage.server.ear.opened[0].remote.removeprefix("mqtt:")
+        name = stage.server.listener.opened[0].remote.removeprefix("mqtt:")
         forged = [bytes((CLOSE,)), close_payload(bytes(16), "gone")]
         port = stage.broker.port
         for topic in ("gone", f"up/{name}", f"down/{name}"):
             await shout(port, f"{PREFIX}/{topic}", *forged)
-        stage.client.ear.opened[0].send([b"end"])
-        await until(lambda: stage.server.ear.frames == [b"end"], "still there")
+        stage.client.listener.opened[0].send([b"end"])
+        await until(lambda: stage.server.listener.frames == [b"end"], "still there")
         await until(
             lambda: (
                 [end.links.counters[FORGED_PUBLICATION] for end in (stage.server, stage.client)]
@@ -289,14 +295,14 @@ def test_link_outlives_a_forged_end(run):
         )
 
     stage = run(work)
-    assert [len(stage.server.ear.opened), len(stage.client.ear.opened)] == [1, 1]
+    assert [len(stage.server.listener.opened), len(stage.client.listener.opened)] == [1, 1]
 
 
 async def shout(port: int, topic: str, *payloads: bytes) -> None:
     """As a stranger, publish at QoS 1 and wait until the broker has taken all."""
     taken: list[object] = []
 
-    def told(effect: effects.Effect) -> None:
+    def on_effect(effect: effects.Effect) -> None:
         if isinstance(effect, effects.Connected):
             batch = [
                 packets.PublishPacket(topic, p, 1, packet_id=n) for n, p in enumerate(payloads, 1)
@@ -307,7 +313,7 @@ async def shout(port: int, topic: str, *payloads: bytes) -> None:
 
     options = ConnectOptions(client_id="shouter", clean_start=True)
     address = BrokerAddress("127.0.0.1", port)
-    stranger = Connection(address, options, told, random.Random(1))
+    stranger = Connection(address, options, on_effect, random.Random(1))
     stranger.start()
     await until(lambda: len(taken) == len(payloads), "taken by the broker")
     await stranger.stop()
@@ -323,7 +329,7 @@ def test_node_that_is_not_accepted_gets_the_reason(run):
         await other.stop()
         assert other.failures[0] == f"closed by the other side: {mqtt.NODE_NOT_ACCEPTED}"
         stage.client.dial(stage.client.address)
-        await until(lambda: stage.server.ear.opened, "the accepted node is linked")
+        await until(lambda: stage.server.listener.opened, "the accepted node is linked")
 
     stage = run(work)
     assert stage.server.links.admission.counters == {f"refused: {mqtt.NODE_NOT_ACCEPTED}": 1}
@@ -340,20 +346,20 @@ def test_links_beyond_limit_are_rejected(run, monkeypatch):
         await other.stop()
         assert other.failures[0] == "closed by the other side: turned away"
 
-    assert len(run(work).server.ear.opened) == 1
+    assert len(run(work).server.listener.opened) == 1
 
 
 def test_agent_that_cannot_accept_links_at_its_broker_reports_why(run):
     async def work(stage: Stage) -> None:
         nowhere = Side(free_port(), "s")
         await nowhere.listen()
-        await until(lambda: nowhere.failures, "told")
+        await until(lambda: nowhere.failures, "reported")
         await nowhere.stop()
         assert nowhere.failures[0] == "no links are taken at our broker: Connection refused"
         refused = len(nowhere.failures)
         await stage.join()
         await stage.broker.stop()
-        await until(lambda: stage.server.failures, "told of the loss, too")
+        await until(lambda: stage.server.failures, "the loss is reported, too")
         assert len(nowhere.failures) == refused  # what has stopped says nothing more
 
     said = run(work).server.failures[0]
@@ -366,7 +372,7 @@ def test_broker_that_refuses_subscription_is_reported(run, tmp_path):
         server, client = Side(port, "s", "secret/link"), Side(port, "c", "secret/link")
         await server.listen()
         client.dial(client.address)
-        await until(lambda: server.failures and client.failures, "both told")
+        await until(lambda: server.failures and client.failures, "both reported")
         await asyncio.gather(server.stop(), client.stop())
         said = "the broker does not let us subscribe to secret/link"
         assert server.failures[0] == f"{said}/up/+/+"

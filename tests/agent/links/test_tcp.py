@@ -29,7 +29,7 @@ class Side(End[TcpLinks]):
     """One end of links of this kind."""
 
     def __init__(self) -> None:
-        super().__init__(lambda ear: TcpLinks(ear, random.Random(1), count(1), LIMITS))
+        super().__init__(lambda listener: TcpLinks(listener, random.Random(1), count(1), LIMITS))
 
 
 async def joined() -> tuple[Side, Side]:
@@ -48,16 +48,16 @@ def test_frames_of_any_size_arrive_whole_and_in_order():
 
     async def run() -> Side:
         server, client = await joined()
-        client.ear.opened[0].send(frames[:2])
-        client.ear.opened[0].send(frames[2:])
-        await until(lambda: len(server.ear.frames) == len(frames), "all frames")
-        assert client.ear.opened[0].frames_out == len(frames)
+        client.listener.opened[0].send(frames[:2])
+        client.listener.opened[0].send(frames[2:])
+        await until(lambda: len(server.listener.frames) == len(frames), "all frames")
+        assert client.listener.opened[0].frames_out == len(frames)
         await asyncio.gather(client.stop(), server.stop())
         return server
 
     server = asyncio.run(run())
-    assert server.ear.frames == frames
-    assert server.ear.opened[0].bytes_in == len(framed(*frames))
+    assert server.listener.frames == frames
+    assert server.listener.opened[0].bytes_in == len(framed(*frames))
 
 
 def test_frames_are_parsed_from_single_bytes():
@@ -69,12 +69,12 @@ def test_frames_are_parsed_from_single_bytes():
             writer.write(bytes((byte,)))
             await writer.drain()
             await asyncio.sleep(0)
-        await until(lambda: len(server.ear.frames) == 2, "two frames")
+        await until(lambda: len(server.listener.frames) == 2, "two frames")
         writer.close()
         await server.stop()
         return server
 
-    assert asyncio.run(run()).ear.frames == [b"abc", b"d"]
+    assert asyncio.run(run()).listener.frames == [b"abc", b"d"]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_garbage_closes_connection_with_reason(garbage, reason):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
         writer.write(garbage)
         with_reset = asyncio.gather(reader.read(), return_exceptions=True)
-        await until(lambda: server.ear.closed, "closed")
+        await until(lambda: server.listener.closed, "closed")
         await with_reset
         writer.close()
         await server.stop()
-        return server.ear.closed
+        return server.listener.closed
 
     (said,) = asyncio.run(run())
     assert said.startswith(f"this is no neighbour of ours: {reason}")
@@ -109,12 +109,12 @@ def test_reset_connection_is_reported_without_an_error_number(make_loop):
         server = Side()
         await server.listen()
         with socket.create_connection(("127.0.0.1", server.address.port)) as client:
-            await until(lambda: server.ear.opened, "link up")
+            await until(lambda: server.listener.opened, "link up")
             no_linger = struct.pack("ii", 1, 0)  # closing it then resets it
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
-        await until(lambda: server.ear.closed, "closed")
+        await until(lambda: server.listener.closed, "closed")
         await server.stop()
-        return server.ear.closed
+        return server.listener.closed
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         assert runner.run(run()) == ["Connection reset by peer"]
@@ -126,7 +126,7 @@ async def unread() -> tuple[Side, asyncio.StreamWriter]:
     await server.listen()
     _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    await until(lambda: server.ear.opened, "link up")
+    await until(lambda: server.listener.opened, "link up")
     return server, writer
 
 
@@ -135,7 +135,7 @@ def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_wind
 
     async def run() -> Side:
         server, writer = await unread()
-        (link,) = server.ear.opened
+        (link,) = server.listener.opened
         for _ in range(1_000):
             link.send([publication, control] if link.outstanding_bytes < WINDOW else [publication])
             await asyncio.sleep(0)
@@ -148,11 +148,11 @@ def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_wind
         return server
 
     server = asyncio.run(run())
-    assert {reason for _, reason in server.ear.dropped} == {"the neighbour's window is full"}
-    assert server.ear.dropped[-1][0] == 2
+    assert {reason for _, reason in server.listener.dropped} == {"the neighbour's window is full"}
+    assert server.listener.dropped[-1][0] == 2
     assert (
-        server.ear.opened[0].dropped_publications
-        == sum(count for count, _ in server.ear.dropped)
+        server.listener.opened[0].dropped_publications
+        == sum(count for count, _ in server.listener.dropped)
         > 900
     )
 
@@ -164,15 +164,15 @@ def test_neighbour_that_does_not_read_control_frames_is_disconnected(monkeypatch
     async def run() -> Side:
         server, writer = await unread()
         for _ in range(1_000):
-            server.ear.opened[0].send([CONTROL * 100_000])
-        await until(lambda: server.ear.closed, "given up, without waiting until it reads")
+            server.listener.opened[0].send([CONTROL * 100_000])
+        await until(lambda: server.listener.closed, "given up, without waiting until it reads")
         writer.transport.abort()
         await server.stop()
         return server
 
     server = asyncio.run(run())
-    assert server.ear.closed[0].startswith("the neighbour does not read: ")
-    assert server.ear.opened[0].outstanding_bytes < WINDOW + (2 << 20)
+    assert server.listener.closed[0].startswith("the neighbour does not read: ")
+    assert server.listener.opened[0].outstanding_bytes < WINDOW + (2 << 20)
 
 
 def test_outstanding_bytes_return_to_zero_when_the_neighbour_has_handled_everything(monkeypatch):
@@ -181,7 +181,7 @@ def test_outstanding_bytes_return_to_zero_when_the_neighbour_has_handled_everyth
 
     async def run() -> None:
         server, client = await joined()
-        (sender,), (receiver,) = client.ear.opened, server.ear.opened
+        (sender,), (receiver,) = client.listener.opened, server.listener.opened
         sender.send([CONTROL * 100])
         assert sender.outstanding_bytes == sender.bytes_out == len(framed(CONTROL * 100))
         await until(lambda: sender.outstanding_bytes == 0, "a receipt for a few bytes")
@@ -200,7 +200,7 @@ def test_receipts_keep_the_window_open():
 
     async def run() -> tuple[Side, Side]:
         server, client = await joined()
-        (link,) = client.ear.opened
+        (link,) = client.listener.opened
         for _ in range(1_000):
             link.send([publication])
             await until(lambda: link.outstanding_bytes <= WINDOW, "room for more")
@@ -209,8 +209,8 @@ def test_receipts_keep_the_window_open():
         return server, client
 
     server, client = asyncio.run(run())
-    assert len(server.ear.frames) == 1_000
-    assert client.ear.dropped == []
+    assert len(server.listener.frames) == 1_000
+    assert client.listener.dropped == []
 
 
 def test_small_publications_overtake_waiting_large_one():
@@ -219,15 +219,15 @@ def test_small_publications_overtake_waiting_large_one():
 
     async def run() -> Side:
         server, client = await joined()
-        (link,) = client.ear.opened
+        (link,) = client.listener.opened
         link.send([large])
         link.send([small])
-        await until(lambda: len(server.ear.frames) == 2, "both")
+        await until(lambda: len(server.listener.frames) == 2, "both")
         await asyncio.gather(client.stop(), server.stop())
         return server
 
     server = asyncio.run(run())
-    assert server.ear.frames == [small, large]
+    assert server.listener.frames == [small, large]
 
 
 def test_large_publication_gets_share_of_busy_link():
@@ -236,16 +236,16 @@ def test_large_publication_gets_share_of_busy_link():
 
     async def run() -> Side:
         server, client = await joined()
-        (link,) = client.ear.opened
+        (link,) = client.listener.opened
         link.send([large])
-        while large not in server.ear.frames:
+        while large not in server.listener.frames:
             if link.outstanding_bytes < WINDOW:
                 link.send([small] * 4)  # always more than the link takes at once
             await asyncio.sleep(0)
         await asyncio.gather(client.stop(), server.stop())
         return server
 
-    assert large in asyncio.run(run()).ear.frames
+    assert large in asyncio.run(run()).listener.frames
 
 
 def test_large_publications_use_half_of_the_window_and_excess_is_dropped():
@@ -253,14 +253,14 @@ def test_large_publications_use_half_of_the_window_and_excess_is_dropped():
 
     async def run() -> Side:
         server, writer = await unread()
-        (link,) = server.ear.opened
+        (link,) = server.listener.opened
         link.send([large] * 3)
         assert link.outstanding_bytes <= WINDOW // 2 + RECEIPT_BYTES
         writer.transport.abort()
         await server.stop()
         return server
 
-    assert asyncio.run(run()).ear.dropped == [(2, "the neighbour's window is full")]
+    assert asyncio.run(run()).listener.dropped == [(2, "the neighbour's window is full")]
 
 
 @pytest.mark.parametrize("total", [1, 1 << 30])
@@ -270,13 +270,13 @@ def test_invalid_fragments_close_link(total):
         await server.listen()
         _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
         writer.write((stream.FRAGMENT_BIT | 5).to_bytes(4, "big") + total.to_bytes(4, "big") + b"x")
-        await until(lambda: server.ear.closed, "closed")
+        await until(lambda: server.listener.closed, "closed")
         writer.close()
         await server.stop()
         return server
 
     reason = f"this is no neighbour of ours: a frame of {total} bytes in pieces, the limit is"
-    assert asyncio.run(run()).ear.closed[0].startswith(reason)
+    assert asyncio.run(run()).listener.closed[0].startswith(reason)
 
 
 def test_connections_beyond_limit_are_rejected(monkeypatch):
@@ -287,13 +287,13 @@ def test_connections_beyond_limit_are_rejected(monkeypatch):
         await server.listen()
         port = server.address.port
         kept = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(2)]
-        await until(lambda: len(server.ear.opened) == 2, "two links")
+        await until(lambda: len(server.listener.opened) == 2, "two links")
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             end = await reader.read()
         except ConnectionError:
             end = b""
-        count = len(server.ear.opened)
+        count = len(server.listener.opened)
         for each in (*kept, writer):
             each.close()
         await server.stop()
@@ -316,7 +316,7 @@ def test_dialling_continues_until_a_listener_answers(monkeypatch):
         again = Side()
         again.address = address
         await again.listen()
-        await until(lambda: client.ear.opened, "link up")
+        await until(lambda: client.listener.opened, "link up")
         await asyncio.gather(client.stop(), again.stop())
         return client.failures
 
@@ -326,10 +326,10 @@ def test_dialling_continues_until_a_listener_answers(monkeypatch):
 def test_lost_link_is_redialled():
     async def run() -> list[str]:
         server, client = await joined()
-        server.ear.opened[0].close("cut")
-        await until(lambda: len(client.ear.opened) == 2, "second link")
+        server.listener.opened[0].close("cut")
+        await until(lambda: len(client.listener.opened) == 2, "second link")
         await asyncio.gather(client.stop(), server.stop())
-        return [*server.ear.closed[:1], *client.ear.closed[:1]]
+        return [*server.listener.closed[:1], *client.listener.closed[:1]]
 
     assert asyncio.run(run()) == ["cut", "closed by the other side"]
 

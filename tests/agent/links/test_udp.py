@@ -27,7 +27,7 @@ class Side(End[UdpLinks]):
     """One end of links of this kind."""
 
     def __init__(self) -> None:
-        super().__init__(lambda ear: UdpLinks(ear, random.Random(1), count(1)))
+        super().__init__(lambda listener: UdpLinks(listener, random.Random(1), count(1)))
 
 
 async def joined() -> tuple[Side, Side]:
@@ -60,36 +60,36 @@ def test_small_frames_share_datagrams_and_large_control_frames_are_fragmented(lo
     small, large = [b"a", PUBLICATION.to_bytes() + b"b", b"c"], CONTROL * CONTROL_BYTES_MAX
 
     async def work(server: Side, client: Side) -> None:
-        (link,) = client.ear.opened
+        (link,) = client.listener.opened
         link.send([*small, large])
         assert link.outstanding_bytes > 0
-        await until(lambda: len(server.ear.frames) == 4, "all frames")
+        await until(lambda: len(server.listener.frames) == 4, "all frames")
         assert link.outstanding_bytes == 0
-        server.ear.opened[0].send([b"back"])
-        await until(lambda: client.ear.frames, "an answer")
+        server.listener.opened[0].send([b"back"])
+        await until(lambda: client.listener.frames, "an answer")
 
     server, client = run(work, loop)
-    assert sorted(server.ear.frames, key=len) == [b"a", b"c", small[1], large]
-    assert client.ear.frames == [b"back"]
-    assert server.ear.opened[0].bytes_in > CONTROL_BYTES_MAX
+    assert sorted(server.listener.frames, key=len) == [b"a", b"c", small[1], large]
+    assert client.listener.frames == [b"back"]
+    assert server.listener.opened[0].bytes_in > CONTROL_BYTES_MAX
 
 
 def test_publication_larger_than_a_datagram_is_dropped_and_reported():
     large, small = bytes((PUBLICATION,)) * 2_000, bytes((PUBLICATION,)) * 1_000
 
     async def work(server: Side, client: Side) -> None:
-        client.ear.opened[0].send([large, small, large])
-        await until(lambda: server.ear.frames, "the small one")
+        client.listener.opened[0].send([large, small, large])
+        await until(lambda: server.listener.frames, "the small one")
 
     server, client = run(work)
-    assert server.ear.frames == [small]
-    assert client.ear.dropped == [(2, "too large for a datagram link")]
-    assert client.ear.opened[0].dropped_publications == 2
+    assert server.listener.frames == [small]
+    assert client.listener.dropped == [(2, "too large for a datagram link")]
+    assert client.listener.opened[0].dropped_publications == 2
 
 
 def test_waiting_large_frames_are_bounded_and_unique():
     async def work(server: Side, client: Side) -> None:
-        (link,) = client.ear.opened
+        (link,) = client.listener.opened
         frames = [CONTROL + bytes((number,)) + bytes(1 << 20) for number in range(12)]
         link.send(frames[:1])
         before = link.outstanding_bytes
@@ -103,20 +103,20 @@ def test_waiting_large_frames_are_bounded_and_unique():
 
 def test_end_is_reported_with_its_reason():
     async def work(server: Side, client: Side) -> None:
-        client.ear.opened[0].close("enough")
-        client.ear.opened[0].close("said twice")
-        await until(lambda: server.ear.closed, "closed")
+        client.listener.opened[0].close("enough")
+        client.listener.opened[0].close("said twice")
+        await until(lambda: server.listener.closed, "closed")
 
     server, client = run(work)
-    assert server.ear.closed[0] == "closed by the other side: enough"
-    assert client.ear.closed[0] == "enough"
+    assert server.listener.closed[0] == "closed by the other side: enough"
+    assert client.listener.closed[0] == "enough"
 
 
 def test_lost_link_is_redialled():
     async def work(server: Side, client: Side) -> None:
-        server.ear.opened[0].close("cut")
-        await until(lambda: len(client.ear.opened) == 2, "second link")
-        await until(lambda: len(server.ear.opened) == 2, "on both sides")
+        server.listener.opened[0].close("cut")
+        await until(lambda: len(client.listener.opened) == 2, "second link")
+        await until(lambda: len(server.listener.opened) == 2, "on both sides")
 
     run(work)
 
@@ -124,12 +124,12 @@ def test_lost_link_is_redialled():
 def test_listener_without_session_ends_it():
     async def work(server: Side, client: Side) -> None:
         server.links._sessions.clear()  # noqa: SLF001  as a restart does
-        server.ear.opened.clear()
-        client.ear.opened[0].send([b"anybody?"])
-        await until(lambda: client.ear.closed, "closed")
+        server.listener.opened.clear()
+        client.listener.opened[0].send([b"anybody?"])
+        await until(lambda: client.listener.closed, "closed")
 
     _, client = run(work)
-    assert client.ear.closed[0] == "closed by the other side"
+    assert client.listener.closed[0] == "closed by the other side"
 
 
 @pytest.mark.parametrize("frame", [b"anybody?", CONTROL * 1_500], ids=["small", "two pieces"])
@@ -138,17 +138,17 @@ def test_missing_listener_is_detected_at_once(frame):
         await server.links.stop()
         server.links._sessions.clear()  # noqa: SLF001
         server.links._close_if_unused()  # noqa: SLF001  as kill -9 does
-        server.ear.opened.clear()
-        (link,) = client.ear.opened
+        server.listener.opened.clear()
+        (link,) = client.listener.opened
 
         def noticed() -> bool:
             link.send([frame])
-            return bool(client.ear.closed)
+            return bool(client.listener.closed)
 
         await until(noticed, "closed")
 
     _, client = run(work)
-    assert client.ear.closed[0] == "Connection refused"
+    assert client.listener.closed[0] == "Connection refused"
 
 
 def test_dialling_continues_until_a_listener_answers(monkeypatch):
@@ -164,7 +164,7 @@ def test_dialling_continues_until_a_listener_answers(monkeypatch):
         again = Side()
         again.address = server.address
         await again.listen()
-        await until(lambda: client.ear.opened, "link up")
+        await until(lambda: client.listener.opened, "link up")
         await asyncio.gather(client.stop(), again.stop())
         return client.failures
 
@@ -196,20 +196,20 @@ def test_link_opens_despite_one_third_packet_loss():
         await server.listen()
         relay = DatagramRelay(server.address.port, 0.001, 0.33)
         client.dial(Address("127.0.0.1", await relay.start()))
-        await until(lambda: server.ear.opened and client.ear.opened, "link up")
+        await until(lambda: server.listener.opened and client.listener.opened, "link up")
 
         def arrived() -> bool:
-            link = client.ear.opened[-1]
+            link = client.listener.opened[-1]
             if not link.outstanding_bytes:
                 link.send([large])  # as the node does, which misses an acknowledgement
-            return large in server.ear.frames
+            return large in server.listener.frames
 
         await until(arrived, "the large frame")
         await asyncio.gather(client.stop(), server.links.stop())
-        for link in server.ear.opened:  # the end itself may be lost
+        for link in server.listener.opened:  # the end itself may be lost
             link.close("test over")
         await relay.stop()
-        return server.ear.frames
+        return server.listener.frames
 
     assert large in asyncio.run(whole())
 
@@ -261,7 +261,7 @@ def test_garbage_opens_no_link_and_replies_do_not_amplify():
         assert len(await stranger.ask(OPEN + bytes(16))) == len(OPEN + bytes(16))
 
     server = strange(work)
-    assert server.ear.opened == []
+    assert server.listener.opened == []
     assert server.links.counters == {"invalid datagrams": 4}
 
 
@@ -272,7 +272,7 @@ def test_offer_is_valid_for_one_sender_only():
         with other.socket:
             assert await other.ask(CONFIRM + offer[1:]) == CLOSE + offer[1:]
 
-    assert strange(work).ear.opened == []
+    assert strange(work).listener.opened == []
 
 
 def test_repeated_confirmation_is_answered_twice_and_opens_one_link():
@@ -280,7 +280,7 @@ def test_repeated_confirmation_is_answered_twice_and_opens_one_link():
         session = await opened(stranger)
         assert await stranger.ask(CONFIRM + session) == ACCEPT + session
 
-    assert len(strange(work).ear.opened) == 1
+    assert len(strange(work).listener.opened) == 1
 
 
 @pytest.mark.parametrize("bad", [DATA, FRAGMENT])
@@ -290,7 +290,7 @@ def test_neighbour_that_sends_invalid_frames_gets_the_reason(bad):
         answer = await stranger.ask(bad + session + b"\xff\xff?")
         assert answer.startswith(CLOSE + session + b"this is no neighbour of ours: a ")
 
-    assert strange(work).ear.closed[0].startswith("this is no neighbour of ours: a ")
+    assert strange(work).listener.closed[0].startswith("this is no neighbour of ours: a ")
 
 
 def test_links_beyond_limit_are_rejected(monkeypatch):
@@ -304,4 +304,4 @@ def test_links_beyond_limit_are_rejected(monkeypatch):
         await client.stop()
         assert client.failures[0] == "turned away"
 
-    assert len(strange(work).ear.opened) == 1
+    assert len(strange(work).listener.opened) == 1

@@ -68,7 +68,7 @@ class Peer:
             "dist": 0,
             "heard": 0.0,
             "parents": [],
-            "told": set(),
+            "notified": set(),
         }
         fresh |= {"children": {}, "beacon": 0.0, "seen": set(), "next": 0, "announced": 0.0}
         return self.topics.setdefault(name, fresh)
@@ -126,15 +126,21 @@ class Peer:
         topic = self._topic(name)
         topic["beacon"] = time.monotonic()
         if not self._has_core(topic) or topic["core"] is None:
-            topic |= {"core": self.id, "seqn": 0, "parents": [], "told": set(), "announced": 0.0}
+            topic |= {
+                "core": self.id,
+                "seqn": 0,
+                "parents": [],
+                "notified": set(),
+                "announced": 0.0,
+            }
         else:
             self._answer(name, topic)
 
     def _answer(self, name: str, topic: dict[str, Any]) -> None:
-        untold = [parent for parent in topic["parents"] if parent not in topic["told"]]
-        topic["told"] |= set(untold)
+        unnotified = [parent for parent in topic["parents"] if parent not in topic["notified"]]
+        topic["notified"] |= set(unnotified)
         said = words(topic["core"], topic["seqn"], self.id)
-        self._send(untold, f"federator/memb_ann/{name}", said)
+        self._send(unnotified, f"federator/memb_ann/{name}", said)
 
     def _core_ann(self, name: str, payload: bytes) -> None:
         core, seqn, dist, sender = (little(payload, at) for at in (0, 4, 8, 12))
@@ -149,12 +155,12 @@ class Peer:
                     return
                 if (seqn, dist) == (topic["seqn"], topic["dist"]):
                     topic["parents"] = sorted({*topic["parents"], sender})[: self.redundancy]
-                    if self._wants(topic) or topic["told"]:
+                    if self._wants(topic) or topic["notified"]:
                         self._answer(name, topic)
                     return
         if core != topic["core"]:
             topic["children"] = {}
-        topic |= {"core": core, "seqn": seqn, "dist": dist, "parents": [sender], "told": set()}
+        topic |= {"core": core, "seqn": seqn, "dist": dist, "parents": [sender], "notified": set()}
         topic["heard"] = time.monotonic()
         if self._wants(topic):
             self._answer(name, topic)
@@ -191,8 +197,8 @@ class Peer:
             self.own.publish(f"federated/{name}", payload, qos=2)
         if not self._has_core(topic):
             return
-        now, life = time.monotonic(), 3 * self.interval
-        children = [child for child, at in topic["children"].items() if now < at + life]
+        now, lifetime = time.monotonic(), 3 * self.interval
+        children = [child for child, at in topic["children"].items() if now < at + lifetime]
         ways = [way for way in {*topic["parents"], *children} if way != sender]
         said = words(*id_, self.id) + len(payload).to_bytes(8, "little") + payload
         self._send(ways, f"federator/routing/{name}", said)

@@ -32,7 +32,7 @@ class Pair:
     def _connecting(self, name: str) -> Callable[[Any], Connection]:
         address = BrokerAddress("127.0.0.1", self.broker.port)
         options = ConnectOptions(client_id=name, clean_start=True)
-        return lambda told: Connection(address, options, told, random.Random(1))
+        return lambda on_effect: Connection(address, options, on_effect, random.Random(1))
 
     def _receive(self, batch: Any) -> None:
         publications: list[packets.PublishPacket] = [*batch]
@@ -91,7 +91,7 @@ def test_publication_for_a_slow_broker_is_dropped_and_counted(run, monkeypatch):
             pair.one.publish("t/a", b"x")
         await until(lambda: len(pair.received) == 7, "what was not dropped")
         await pair.broker.stop()
-        await until(lambda: len(pair.said) == 4, "both told")
+        await until(lambda: len(pair.said) == 4, "both reported")
         pair.one.publish("t/a", b"x")
 
     pair = run(work)
@@ -123,11 +123,11 @@ def test_unsendable_publication_makes_room_for_waiting_ones(run, monkeypatch):
 def test_unusable_broker_is_a_problem_even_if_it_accepts_the_connection(run):
     async def work(pair: Pair) -> None:
         assert [pair.one.problem, pair.two.problem] == ["", ""]
-        told = pair.two._on_effect  # noqa: SLF001
-        told(effects.Subscribed((packets.Subscription("t/#"),), bytes([0x87])))
+        on_effect = pair.two._on_effect  # noqa: SLF001
+        on_effect(effects.Subscribed((packets.Subscription("t/#"),), bytes([0x87])))
         assert pair.two.problem == "the broker refuses 't/#'"
         old = BrokerLimits(version=Version.V311, client_id="two", keep_alive=60, session_expiry=0)
-        told(effects.Connected(False, old))
+        on_effect(effects.Connected(False, old))
         assert pair.two.problem.startswith("mqtt-fed needs a broker with MQTT 5")
 
     run(work)

@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 """One of them lets the first attempt to connect wait for ten seconds."""
 
 
-class Able(NamedTuple):
+class Capabilities(NamedTuple):
     """What a broker makes of QoS 0, 1 and 2, of two filters that match one topic, and what `hansa
     doctor` says of it."""
 
@@ -38,11 +38,11 @@ class Able(NamedTuple):
     overlap_copies: str = "each"
 
 
-ABLE = {
-    "aedes": Able((0, 1, 2), "exactly-once: it resumes sessions", "once"),
-    "NATS": Able((0, 1, 2), "at-least-once: "),
+CAPABILITIES = {
+    "aedes": Capabilities((0, 1, 2), "exactly-once: it resumes sessions", "once"),
+    "NATS": Capabilities((0, 1, 2), "at-least-once: "),
     # It passes everything on with the QoS of the subscription.
-    "amqtt": Able((2, 2, 2), "best effort: it keeps nothing for a client that is away"),
+    "amqtt": Capabilities((2, 2, 2), "best effort: it keeps nothing for a client that is away"),
 }
 
 
@@ -83,7 +83,7 @@ def beside(stage: Stage, broker: Other, link_port: int, wanted: str) -> Process:
         broker_port=broker.port,
         broker_observer="static",
         broker_filters=wanted,
-        broker_overlap_copies=ABLE[broker.kind].overlap_copies,
+        broker_overlap_copies=CAPABILITIES[broker.kind].overlap_copies,
         link_neighbours=f"127.0.0.1:{link_port}",
     )
 
@@ -124,7 +124,7 @@ def test_publications_arrive_once_in_order_both_ways(kind, stage):
     for qos in range(3):
         stage.new(far).publish_guaranteed(qos, f"t/there/{qos}", *payloads)
         stage.old(broker).publish_guaranteed(qos, f"t/here/{qos}", *payloads)
-    qos_here = ABLE[kind].qos
+    qos_here = CAPABILITIES[kind].qos
     assert seen(far, 6 * len(payloads)) == {
         **{f"t/there/{qos}": [(qos, each) for each in payloads] for qos in range(3)},
         **{f"t/here/{qos}": [(qos_here[qos], each) for each in payloads] for qos in range(3)},
@@ -205,9 +205,9 @@ def test_all_broker_kinds_form_one_federation(stage):
 def test_doctor_reports_delivery_class_and_missing_features(kind, stage, capsys):
     assert doctor.run([f"127.0.0.1:{stage.other(kind).port}", "--observer", "static"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"guaranteed delivery: {ABLE[kind].delivery}" in said
+    assert f"guaranteed delivery: {CAPABILITIES[kind].delivery}" in said
     assert "MQTT 3.1.1" in said
     assert "the broker does not support MQTT 5: properties and retain flags" in said
     assert "mosquitto.conf" not in said
-    assert ('overlap_copies = "once"' in said) == (ABLE[kind].overlap_copies == "once")
+    assert ('overlap_copies = "once"' in said) == (CAPABILITIES[kind].overlap_copies == "once")
     assert said.endswith("An agent can work here, with the limits named above.")

@@ -62,8 +62,8 @@ def state(tmp_path: Path) -> Path:
         segment_bytes=600,
     )
     log = TelemetryLog(tmp_path / "telemetry", identity=77)
-    for life in (1, 2):
-        recorder = NodeRecorder(log, NODE, life)
+    for incarnation in (1, 2):
+        recorder = NodeRecorder(log, NODE, incarnation)
         recorder.put(schema.LinkUp(5, 9))
         recorder.flush()
     log.close()
@@ -72,10 +72,10 @@ def state(tmp_path: Path) -> Path:
 
 def test_existing_logs_are_listed(state):
     here = JournalReader(state / NAME).bounds
-    told = read_bounds(state / "telemetry")
+    found = read_bounds(state / "telemetry")
     with served(state) as url:
         assert LogClient(url, TOKEN).list_logs() == [
-            ServedLog("telemetry", 0, 77, told.start, told.end),
+            ServedLog("telemetry", 0, 77, found.start, found.end),
             ServedLog(NAME, NODE, EPOCH, here.start, here.end),
         ]
 
@@ -163,8 +163,8 @@ def test_damage_is_reported_after_preceding_records(state):
     assert seen == here[:3]
     with pytest.raises(JournalDamaged) as local:
         list(JournalReader(state / NAME).read())
-    told = damaged.value
-    assert (told.offset, told.resume) == (local.value.offset, local.value.resume)
+    found = damaged.value
+    assert (found.offset, found.resume) == (local.value.offset, local.value.resume)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_live_agent_serves_telemetry(scene):
     )
     pages = LogClient(f"http://127.0.0.1:{agent.admin_port}", TOKEN)
     eventually(lambda: agent.page("/readyz")[0] == 200, "ready")
-    told = eventually(
-        lambda: list(read_rows(RemoteJournalReader(pages, "telemetry"))), "something told"
+    found = eventually(
+        lambda: list(read_rows(RemoteJournalReader(pages, "telemetry"))), "something recorded"
     )
-    assert isinstance(told[0].record, schema.NodeStarted)
+    assert isinstance(found[0].record, schema.NodeStarted)
     assert {each.name.partition("/")[0] for each in pages.list_logs()} == {"telemetry", "journal"}
     assert TOKEN not in agent.log

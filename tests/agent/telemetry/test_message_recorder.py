@@ -164,7 +164,7 @@ def test_killed_agent_records_each_accepted_message_once(scene, tmp_path, qos):
 # ---------------------------------------------------------------- its parts
 
 
-class Ends:
+class FakePorts:
     """A node and a broker's client that remember what they were told; a disk that may be full."""
 
     def __init__(self) -> None:
@@ -190,33 +190,33 @@ class Ends:
         self.orders.append(("publish", tuple(publications)))
 
 
-def recording(ends: Ends) -> MessageRecorder:
-    made = MessageRecorder(RecordedTopics(["a/#", "b"]), ends, 1, ends)  # type: ignore[arg-type]
-    made.attach(ends)
+def recording(ports: FakePorts) -> MessageRecorder:
+    made = MessageRecorder(RecordedTopics(["a/#", "b"]), ports, 1, ports)  # type: ignore[arg-type]
+    made.attach(ports)
     return made
 
 
 def test_recorded_filters_stay_subscribed():
-    ends = Ends()
-    made = recording(ends)
+    ports = FakePorts()
+    made = recording(ports)
     made.unsubscribe(["a/#", "c"])
     made.unsubscribe(["b"])
-    assert ends.orders == [("subscribe", ("a/#", "b")), ("unsubscribe", ("c",))]
+    assert ports.orders == [("subscribe", ("a/#", "b")), ("unsubscribe", ("c",))]
 
 
 def test_recorded_topic_is_granted_after_broker_granted_it():
-    ends = Ends()
-    made = recording(ends)
-    ends.orders.clear()
+    ports = FakePorts()
+    made = recording(ports)
+    ports.orders.clear()
     made.subscribe(["a/#", "c"])
-    assert (ends.orders, ends.fed) == ([("subscribe", ("c",))], [])
+    assert (ports.orders, ports.fed) == ([("subscribe", ("c",))], [])
     made.feed(SubscriptionsGranted(("a/#",)), SubscriptionsDenied(("b",), "no"))
-    assert ends.fed == [SubscriptionsGranted(("a/#",)), SubscriptionsDenied(("b",), "no")]
-    ends.fed.clear()
+    assert ports.fed == [SubscriptionsGranted(("a/#",)), SubscriptionsDenied(("b",), "no")]
+    ports.fed.clear()
     made.subscribe(["a/#", "b"])
-    assert ends.fed == [SubscriptionsGranted(("a/#",))]
+    assert ports.fed == [SubscriptionsGranted(("a/#",))]
     made.publish([("x", b"y")])
-    assert ends.orders[1:] == [("publish", (("x", b"y"),))]
+    assert ports.orders[1:] == [("publish", (("x", b"y"),))]
 
 
 def test_remembered_topics_are_bounded():
@@ -237,10 +237,10 @@ def test_records_not_stored_are_counted(monkeypatch):
             raise AssertionError
 
     async def note() -> MessageRecorder:
-        ends = Ends()
-        made = MessageRecorder(RecordedTopics(["a"]), ends, 1, Full())  # type: ignore[arg-type]
+        ports = FakePorts()
+        made = MessageRecorder(RecordedTopics(["a"]), ports, 1, Full())  # type: ignore[arg-type]
         made.on_captured([packets.PublishPacket("a", b"bad"), packets.PublishPacket("a", b"worse")])
-        assert len(ends.taken) == 2
+        assert len(ports.taken) == 2
         made.stop()
         return made
 

@@ -25,8 +25,8 @@ Story = list[tuple[str, str, int, str, int | None, str]]
 """Who tells, what, QoS, topic, hops and the other node: nodes by their names."""
 
 
-def story(told: Iterable[TelemetryRow]) -> Story:
-    found = list(told)
+def story(recorded: Iterable[TelemetryRow]) -> Story:
+    found = list(recorded)
     names: dict[int | None, str] = {
         row.node_id: row.record.node_name.removeprefix("n")
         for row in found
@@ -63,11 +63,11 @@ def simulated(path: Path) -> Story:
     return story(read_rows(path))
 
 
-def lived(path: Path, expected: int) -> Story:
+def recorded_live(path: Path, expected: int) -> Story:
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
     live = Live(LocalFederation(parse_topology("line:3", 1), settings, directory=path))
 
-    def told() -> Story:
+    def recorded() -> Story:
         logs = [node.directory / "agent" / TELEMETRY_DIRECTORY for node in live.nodes]
         return story(row for log in logs for row in read_rows(log))
 
@@ -80,8 +80,8 @@ def lived(path: Path, expected: int) -> Story:
         publisher.publish(TOPICS[0], *payloads)
         publisher.publish_guaranteed(1, TOPICS[1], *payloads)
         publisher.publish_guaranteed(2, TOPICS[2], *payloads)
-        eventually(lambda: len(told()) >= expected, "all is told")
-        return told()
+        eventually(lambda: len(recorded()) >= expected, "all is recorded")
+        return recorded()
     finally:
         live.close()
 
@@ -89,4 +89,4 @@ def lived(path: Path, expected: int) -> Story:
 def test_live_and_simulated_records_are_equal(mosquitto, tmp_path):
     ours = simulated(tmp_path / "simulated")
     assert len(ours) == 6 * COUNT * len(TOPICS)  # captured; sent, received twice each; delivered
-    assert lived(tmp_path / "live", len(ours)) == ours
+    assert recorded_live(tmp_path / "live", len(ours)) == ours

@@ -25,7 +25,7 @@ from hansa.telemetry import schema
 from hansa.telemetry.event_mapper import is_sampled
 
 
-class Told(Side):
+class SampledSide(Side):
     """A side whose witness writes to a list, on a clock that counts."""
 
     def __init__(self, number: int, sample: int) -> None:
@@ -47,11 +47,11 @@ class Told(Side):
         return [(each.sequence, each.topic, getattr(each, "hops", None)) for each in found]
 
 
-def row_of_three(sample: int, payloads: int) -> list[Told]:
+def row_of_three(sample: int, payloads: int) -> list[SampledSide]:
     """Play: `a/b` is wanted by the second and third; `c` by nobody."""
 
-    async def run() -> list[Told]:
-        sides = [Told(number, sample) for number in (1, 2, 3)]
+    async def run() -> list[SampledSide]:
+        sides = [SampledSide(number, sample) for number in (1, 2, 3)]
         for side in sides:
             side.driver.feed(InterestChanged())
         for near, far in zip(sides, sides[1:], strict=False):
@@ -94,19 +94,19 @@ def test_records_have_all_table_columns():
 
 
 def test_fate_of_each_copy_is_read_from_the_lists_of_the_engine():
-    told: list[schema.AnyRecord] = []
-    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
+    records_seen: list[schema.AnyRecord] = []
+    sampler = Sampler(records_seen.append, (1, 1), 1, lambda: 5)
     link, other = LinkId(7), LinkId(8)
-    witness.on_effect(0, NeighbourUp(NodeId(2), link))
-    told.clear()
+    sampler.on_effect(0, NeighbourUp(NodeId(2), link))
+    records_seen.clear()
     copies = [Publication(NodeId(9), 4, number, 0, "a/b", b"21.5") for number in (1, 2, 3)]
     retained = Publication(NodeId(9), 4, 4, 0, "a/b", b"21.5", retain=True)
-    sure = Publication(NodeId(9), 4, 1, 1, "a/b", b"21.5")
+    guaranteed = Publication(NodeId(9), 4, 1, 1, "a/b", b"21.5")
     outgoing: Outgoing = {link: [b"from before"]}
     deliveries: Deliveries = [("from", b"before")]
     news: list[Effect] = []
-    frames = [encode(each) for each in (*copies, retained, sure)]
-    watched = witness.watch_frames(link, [b"", *frames], outgoing, deliveries, news)
+    frames = [encode(each) for each in (*copies, retained, guaranteed)]
+    watched = sampler.watch_frames(link, [b"", *frames], outgoing, deliveries, news)
     assert next(watched) == b""
     assert next(watched) == frames[0]
     deliveries.append(("a/b", b"21.5"))
@@ -118,7 +118,7 @@ def test_fate_of_each_copy_is_read_from_the_lists_of_the_engine():
     assert list(watched) == frames[3:]
     names = [(9, 4, number, 0, "a/b", 4) for number in (1, 2, 3, 4)]
     size = len(frames[0])
-    assert told == [
+    assert records_seen == [
         schema.CopyReceived(5, *names[0], size, 1, 2),
         schema.Delivered(5, *names[0], 1),
         schema.CopySent(5, *names[0], size, 2, None),
@@ -132,24 +132,24 @@ def test_fate_of_each_copy_is_read_from_the_lists_of_the_engine():
 
 
 def test_qos_1_and_2_is_recorded_as_delivered_with_hops_after_broker_ack():
-    told: list[schema.AnyRecord] = []
-    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
+    records_seen: list[schema.AnyRecord] = []
+    sampler = Sampler(records_seen.append, (1, 1), 1, lambda: 5)
     link, other = LinkId(7), LinkId(8)
-    witness.on_effect(0, NeighbourUp(NodeId(2), link))
-    told.clear()
+    sampler.on_effect(0, NeighbourUp(NodeId(2), link))
+    records_seen.clear()
     copy = Publication(NodeId(9), 4, 7, 1, "a/b", b"21.5", hops=2)
     unreadable = encode(copy)[:-6]
     outgoing: Outgoing = {}
     news: list[Effect] = []
-    watched = witness.watch_frames(link, [encode(copy), unreadable], outgoing, [], news)
+    watched = sampler.watch_frames(link, [encode(copy), unreadable], outgoing, [], news)
     next(watched)
     news.append(Deliver(copy))
     outgoing[other] = [encode(copy.forwarded_copy(3, ()))]
     assert list(watched) == [unreadable]
-    witness.on_batch_notifications(news)
-    witness.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))
+    sampler.on_batch_notifications(news)
+    sampler.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))
     name, size = (9, 4, 7, 1, "a/b", 4), len(encode(copy))
-    assert told == [
+    assert records_seen == [
         schema.CopyReceived(5, *name, size, 3, 2),
         schema.CopySent(5, *name, size, 4, None),
         schema.Delivered(5, *name, 3),
@@ -157,18 +157,18 @@ def test_qos_1_and_2_is_recorded_as_delivered_with_hops_after_broker_ack():
 
 
 def test_frames_of_unknown_nodes_are_left_to_the_node():
-    told: list[schema.AnyRecord] = []
-    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
+    records_seen: list[schema.AnyRecord] = []
+    sampler = Sampler(records_seen.append, (1, 1), 1, lambda: 5)
     frame = encode(Publication(NodeId(9), 4, 1, 0, "a/b", b"21.5"))
-    assert list(witness.watch_frames(LinkId(7), [frame], {}, [], [])) == [frame]
-    assert told == []
+    assert list(sampler.watch_frames(LinkId(7), [frame], {}, [], [])) == [frame]
+    assert records_seen == []
 
 
 def test_frames_other_than_publications_are_recorded_without_sampling():
-    told: list[schema.AnyRecord] = []
-    witness = Sampler(told.append, (1, 1), 0, lambda: 5)
-    witness.on_batch_notifications([Duplicate(NodeId(9), 2), Gap(NodeId(9), 4, 1, 2, "new epoch")])
-    assert told == [schema.Gap(5, 9, 4, 1, 2, "new epoch")]
+    records_seen: list[schema.AnyRecord] = []
+    sampler = Sampler(records_seen.append, (1, 1), 0, lambda: 5)
+    sampler.on_batch_notifications([Duplicate(NodeId(9), 2), Gap(NodeId(9), 4, 1, 2, "new epoch")])
+    assert records_seen == [schema.Gap(5, 9, 4, 1, 2, "new epoch")]
 
 
 def test_sample_none_records_links_and_control_but_no_publications():
@@ -183,7 +183,7 @@ def test_sample_none_records_links_and_control_but_no_publications():
 
 
 def test_injected_publication_is_recorded_with_remembered_hops():
-    told: list[schema.AnyRecord] = []
-    witness = Sampler(told.append, (1, 1), 1, lambda: 5)
-    witness.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))
-    assert told == [schema.Delivered(5, 9, 4, 7, 1, "a/b", 4, None)]
+    records_seen: list[schema.AnyRecord] = []
+    sampler = Sampler(records_seen.append, (1, 1), 1, lambda: 5)
+    sampler.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))
+    assert records_seen == [schema.Delivered(5, 9, 4, 7, 1, "a/b", 4, None)]

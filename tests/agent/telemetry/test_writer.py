@@ -18,7 +18,7 @@ from hansa.testbed.federation import LocalFederation
 
 
 @pytest.fixture
-def told(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
+def recorded(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
     live = Live(LocalFederation(parse_topology("ring:3", 1), settings, directory=tmp_path / "kept"))
     try:
@@ -36,14 +36,14 @@ def read(live: Live, number: int) -> list[TelemetryRow]:
     return list(read_rows(log_of(live, number)))
 
 
-def of(kind: type, told: list[TelemetryRow]) -> list[Any]:
-    return [row.record for row in told if isinstance(row.record, kind)]
+def of(kind: type, recorded: list[TelemetryRow]) -> list[Any]:
+    return [row.record for row in recorded if isinstance(row.record, kind)]
 
 
-def test_records_agree_with_received_publications(told, tmp_path):
-    sub = told.client_of(GuaranteedClient, 2).subscribe_qos2("plant/#")
-    told.wait_installed(2, "plant/#")
-    pub = told.client_of(GuaranteedClient, 0)
+def test_records_agree_with_received_publications(recorded, tmp_path):
+    sub = recorded.client_of(GuaranteedClient, 2).subscribe_qos2("plant/#")
+    recorded.wait_installed(2, "plant/#")
+    pub = recorded.client_of(GuaranteedClient, 0)
     pub.publish("plant/zero", *(b"0-%d" % each for each in range(50)))
     pub.publish_guaranteed(1, "plant/one", *(b"1-%d" % each for each in range(20)))
     pub.publish_guaranteed(2, "plant/two", *(b"2-%d" % each for each in range(10)))
@@ -51,13 +51,15 @@ def test_records_agree_with_received_publications(told, tmp_path):
     assert seen == {b"0-": 50, b"1-": 20, b"2-": 10}
 
     def by_qos(kind: type, number: int) -> dict[int, int]:
-        names = {(r.origin_id, r.epoch, r.sequence, r.qos) for r in of(kind, read(told, number))}
+        names = {
+            (r.origin_id, r.epoch, r.sequence, r.qos) for r in of(kind, read(recorded, number))
+        }
         return Counter(qos for *_, qos in names)
 
     expected = {0: 50, 1: 20, 2: 10}
-    eventually(lambda: by_qos(schema.Delivered, 2) == expected, "all deliveries told")
-    eventually(lambda: by_qos(schema.Captured, 0) == expected, "all captures told")
-    origin, receiver = read(told, 0), read(told, 2)
+    eventually(lambda: by_qos(schema.Delivered, 2) == expected, "all deliveries recorded")
+    eventually(lambda: by_qos(schema.Captured, 0) == expected, "all captures recorded")
+    origin, receiver = read(recorded, 0), read(recorded, 2)
     delays = {
         (d.origin_id, d.epoch, d.sequence, d.qos): d.time_ns for d in of(schema.Delivered, receiver)
     }
@@ -66,35 +68,36 @@ def test_records_agree_with_received_publications(told, tmp_path):
         assert 0 < delays[key] - captured.time_ns < 20_000_000_000
     assert {record.group for record in of(schema.InterestAdded, receiver)} == {"plant/#"}
     assert "plant/#" in [r.group for r in of(schema.SubscribedAtBroker, origin)]
-    ids = {row.node_id for number in range(3) for row in read(told, number)}
+    ids = {row.node_id for number in range(3) for row in read(recorded, number)}
     assert len(ids) == 3
     assert {r.peer_id for r in of(schema.LinkUp, origin)} == ids - {origin[0].node_id}
     assert [r.node_name for r in of(schema.NodeStarted, receiver)] == ["2"]
 
 
-def test_killed_agent_continues_its_log_and_a_stopped_one_records_its_end(told):
-    eventually(lambda: of(schema.RoundTrip, read(told, 1)), "heartbeats told")
-    first = read(told, 1)
-    agent = told.nodes[1].agent
+def test_killed_agent_continues_its_log_and_a_stopped_one_records_its_end(recorded):
+    eventually(lambda: of(schema.RoundTrip, read(recorded, 1)), "heartbeats recorded")
+    first = read(recorded, 1)
+    agent = recorded.nodes[1].agent
     assert agent is not None
     agent.send_signal(signal.SIGKILL)
-    told.run(agent.wait())
-    told.run(told.federation.start_agent(1))
+    recorded.run(agent.wait())
+    recorded.run(recorded.federation.start_agent(1))
     eventually(
-        lambda: len({row.incarnation for row in read(told, 1)}) == 2, "a second life is told"
+        lambda: len({row.incarnation for row in read(recorded, 1)}) == 2,
+        "a second incarnation is recorded",
     )
-    assert read(told, 1)[: len(first)] == first
-    assert of(schema.NodeStopped, read(told, 1)) == []
-    agent = told.nodes[1].agent
+    assert read(recorded, 1)[: len(first)] == first
+    assert of(schema.NodeStopped, read(recorded, 1)) == []
+    agent = recorded.nodes[1].agent
     assert agent is not None
     agent.terminate()
-    told.run(agent.wait())  # the federation would have no more than some seconds of patience
-    assert len(of(schema.NodeStopped, read(told, 1))) == 1
+    recorded.run(agent.wait())  # the federation would have no more than some seconds of patience
+    assert len(of(schema.NodeStopped, read(recorded, 1))) == 1
     lives: dict[int, list[int]] = {}
-    for row in read(told, 1):
+    for row in read(recorded, 1):
         lives.setdefault(row.incarnation, []).append(row.record_sequence)
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in lives.values())
-    counters = {record.counter_name for record in of(schema.Counter, read(told, 1))}
+    counters = {record.counter_name for record in of(schema.Counter, read(recorded, 1))}
     assert "telemetry dropped" not in counters
 
 
@@ -104,7 +107,7 @@ def test_damaged_log_is_moved_and_agent_runs(scene, tmp_path):
     log = state / TELEMETRY_DIRECTORY
     settings = {"broker_port": broker.port, "state": state, "telemetry_sample": "none"}
     agent = scene.agent(**settings)
-    eventually(lambda: log.exists() and list(read_rows(log)), "something told")
+    eventually(lambda: log.exists() and list(read_rows(log)), "something recorded")
     agent.process.kill()
     agent.wait()
     (segment,) = log.glob("*.log")

@@ -13,7 +13,7 @@ from hansa.testbed.mosquitto import Mosquitto, free_port
 def connecting(port: int):
     options = ConnectOptions(client_id="probe", clean_start=True)
     address = BrokerAddress("127.0.0.1", port)
-    return lambda told: Connection(address, options, told, random.Random(1))
+    return lambda on_effect: Connection(address, options, on_effect, random.Random(1))
 
 
 def test_probe_measures_the_round_trip_to_the_broker(mosquitto, tmp_path):

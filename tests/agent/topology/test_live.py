@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.agent.guaranteed import GuaranteedClient
-from tests.agent.live import Client, Live, assert_each_once, eventually, wait_for_a_way
+from tests.agent.live import Client, Live, assert_each_once, eventually, wait_until_reachable
 from tests.agent.process import Process
 
 from hansa.testbed.managed_federation import ManagedFederation
@@ -164,10 +164,10 @@ def lose_its_neighbours(live: Managed, subscriber: Client, last: int) -> None:
     away = live.wait_apart(last)
     near = sorted(set(range(last)) - set(away))
     publisher = live.client(away[0])
-    wait_for_a_way(publisher, [subscriber], TOPIC)
+    wait_until_reachable(publisher, [subscriber], TOPIC)
     live.kill(*near)
     live.wait_whole()
-    wait_for_a_way(publisher, [subscriber], TOPIC)
+    wait_until_reachable(publisher, [subscriber], TOPIC)
 
 
 def availability(live: Managed) -> None:

@@ -35,9 +35,11 @@ class Agent:
     ) -> None:
         self.node = f"{number:016x}"
         self.link = f"127.0.0.1:{10500 + number}"
-        self.told: list[TopologyAssignment] = []
+        self.assignments: list[TopologyAssignment] = []
         self.reports = 0
-        voice = ManagerCallbacks(self.introduce, self.report, self.told.append, follows_events)
+        voice = ManagerCallbacks(
+            self.introduce, self.report, self.assignments.append, follows_events
+        )
         self.client = ManagerClient(ManagerAddress(url, token, secret), voice)
 
     def introduce(self) -> dict[str, Any]:
@@ -70,15 +72,15 @@ def test_client_joins_reports_and_receives_its_events_at_once(served):
         await until(lambda: first.reports >= 2)
         assert first.client.is_in_contact
         assert not first.client.problem
-        assert first.told[-1].neighbors == ()
+        assert first.assignments[-1].neighbors == ()
         tasks.append(asyncio.create_task(second.client.run()))
-        await until(lambda: second.told and len(first.told[-1].neighbors) == 1)
-        assert [(n.node, n.link, n.dial) for n in second.told[-1].neighbors] == [
+        await until(lambda: second.assignments and len(first.assignments[-1].neighbors) == 1)
+        assert [(n.node, n.link, n.dial) for n in second.assignments[-1].neighbors] == [
             (first.node, first.link, True)
         ]
         await end(tasks[1])
-        served.ask("POST", f"/api/v1/nodes/{second.told[-1].id}/leave")
-        await until(lambda: len(first.told[-1].neighbors) == 0)
+        served.ask("POST", f"/api/v1/nodes/{second.assignments[-1].id}/leave")
+        await until(lambda: len(first.assignments[-1].neighbors) == 0)
         await end(tasks[0])
 
     asyncio.run(scene())
@@ -89,7 +91,7 @@ def test_client_joins_again_if_manager_lost_its_state(served):
         agent = Agent(served.url)
         task = asyncio.create_task(agent.client.run())
         await until(lambda: agent.reports >= 1)
-        served.ask("POST", f"/api/v1/nodes/{agent.told[-1].id}/leave")
+        served.ask("POST", f"/api/v1/nodes/{agent.assignments[-1].id}/leave")
         await until(lambda: served.ask("GET", "/api/v1/nodes")[1][0]["state"] == "up")
         await end(task)
 
@@ -116,7 +118,7 @@ def test_invalid_join_response_is_reported(served):
         agent = Agent(served.url + "/docs?")  # a page, not a manager
         task = asyncio.create_task(agent.client.run())
         await until(lambda: agent.client.problem != "not asked yet")
-        assert agent.told == []
+        assert agent.assignments == []
         await end(task)
 
     asyncio.run(scene())
@@ -134,7 +136,7 @@ def test_only_joined_agent_may_report_for_its_node(tmp_path):
         trying = asyncio.create_task(other.client.run())
         await until(lambda: "not asked" not in other.client.problem)
         assert "node 0 joined with another secret (403)" in other.client.problem
-        assert other.told == []
+        assert other.assignments == []
         await end(task, trying)
 
     try:
@@ -152,12 +154,12 @@ def test_only_joined_agent_may_report_for_its_node(tmp_path):
 
 @pytest.mark.parametrize("node", ["zz", "1", "0" * 17])
 def test_assignment_with_an_invalid_neighbour_is_rejected(node):
-    told = {
+    answer = {
         "id": 1, "version": 1, "settings": {"redundancy": 2, "degree_max": 5, "beacon_interval": 2,
         "health_interval": 5}, "neighbors": [{"id": 2, "node": node, "link": "", "dial": True}],
     }  # fmt: skip
     with pytest.raises(ManagerUnavailable, match="not a manager's"):
-        parse_answer(told, TopologyAssignment)
+        parse_answer(answer, TopologyAssignment)
 
 
 SETTINGS = {"redundancy": 2, "degree_max": 5, "beacon_interval": 2, "health_interval": 0.1}
@@ -180,8 +182,10 @@ def test_client_survives_invalid_report_response(monkeypatch):
         scripted = Scripted(TOLD, {"hello": "I am a proxy"}, TOLD)
         monkeypatch.setattr(agent.client, "_http", scripted)
         task = asyncio.create_task(agent.client.run())
-        await until(lambda: len(agent.told) == 1 and "not a manager's" in agent.client.problem)
-        await until(lambda: len(agent.told) > 1)
+        await until(
+            lambda: len(agent.assignments) == 1 and "not a manager's" in agent.client.problem
+        )
+        await until(lambda: len(agent.assignments) > 1)
         assert not agent.client.problem
         assert not task.done()
         await end(task)

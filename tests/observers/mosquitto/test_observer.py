@@ -38,7 +38,7 @@ from hansa.protocol.topics import matches
 BEFORE = "what was subscribed before the observer came is unknown"
 
 
-class Told:
+class ObserverDriver:
     """An observer, and what one would type to tell it something."""
 
     def __init__(self, stamp: str = "1794789623: ", has_uptime: bool = True) -> None:
@@ -78,15 +78,15 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def driver() -> ObserverDriver:
+    return ObserverDriver()
 
 
 @pytest.fixture
-def whole(told: Told) -> Told:
+def complete_driver(driver: ObserverDriver) -> ObserverDriver:
     """One that knows all."""
-    assert told.count(OWN_COUNT).findings == (ObservationComplete(),)
-    return told
+    assert driver.count(OWN_COUNT).findings == (ObservationComplete(),)
+    return driver
 
 
 OWN_COUNT = len(MosquittoObserver("hansa-").topics_to_subscribe())
@@ -117,50 +117,50 @@ def test_own_client_prefix_must_not_be_empty():
 # ---------------------------------------------------------------- lines
 
 
-def test_client_subscribes_unsubscribes_and_disconnects(told):
-    assert told.connected("bob") == NO_CHANGE
-    assert told.subscribe("bob 1 a/+") == ObserverOutput(added=("a/+",))
-    assert told.subscribe("bob 0 a/+") == NO_CHANGE
-    assert told.subscribe("bob 0 $share/g/b") == ObserverOutput(added=("$share/g/b",))
-    assert told.unsubscribe("bob a/+") == ObserverOutput(removed=("a/+",))
-    assert told.observer.subscribed_filters() == ("$share/g/b",)
-    assert told.notice("Client bob disconnected.") == ObserverOutput(removed=("$share/g/b",))
+def test_client_subscribes_unsubscribes_and_disconnects(driver):
+    assert driver.connected("bob") == NO_CHANGE
+    assert driver.subscribe("bob 1 a/+") == ObserverOutput(added=("a/+",))
+    assert driver.subscribe("bob 0 a/+") == NO_CHANGE
+    assert driver.subscribe("bob 0 $share/g/b") == ObserverOutput(added=("$share/g/b",))
+    assert driver.unsubscribe("bob a/+") == ObserverOutput(removed=("a/+",))
+    assert driver.observer.subscribed_filters() == ("$share/g/b",)
+    assert driver.notice("Client bob disconnected.") == ObserverOutput(removed=("$share/g/b",))
 
 
-def test_takeover_in_2_0_is_read_from_error_line(told):
-    told.connected("bob", "p2, c0, k60")
-    told.subscribe("bob 1 a")
+def test_takeover_in_2_0_is_read_from_error_line(driver):
+    driver.connected("bob", "p2, c0, k60")
+    driver.subscribe("bob 1 a")
     assert (
-        told.send(ERROR, stamped("Client bob already connected, closing old connection."))
+        driver.send(ERROR, stamped("Client bob already connected, closing old connection."))
         == NO_CHANGE
     )
-    assert told.connected("bob", "p2, c0, k60") == NO_CHANGE
-    told.connected("bob", "p2, c1, k60")
-    assert told.observer.subscribed_filters() == ()
+    assert driver.connected("bob", "p2, c0, k60") == NO_CHANGE
+    driver.connected("bob", "p2, c1, k60")
+    assert driver.observer.subscribed_filters() == ()
 
 
-def test_timed_session_stays_until_it_expires(told):
-    told.connected("bob", "p5, c1, k60")
-    told.subscribe("bob 1 a")
-    assert told.notice("Client bob closed its connection.") == NO_CHANGE
-    assert told.observer.uncertain_count == 1
-    assert told.notice("Expiring client bob due to timeout.") == ObserverOutput(removed=("a",))
+def test_timed_session_stays_until_it_expires(driver):
+    driver.connected("bob", "p5, c1, k60")
+    driver.subscribe("bob 1 a")
+    assert driver.notice("Client bob closed its connection.") == NO_CHANGE
+    assert driver.observer.uncertain_count == 1
+    assert driver.notice("Expiring client bob due to timeout.") == ObserverOutput(removed=("a",))
 
 
-def test_subscriptions_of_own_clients_are_not_announced(told):
-    assert told.connected("hansa-1") == NO_CHANGE
-    assert told.subscribe("hansa-1 2 a/#") == NO_CHANGE
-    assert told.observer.subscribed_filters() == ()
+def test_subscriptions_of_own_clients_are_not_announced(driver):
+    assert driver.connected("hansa-1") == NO_CHANGE
+    assert driver.subscribe("hansa-1 2 a/#") == NO_CHANGE
+    assert driver.observer.subscribed_filters() == ()
 
 
-def test_local_filters_are_not_announced(told):
-    assert told.subscribe("bob 1 $SYS/#") == NO_CHANGE
+def test_local_filters_are_not_announced(driver):
+    assert driver.subscribe("bob 1 $SYS/#") == NO_CHANGE
 
 
-def test_filter_that_cannot_be_announced_is_refused_and_counted(told):
-    (finding,) = told.subscribe("bob 1 " + "a/" * 40).findings
+def test_filter_that_cannot_be_announced_is_refused_and_counted(driver):
+    (finding,) = driver.subscribe("bob 1 " + "a/" * 40).findings
     assert isinstance(finding, FilterNotAnnounced)
-    assert told.observer.refused_count == 1
+    assert driver.observer.refused_count == 1
 
 
 @pytest.mark.parametrize(
@@ -168,117 +168,123 @@ def test_filter_that_cannot_be_announced_is_refused_and_counted(told):
     ["", "1794789623: ", "2026-01-09T07:00:00+0100: ", "Mon Nov  9 07:00:00 2026: ", "mosquitto: "],
 )
 def test_timestamp_format_is_learned_from_first_line(stamp):
-    told = Told(stamp)
-    told.connected("bob")
-    assert told.subscribe("bob 1 a") == ObserverOutput(added=("a",))
-    assert told.observer.unparsed_count == 0
+    driver = ObserverDriver(stamp)
+    driver.connected("bob")
+    assert driver.subscribe("bob 1 a") == ObserverOutput(added=("a",))
+    assert driver.observer.unparsed_count == 0
 
 
-def test_line_with_other_timestamp_format_is_not_parsed(whole):
-    change = whole.send(SUBSCRIBE, b"bob 1 a")
+def test_line_with_other_timestamp_format_is_not_parsed(complete_driver):
+    change = complete_driver.send(SUBSCRIBE, b"bob 1 a")
     reason = "it does not begin with a timestamp as before"
     assert change.findings == (
         LineNotUnderstood("bob 1 a", reason),
         ObservationIncomplete(f"a line of the log could not be read: {reason}"),
     )
-    assert whole.observer.unparsed_count == 1
+    assert complete_driver.observer.unparsed_count == 1
 
 
-def test_timestamp_format_is_learned_on_each_connection(told):
-    told.stamp = ""
-    told.connect()
-    assert told.subscribe("bob 1 a") == ObserverOutput(added=("a",))
+def test_timestamp_format_is_learned_on_each_connection(driver):
+    driver.stamp = ""
+    driver.connect()
+    assert driver.subscribe("bob 1 a") == ObserverOutput(added=("a",))
 
 
-def test_truncated_line_leaves_gap_while_client_is_connected(whole):
-    whole.connected("bob")
-    line = whole.stamp + "bob 1 " + "x" * 1200
-    (finding,) = whole.send(SUBSCRIBE, line.encode()[:999]).findings
+def test_truncated_line_leaves_gap_while_client_is_connected(complete_driver):
+    complete_driver.connected("bob")
+    line = complete_driver.stamp + "bob 1 " + "x" * 1200
+    (finding,) = complete_driver.send(SUBSCRIBE, line.encode()[:999]).findings
     assert finding == ObservationIncomplete("filters that are too long for a line of the log")
-    assert whole.observer.subscribed_filters() == ()
-    assert whole.notice("Client bob disconnected.").findings == (ObservationComplete(),)
+    assert complete_driver.observer.subscribed_filters() == ()
+    assert complete_driver.notice("Client bob disconnected.").findings == (ObservationComplete(),)
 
 
-def test_truncated_connection_line_is_not_parsed(whole):
-    line = whole.stamp + "New client connected from h:1 as " + "x" * 1200
-    change = whole.send(NOTICE, line.encode()[:999])
+def test_truncated_connection_line_is_not_parsed(complete_driver):
+    line = complete_driver.stamp + "New client connected from h:1 as " + "x" * 1200
+    change = complete_driver.send(NOTICE, line.encode()[:999])
     assert [type(finding) for finding in change.findings] == [
         LineNotUnderstood,
         ObservationIncomplete,
     ]
 
 
-def test_lines_dropped_by_broker_leave_gap(whole):
-    assert whole.notice("Outgoing messages are being dropped for client bob.") == NO_CHANGE
-    (finding,) = whole.notice("Outgoing messages are being dropped for client hansa-w.").findings
+def test_lines_dropped_by_broker_leave_gap(complete_driver):
+    assert (
+        complete_driver.notice("Outgoing messages are being dropped for client bob.") == NO_CHANGE
+    )
+    (finding,) = complete_driver.notice(
+        "Outgoing messages are being dropped for client hansa-w."
+    ).findings
     assert finding == ObservationIncomplete(
         "the agent read too slowly, and the broker dropped lines"
     )
 
 
-def test_publication_withheld_by_the_broker_is_reported(whole):
+def test_publication_withheld_by_the_broker_is_reported(complete_driver):
     line = "Dropping too large outgoing PUBLISH for {} (2097163 bytes)"
-    assert whole.notice(line.format("bob")) == NO_CHANGE
-    assert whole.notice(line.format("hansa-a")).findings == (
+    assert complete_driver.notice(line.format("bob")) == NO_CHANGE
+    assert complete_driver.notice(line.format("hansa-a")).findings == (
         OversizedPublicationSkipped(2_097_163),
     )
 
 
-def test_messages_dropped_by_the_broker_are_reported_including_earlier_ones(whole):
+def test_messages_dropped_by_the_broker_are_reported_including_earlier_ones(complete_driver):
     dropped = "$SYS/broker/publish/messages/dropped"
-    assert whole.send(dropped, b"0") == NO_CHANGE
-    assert whole.send(dropped, b"5").findings == (BrokerDroppedPublications(5, 5),)
-    assert whole.send(dropped, b"5") == NO_CHANGE
-    assert whole.send(dropped, b"7").findings == (BrokerDroppedPublications(2, 7),)
-    assert whole.send(dropped, b"3").findings == (BrokerDroppedPublications(3, 3),)  # it began anew
-    assert whole.send(dropped, b"many") == NO_CHANGE
+    assert complete_driver.send(dropped, b"0") == NO_CHANGE
+    assert complete_driver.send(dropped, b"5").findings == (BrokerDroppedPublications(5, 5),)
+    assert complete_driver.send(dropped, b"5") == NO_CHANGE
+    assert complete_driver.send(dropped, b"7").findings == (BrokerDroppedPublications(2, 7),)
+    assert complete_driver.send(dropped, b"3").findings == (
+        BrokerDroppedPublications(3, 3),
+    )  # it began anew
+    assert complete_driver.send(dropped, b"many") == NO_CHANGE
 
 
-def test_dropped_counter_arrives_within_a_burst_of_counts(whole):
-    whole.send(UPTIME, b"9 seconds")
-    assert whole.send("$SYS/broker/publish/messages/dropped", b"0") == NO_CHANGE
-    assert whole.subscribe("alice 1 a").added == ("a",)
-    assert whole.count(OWN_COUNT + 1) == NO_CHANGE
+def test_dropped_counter_arrives_within_a_burst_of_counts(complete_driver):
+    complete_driver.send(UPTIME, b"9 seconds")
+    assert complete_driver.send("$SYS/broker/publish/messages/dropped", b"0") == NO_CHANGE
+    assert complete_driver.subscribe("alice 1 a").added == ("a",)
+    assert complete_driver.count(OWN_COUNT + 1) == NO_CHANGE
 
 
-def test_version_is_stored_and_other_topics_are_ignored(told):
-    assert told.send(VERSION, b"mosquitto version 2.0.11") == NO_CHANGE
-    assert told.observer.version == "mosquitto version 2.0.11"
-    assert told.send("$SYS/broker/else", b"1") == NO_CHANGE
+def test_version_is_stored_and_other_topics_are_ignored(driver):
+    assert driver.send(VERSION, b"mosquitto version 2.0.11") == NO_CHANGE
+    assert driver.observer.version == "mosquitto version 2.0.11"
+    assert driver.send("$SYS/broker/else", b"1") == NO_CHANGE
 
 
 # ---------------------------------------------------------------- bridges
 
 
-def test_bridge_is_reported_once(told):
+def test_bridge_is_reported_once(driver):
     line = "New bridge connected from 10.0.0.1:1 as north.bridge (p2, c0, k60)."
-    assert told.notice(line).findings == (BridgeDetected("north.bridge", is_up=True),)
-    assert told.notice(line) == NO_CHANGE
+    assert driver.notice(line).findings == (BridgeDetected("north.bridge", is_up=True),)
+    assert driver.notice(line) == NO_CHANGE
     topic = "$SYS/broker/connection/north/bridge/state"
-    assert told.send(topic, b"1").findings == (BridgeDetected("north/bridge", is_up=True),)
-    assert told.send(topic, b"0").findings == (BridgeDetected("north/bridge", is_up=False),)
-    assert told.send(topic, b"0") == NO_CHANGE
+    assert driver.send(topic, b"1").findings == (BridgeDetected("north/bridge", is_up=True),)
+    assert driver.send(topic, b"0").findings == (BridgeDetected("north/bridge", is_up=False),)
+    assert driver.send(topic, b"0") == NO_CHANGE
 
 
-def test_own_client_may_connect_like_a_bridge(told):
+def test_own_client_may_connect_like_a_bridge(driver):
     line = "New bridge connected from 127.0.0.1:1 as hansa-1 (p2, c0, k60)."
-    assert told.notice(line) == NO_CHANGE
+    assert driver.notice(line) == NO_CHANGE
 
 
-def test_memory_of_bridges_is_bounded(told, monkeypatch):
+def test_memory_of_bridges_is_bounded(driver, monkeypatch):
     monkeypatch.setattr(mosquitto_observer, "BRIDGES_MAX", 1)
-    told.send("$SYS/broker/connection/a/state", b"1")
+    driver.send("$SYS/broker/connection/a/state", b"1")
     for _ in range(2):
-        assert told.send("$SYS/broker/connection/b/state", b"1").findings
+        assert driver.send("$SYS/broker/connection/b/state", b"1").findings
 
 
 # ---------------------------------------------------------------- counts
 
 
-def test_observer_is_incomplete_until_counts_confirm(told):
-    assert (told.observer.is_complete, told.observer.incomplete_reason) == (False, BEFORE)
-    assert told.count(OWN_COUNT).findings == (ObservationComplete(),)
-    assert (told.observer.is_complete, told.observer.incomplete_reason) == (True, "")
+def test_observer_is_incomplete_until_counts_confirm(driver):
+    assert (driver.observer.is_complete, driver.observer.incomplete_reason) == (False, BEFORE)
+    assert driver.count(OWN_COUNT).findings == (ObservationComplete(),)
+    assert (driver.observer.is_complete, driver.observer.incomplete_reason) == (True, "")
 
 
 def test_retained_counts_do_not_confirm():
@@ -290,91 +296,91 @@ def test_retained_counts_do_not_confirm():
     assert not observer.is_complete
 
 
-def test_unchanged_count_stays_valid(told):
-    told.send(PLAIN, str(OWN_COUNT).encode())
-    told.send(SHARED, b"0")
-    assert told.send(UPTIME, b"9 seconds") == NO_CHANGE
-    assert told.connected("bob").findings == (ObservationComplete(),)
+def test_unchanged_count_stays_valid(driver):
+    driver.send(PLAIN, str(OWN_COUNT).encode())
+    driver.send(SHARED, b"0")
+    assert driver.send(UPTIME, b"9 seconds") == NO_CHANGE
+    assert driver.connected("bob").findings == (ObservationComplete(),)
 
 
-def test_count_applies_to_time_of_its_burst(told):
+def test_count_applies_to_time_of_its_burst(driver):
     """A line after the burst must not be held against a count of the burst."""
-    told.send(SHARED, b"0")
-    told.send(UPTIME, b"9 seconds")
-    told.send(PLAIN, str(OWN_COUNT).encode())
-    change = told.subscribe("bob 1 a")
+    driver.send(SHARED, b"0")
+    driver.send(UPTIME, b"9 seconds")
+    driver.send(PLAIN, str(OWN_COUNT).encode())
+    change = driver.subscribe("bob 1 a")
     assert change == ObserverOutput(added=("a",), findings=(ObservationComplete(),))
 
 
-def test_unlogged_subscriptions_are_a_drift(whole):
-    whole.send(UPTIME, b"19 seconds")
-    assert whole.send(PLAIN, str(OWN_COUNT + 2).encode()).findings == (
+def test_unlogged_subscriptions_are_a_drift(complete_driver):
+    complete_driver.send(UPTIME, b"19 seconds")
+    assert complete_driver.send(PLAIN, str(OWN_COUNT + 2).encode()).findings == (
         SubscriptionCountMismatch("subscriptions", known=OWN_COUNT, counted=OWN_COUNT + 2),
         ObservationIncomplete("the broker counts 2 subscriptions that the agent does not know"),
     )
-    assert whole.connected("bob") == NO_CHANGE
-    whole.count(OWN_COUNT)
-    assert not whole.observer.is_complete
-    whole.count(OWN_COUNT)
-    assert whole.observer.is_complete
+    assert complete_driver.connected("bob") == NO_CHANGE
+    complete_driver.count(OWN_COUNT)
+    assert not complete_driver.observer.is_complete
+    complete_driver.count(OWN_COUNT)
+    assert complete_driver.observer.is_complete
 
 
-def test_unknown_subscription_is_not_attributed_to_own_reader(told):
+def test_unknown_subscription_is_not_attributed_to_own_reader(driver):
     """The session of an MQTT 5 client may outlive it, but those of our readers do not: a count
     must not take the unknown subscription for the reader's."""
-    told.observer.begin_resync(now=0.0)
-    told.observer.resync(HISTORY + OWN_LINES, now=0.0)
-    told.connected("hansa-reader", "p5, c1, k60")
-    told.subscribe("hansa-reader 0 a")
-    told.notice("Client hansa-reader disconnected.")
-    told.notice("Client b b disconnected.")
-    told.count(OWN_COUNT + 1)
-    told.count(OWN_COUNT + 1)
-    assert not told.observer.is_complete
+    driver.observer.begin_resync(now=0.0)
+    driver.observer.resync(HISTORY + OWN_LINES, now=0.0)
+    driver.connected("hansa-reader", "p5, c1, k60")
+    driver.subscribe("hansa-reader 0 a")
+    driver.notice("Client hansa-reader disconnected.")
+    driver.notice("Client b b disconnected.")
+    driver.count(OWN_COUNT + 1)
+    driver.count(OWN_COUNT + 1)
+    assert not driver.observer.is_complete
 
 
-def test_burst_ends_with_bytes_sent(told):
+def test_burst_ends_with_bytes_sent(driver):
     """A count that did not change is not sent: it holds at the end of the burst."""
-    told.send(PLAIN, str(OWN_COUNT).encode())
-    told.send(SHARED, b"0")
-    told.send(UPTIME, b"9 seconds")
-    assert told.send(BYTES_SENT, b"1234").findings == (ObservationComplete(),)
+    driver.send(PLAIN, str(OWN_COUNT).encode())
+    driver.send(SHARED, b"0")
+    driver.send(UPTIME, b"9 seconds")
+    assert driver.send(BYTES_SENT, b"1234").findings == (ObservationComplete(),)
 
 
-def test_count_that_is_no_number_is_ignored(told):
-    assert isinstance(told.send(PLAIN, b"many").findings[0], LineNotUnderstood)
+def test_count_that_is_no_number_is_ignored(driver):
+    assert isinstance(driver.send(PLAIN, b"many").findings[0], LineNotUnderstood)
 
 
-def test_own_resumed_session_can_be_declared(told):
-    told.count(OWN_COUNT + 2)
-    assert not told.observer.is_complete
-    assert told.observer.declare("hansa-1", ("a", "b")) == NO_CHANGE
-    told.count(OWN_COUNT + 2)
-    told.count(OWN_COUNT + 2)
-    assert told.observer.is_complete
-    assert told.observer.subscribed_filters() == ()
+def test_own_resumed_session_can_be_declared(driver):
+    driver.count(OWN_COUNT + 2)
+    assert not driver.observer.is_complete
+    assert driver.observer.declare("hansa-1", ("a", "b")) == NO_CHANGE
+    driver.count(OWN_COUNT + 2)
+    driver.count(OWN_COUNT + 2)
+    assert driver.observer.is_complete
+    assert driver.observer.subscribed_filters() == ()
 
 
 # ---------------------------------------------------------------- reconnection and snapshots
 
 
-def test_reconnection_makes_known_subscriptions_uncertain(whole):
-    whole.connected("bob")
-    whole.subscribe("bob 1 a")
-    change = whole.observer.on_connected(session_lost=True, now=0.0)
+def test_reconnection_makes_known_subscriptions_uncertain(complete_driver):
+    complete_driver.connected("bob")
+    complete_driver.subscribe("bob 1 a")
+    change = complete_driver.observer.on_connected(session_lost=True, now=0.0)
     assert change == ObserverOutput(findings=(ObservationIncomplete(BEFORE),))
-    assert whole.observer.subscribed_filters() == ("a",)
-    whole.connect()
-    assert whole.notice("Client bob disconnected.") == NO_CHANGE
-    assert whole.count(OWN_COUNT) == ObserverOutput(findings=(ObservationComplete(),))
-    assert whole.observer.subscribed_filters() == ()
+    assert complete_driver.observer.subscribed_filters() == ("a",)
+    complete_driver.connect()
+    assert complete_driver.notice("Client bob disconnected.") == NO_CHANGE
+    assert complete_driver.count(OWN_COUNT) == ObserverOutput(findings=(ObservationComplete(),))
+    assert complete_driver.observer.subscribed_filters() == ()
 
 
-def test_snapshot_survives_json(told):
-    told.connected("bob")
-    told.subscribe("bob 1 b")
-    told.subscribe("bob 1 a")
-    saved = json.loads(json.dumps(told.observer.snapshot()))
+def test_snapshot_survives_json(driver):
+    driver.connected("bob")
+    driver.subscribe("bob 1 b")
+    driver.subscribe("bob 1 a")
+    saved = json.loads(json.dumps(driver.observer.snapshot()))
     other = MosquittoObserver("hansa-")
     assert other.restore(saved, now=0.0) == ObserverOutput(added=("a", "b"))
     assert not other.is_complete
@@ -413,73 +419,74 @@ HISTORY = """\
 """
 
 
-def test_tree_restores_earlier_subscriptions(told):
-    told.observer.begin_resync(now=0.0)
-    change = told.observer.resync(TREE, now=0.0)
+def test_tree_restores_earlier_subscriptions(driver):
+    driver.observer.begin_resync(now=0.0)
+    change = driver.observer.resync(TREE, now=0.0)
     assert change == ObserverOutput(added=("a", "b"), findings=(ObservationComplete(),))
 
 
-def test_log_since_start_restores_earlier_subscriptions(told):
-    told.observer.begin_resync(now=0.0)
-    change = told.observer.resync(HISTORY + OWN_LINES, now=0.0)
+def test_log_since_start_restores_earlier_subscriptions(driver):
+    driver.observer.begin_resync(now=0.0)
+    change = driver.observer.resync(HISTORY + OWN_LINES, now=0.0)
     assert change == ObserverOutput(added=("lost", "a"))
-    assert told.count(OWN_COUNT + 1).findings == (ObservationComplete(),)
-    assert told.observer.subscribed_filters() == ("a",)
-    assert told.notice("Client b b disconnected.") == ObserverOutput(removed=("a",))
+    assert driver.count(OWN_COUNT + 1).findings == (ObservationComplete(),)
+    assert driver.observer.subscribed_filters() == ("a",)
+    assert driver.notice("Client b b disconnected.") == ObserverOutput(removed=("a",))
 
 
-def test_log_without_start_adds_subscriptions_but_does_not_confirm(told):
-    told.observer.begin_resync(now=0.0)
+def test_log_without_start_adds_subscriptions_but_does_not_confirm(driver):
+    driver.observer.begin_resync(now=0.0)
     text = HISTORY.partition("Config")[2]
-    assert told.observer.resync(text, now=0.0) == ObserverOutput(added=("a",))
+    assert driver.observer.resync(text, now=0.0) == ObserverOutput(added=("a",))
     assert (
-        told.observer.incomplete_reason == "the log does not reach back to the start of the broker"
+        driver.observer.incomplete_reason
+        == "the log does not reach back to the start of the broker"
     )
-    assert told.observer.uncertain_count == 1 + OWN_COUNT
+    assert driver.observer.uncertain_count == 1 + OWN_COUNT
 
 
-def test_truncated_connection_in_log_leaves_gap(told):
-    told.observer.begin_resync(now=0.0)
+def test_truncated_connection_in_log_leaves_gap(driver):
+    driver.observer.begin_resync(now=0.0)
     line = "1794789600: New client connected from h:1 as " + "x" * 1200
-    told.observer.resync(HISTORY + line[:999] + "\n", now=0.0)
-    assert not told.observer.is_complete
+    driver.observer.resync(HISTORY + line[:999] + "\n", now=0.0)
+    assert not driver.observer.is_complete
 
 
 @pytest.mark.parametrize("text", [TREE, HISTORY])
-def test_lines_received_during_resync_are_applied_after_it(told, text):
-    told.observer.begin_resync(now=0.0)
-    told.connected("eve")
-    told.subscribe("eve 1 new")
-    told.subscribe("bob 1 a")
-    told.unsubscribe("bob a")
-    told.connected("b b")
-    told.observer.resync(text, now=0.0)
-    assert "new" in told.observer.subscribed_filters()
-    assert "a" not in told.observer.subscribed_filters()
+def test_lines_received_during_resync_are_applied_after_it(driver, text):
+    driver.observer.begin_resync(now=0.0)
+    driver.connected("eve")
+    driver.subscribe("eve 1 new")
+    driver.subscribe("bob 1 a")
+    driver.unsubscribe("bob a")
+    driver.connected("b b")
+    driver.observer.resync(text, now=0.0)
+    assert "new" in driver.observer.subscribed_filters()
+    assert "a" not in driver.observer.subscribed_filters()
 
 
 @pytest.mark.parametrize("text", ["", "\n", TREE.partition("    $SYS")[0]])
-def test_incomplete_input_is_ignored(told, text):
-    told.subscribe("bob 1 a")
-    told.observer.begin_resync(now=0.0)
-    (finding,) = told.observer.resync(text, now=0.0).findings
+def test_incomplete_input_is_ignored(driver, text):
+    driver.subscribe("bob 1 a")
+    driver.observer.begin_resync(now=0.0)
+    (finding,) = driver.observer.resync(text, now=0.0).findings
     assert isinstance(finding, ResyncFailed)
-    assert told.observer.subscribed_filters() == ("a",)
+    assert driver.observer.subscribed_filters() == ("a",)
 
 
-def test_resync_begun_on_other_connection_fails(told):
-    told.observer.begin_resync(now=0.0)
-    told.connect()
-    (finding,) = told.observer.resync(TREE, now=0.0).findings
+def test_resync_begun_on_other_connection_fails(driver):
+    driver.observer.begin_resync(now=0.0)
+    driver.connect()
+    (finding,) = driver.observer.resync(TREE, now=0.0).findings
     assert isinstance(finding, ResyncFailed)
 
 
-def test_resync_fails_if_too_many_lines_arrive(told, monkeypatch):
+def test_resync_fails_if_too_many_lines_arrive(driver, monkeypatch):
     monkeypatch.setattr(mosquitto_observer, "BUFFERED_LINES_MAX", 1)
-    told.observer.begin_resync(now=0.0)
-    told.connected("bob")
-    told.connected("eve")
-    (finding,) = told.observer.resync(TREE, now=0.0).findings
+    driver.observer.begin_resync(now=0.0)
+    driver.connected("bob")
+    driver.connected("eve")
+    (finding,) = driver.observer.resync(TREE, now=0.0).findings
     assert isinstance(finding, ResyncFailed)
 
 
@@ -500,7 +507,7 @@ OWN_LINES = "".join(
 )
 
 
-class Late:
+class LateObserver:
     """An observer that connects at 20 s, and finds what the broker retained at its last look."""
 
     def __init__(
@@ -523,12 +530,12 @@ class Late:
                 self.observer.receive_publication(topic, str(counted).encode(), now=0.0)
         self.observer.receive_publication(UPTIME, b"%d seconds" % uptime, now=0.0)
 
-    def read(self, text: str) -> "Late":
+    def read(self, text: str) -> "LateObserver":
         self.observer.begin_resync(now=0.0)
         self.observer.resync(text, now=0.0)
         return self
 
-    def count(self, plain: int) -> "Late":
+    def count(self, plain: int) -> "LateObserver":
         self.observer.receive_publication(UPTIME, b"99 seconds", now=0.0)
         self.observer.receive_publication(PLAIN, str(plain).encode(), now=0.0)
         self.observer.receive_publication(BYTES_SENT, b"1", now=0.0)
@@ -537,15 +544,15 @@ class Late:
 
 def test_retained_counts_confirm_a_log_since_the_start_at_once():
     text = STARTED + "1794789605: bob 1 a\n" + OWN_LINES
-    assert Late(plain=0, uptime=0).read(text).observer.is_complete
-    assert Late(plain=1, uptime=10).read(text).observer.is_complete
-    assert not Late(plain=2, uptime=10).read(text).observer.is_complete
+    assert LateObserver(plain=0, uptime=0).read(text).observer.is_complete
+    assert LateObserver(plain=1, uptime=10).read(text).observer.is_complete
+    assert not LateObserver(plain=2, uptime=10).read(text).observer.is_complete
 
 
 def test_count_in_same_second_as_line_confirms_only_lower_number():
     text = STARTED + "1794789605: bob 1 a\n" + OWN_LINES
-    assert Late(plain=0, uptime=5).read(text).observer.is_complete
-    assert not Late(plain=1, uptime=5).read(text).observer.is_complete
+    assert LateObserver(plain=0, uptime=5).read(text).observer.is_complete
+    assert not LateObserver(plain=1, uptime=5).read(text).observer.is_complete
 
 
 def test_restored_session_is_not_mistaken_for_disconnected_one():
@@ -555,14 +562,14 @@ def test_restored_session_is_not_mistaken_for_disconnected_one():
         "1794789601: eve 1 e\n"
         "1794789602: Client eve disconnected.\n"
     )
-    late = Late(plain=1, uptime=0).read(text + OWN_LINES)
+    late = LateObserver(plain=1, uptime=0).read(text + OWN_LINES)
     assert late.observer.incomplete_reason == RESTORED
     assert not late.count(OWN_COUNT + 1).observer.is_complete
     assert late.count(OWN_COUNT).observer.is_complete
 
 
 def test_reload_before_first_subscription_line_leaves_gap():
-    late = Late(plain=0, uptime=0).read(STARTED + RELOADING + OWN_LINES)
+    late = LateObserver(plain=0, uptime=0).read(STARTED + RELOADING + OWN_LINES)
     assert late.observer.incomplete_reason == RELOADED
     late.count(OWN_COUNT + 1)
     assert "counts 1 subscriptions that the agent does not know" in late.observer.incomplete_reason
@@ -605,53 +612,59 @@ def test_bursts_without_count_prompt_again_up_to_limit():
 
 def test_missing_count_confirms_only_earlier_knowledge():
     text = STARTED + OWN_LINES
-    late = Late(plain=0, uptime=0, shared=None).read(text)
+    late = LateObserver(plain=0, uptime=0, shared=None).read(text)
     assert late.observer.incomplete_reason == RESTORED
     saved = complete_before_a_restart(ANCHOR)
     anchored = f"{ANCHOR}\n1794789635: bob 1 b\n"
-    assert Late(plain=13, uptime=38, shared=None, saved=saved).read(anchored).observer.is_complete
-    late = Late(plain=14, uptime=38, shared=None, saved=saved).read(anchored)
+    assert (
+        LateObserver(plain=13, uptime=38, shared=None, saved=saved)
+        .read(anchored)
+        .observer.is_complete
+    )
+    late = LateObserver(plain=14, uptime=38, shared=None, saved=saved).read(anchored)
     assert (late.observer.is_complete, late.observer.is_confirmation_pending) == (False, True)
     late.count(15)
     assert (late.observer.is_complete, late.observer.is_confirmation_pending) == (False, False)
     reloaded = f"{anchored}1794789636: Reloading config.\n"
     assert (
-        not Late(plain=13, uptime=38, shared=None, saved=saved).read(reloaded).observer.is_complete
+        not LateObserver(plain=13, uptime=38, shared=None, saved=saved)
+        .read(reloaded)
+        .observer.is_complete
     )
 
 
 def test_reload_after_subscription_line_leaves_no_gap():
     connected = "1794789605: New client connected from h:1 as bob (p2, c1, k60).\n"
     text = STARTED + connected + "1794789605: bob 1 a\n" + RELOADING + OWN_LINES
-    assert Late(plain=1, uptime=12).read(text).observer.is_complete
+    assert LateObserver(plain=1, uptime=12).read(text).observer.is_complete
 
 
 def test_reload_without_connection_line_makes_subscriptions_uncertain():
     """The end of a session may not have been logged before it."""
     text = STARTED + "1794789605: bob 1 a\n" + RELOADING + OWN_LINES
-    late = Late(plain=1, uptime=12).read(text)
+    late = LateObserver(plain=1, uptime=12).read(text)
     assert (late.observer.is_complete, late.observer.uncertain_count) == (False, 1)
 
 
 def test_retained_count_older_than_reload_does_not_confirm():
     text = STARTED + RELOADING + OWN_LINES
-    assert not Late(plain=0, uptime=9).read(text).observer.is_complete
-    assert Late(plain=0, uptime=13).read(text).observer.is_complete
+    assert not LateObserver(plain=0, uptime=9).read(text).observer.is_complete
+    assert LateObserver(plain=0, uptime=13).read(text).observer.is_complete
 
 
 def test_retained_counts_are_ignored_after_clock_set_back():
     text = STARTED + "1794789605: bob 1 a\n1794789603: bob 1 b\n" + OWN_LINES
-    assert not Late(plain=0, uptime=0).read(text).observer.is_complete
+    assert not LateObserver(plain=0, uptime=0).read(text).observer.is_complete
 
 
 def test_log_file_without_subscriptions_is_reported():
-    late = Late(plain=0, uptime=0).read(STARTED)
+    late = LateObserver(plain=0, uptime=0).read(STARTED)
     assert late.observer.incomplete_reason == WITHOUT_SUBSCRIPTIONS
 
 
 def complete_before_a_restart(*lines: str) -> dict[str, object]:
     """What an observer saves that knew everything, and saw these lines last."""
-    first = Late(plain=0, uptime=0).read(STARTED + OWN_LINES)
+    first = LateObserver(plain=0, uptime=0).read(STARTED + OWN_LINES)
     assert first.observer.is_complete
     for line in lines:
         first.observer.receive_publication(SUBSCRIBE, line.encode(), now=0.0)
@@ -664,11 +677,11 @@ ANCHOR = "1794789630: bob 1 a"
 
 def test_log_back_to_anchor_is_sufficient():
     saved = complete_before_a_restart(ANCHOR)
-    late = Late(plain=13, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
+    late = LateObserver(plain=13, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
     assert (late.observer.is_complete, late.observer.subscribed_filters()) == (True, ("a", "b"))
-    late = Late(plain=14, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
+    late = LateObserver(plain=14, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
     assert not late.observer.is_complete
-    late = Late(plain=13, uptime=38, saved=saved).read("1794789635: bob 1 b\n")
+    late = LateObserver(plain=13, uptime=38, saved=saved).read("1794789635: bob 1 b\n")
     assert (
         late.observer.incomplete_reason == "the log does not reach back to the start of the broker"
     )
@@ -676,7 +689,7 @@ def test_log_back_to_anchor_is_sufficient():
 
 def test_count_older_than_anchor_is_already_confirmed():
     saved = complete_before_a_restart(ANCHOR)
-    assert Late(plain=0, uptime=0, saved=saved).read(f"{ANCHOR}\n").observer.is_complete
+    assert LateObserver(plain=0, uptime=0, saved=saved).read(f"{ANCHOR}\n").observer.is_complete
 
 
 @pytest.mark.parametrize("start", ["", STARTED], ids=["cut", "from the start"])
@@ -687,7 +700,7 @@ def test_broker_stopped_in_order_restores_known_sessions(stopped, is_complete, s
     started = "1794789660: mosquitto version 2.0.11 starting\n"
     own = OWN_LINES.replace("1794789620", "1794789670")
     text = f"{start}{ANCHOR}\n{stopped}{started}{own}"
-    late = Late(plain=1, uptime=0, saved=saved).read(text)
+    late = LateObserver(plain=1, uptime=0, saved=saved).read(text)
     assert late.observer.is_complete is is_complete
     assert late.observer.subscribed_filters() == ("a",)
 
@@ -695,7 +708,7 @@ def test_broker_stopped_in_order_restores_known_sessions(stopped, is_complete, s
 @pytest.mark.parametrize("anchor", [None, 7, {}, {"line": 7}, {"line": "x", "started_at": "y"}])
 def test_invalid_anchor_in_snapshot_is_ignored(anchor):
     saved = complete_before_a_restart(ANCHOR)
-    late = Late(plain=0, uptime=0, saved={**saved, "anchor": anchor}).read(f"{ANCHOR}\n")
+    late = LateObserver(plain=0, uptime=0, saved={**saved, "anchor": anchor}).read(f"{ANCHOR}\n")
     assert (late.observer.is_complete, late.observer.subscribed_filters()) == (False, ("a",))
 
 
@@ -703,14 +716,14 @@ def test_invalid_anchor_in_snapshot_is_ignored(anchor):
 
 
 def without_counts(text: str) -> MosquittoObserver:
-    told = Told(has_uptime=False)
-    told.observer.begin_resync(now=0.0)
-    told.observer.resync(text, now=0.0)
-    assert not told.observer.is_complete
-    assert told.observer.next_deadline() == mosquitto_observer.COUNTS_WAIT_S
-    told.observer.handle_timer(now=mosquitto_observer.COUNTS_WAIT_S)
-    assert told.observer.next_deadline() is None
-    return told.observer
+    driver = ObserverDriver(has_uptime=False)
+    driver.observer.begin_resync(now=0.0)
+    driver.observer.resync(text, now=0.0)
+    assert not driver.observer.is_complete
+    assert driver.observer.next_deadline() == mosquitto_observer.COUNTS_WAIT_S
+    driver.observer.handle_timer(now=mosquitto_observer.COUNTS_WAIT_S)
+    assert driver.observer.next_deadline() is None
+    return driver.observer
 
 
 def test_log_since_start_is_complete_without_counts():
