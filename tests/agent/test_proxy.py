@@ -4,6 +4,7 @@ Two real Mosquittos that log nothing. The agent of the first has a proxy for its
 of the second is configured with what its clients subscribe to.
 """
 
+import contextlib
 import json
 import signal
 import socket
@@ -175,6 +176,16 @@ def test_client_that_does_not_read_does_not_make_the_agent_grow(pair):
     slow.kill()
 
 
+def _make_certificate(tmp_path: Path) -> tuple[Path, Path]:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [*"openssl req -x509 -nodes -newkey ed25519 -subj /CN=localhost -days 1".split(),
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return key, certificate
+
+
 def _resident_bytes(agent: Process) -> int:
     text = Path(f"/proc/{agent.process.pid}/status").read_text()
     return (
@@ -183,12 +194,7 @@ def _resident_bytes(agent: Process) -> int:
 
 
 def test_tls_ends_at_the_proxy(pair, tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [*"openssl req -x509 -nodes -newkey ed25519 -subj /CN=localhost -days 1".split(),
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    key, certificate = _make_certificate(tmp_path)
     pair.agent.process.terminate()
     pair.agent.wait()
     pair.agent = pair.start_agent(proxy_tls_certificate=certificate, proxy_tls_key=key)
@@ -206,3 +212,29 @@ def test_occupied_port_is_reported(pair, scene):
     assert agent.wait() == 2
     assert f"cannot listen on 127.0.0.1:{pair.proxy_port}" in agent.log
     assert "[proxy] port" in agent.log
+
+
+def test_filter_of_a_client_that_leaves_at_once_is_known(pair):
+    """The client sends CONNECT and SUBSCRIBE together and closes before any answer."""
+    connect = bytes.fromhex("100d00044d51545404000000000171")
+    subscribe = bytes.fromhex("820800010003742f3101")
+    with socket.create_connection(("127.0.0.1", pair.proxy_port)) as client:
+        client.sendall(connect + subscribe)
+        assert client.recv(4) == bytes.fromhex("20020000")
+    pair.wait_for_local("t/1")
+
+
+def test_plain_connections_to_the_tls_port_leave_nothing_behind(pair, tmp_path):
+    key, certificate = _make_certificate(tmp_path)
+    pair.agent.process.terminate()
+    pair.agent.wait()
+    pair.agent = pair.start_agent(proxy_tls_certificate=certificate, proxy_tls_key=key)
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", pair.proxy_port)) as client:
+            client.sendall(CONNECT)
+            client.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                client.recv(100)
+    pair.agent.process.terminate()
+    assert pair.agent.wait() == 0
+    assert "Traceback" not in pair.agent.log

@@ -44,7 +44,6 @@ OTHER_VARIABLES = (
 OBSERVERS = ("mosquitto", "proxy", "beacon", "static", "embedded")
 ADMIN_PORT = 8_080
 PROXY_PORT = 1_884
-PROXY_PROTOCOLS = ("", "v1", "v2")
 OVERLAP_COPIES = ("each", "once")
 MODES = ("hansa", "mqtt-fed")
 RECORD_FILTERS_MAX = 1_024
@@ -102,9 +101,6 @@ class ProxySettings:
     """File with the certificate for clients; without one they use plain MQTT."""
     tls_key: str = ""
     """File with its private key, if it is not in the same file."""
-    proxy_protocol: str = ""
-    """Version of the PROXY protocol, v1 or v2, if the broker expects the address of each client;
-    empty: none."""
     no_earlier_sessions: bool = False
     """Whether no client has left a persistent session at the broker before the proxy first ran.
     Until this is set, subscriptions may be unknown and the agent announces filters_when_unknown."""
@@ -247,7 +243,7 @@ def _check_settings(settings: AgentSettings) -> None:
         raise UsageError("capacity, with what this machine adds to it, is too large to compare")
     _check_record(settings.record)
     _check_broker(settings.broker)
-    _check_proxy(settings.proxy)
+    _check_proxy(settings.proxy, settings.broker)
     for place, port, least in (
         ("broker", settings.broker.port, 1),
         ("link", settings.link.port, 0),
@@ -294,11 +290,9 @@ def _check_record(filters: tuple[str, ...]) -> None:
             raise UsageError(f"record: {topic_filter!r}: topics with $ stay with their broker")
 
 
-def _check_proxy(proxy: ProxySettings) -> None:
-    if proxy.proxy_protocol not in PROXY_PROTOCOLS:
-        raise UsageError(
-            f"[proxy] proxy_protocol must be v1, v2 or empty, not {proxy.proxy_protocol!r}"
-        )
+def _check_proxy(proxy: ProxySettings, broker: BrokerSettings) -> None:
+    if (proxy.host, proxy.port) == (broker.host, broker.port):
+        raise UsageError("[proxy] and [broker] have the same host and port; choose another one")
     if proxy.tls_key and not proxy.tls_certificate:
         raise UsageError("[proxy] tls_key needs tls_certificate")
 

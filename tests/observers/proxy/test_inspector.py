@@ -19,9 +19,11 @@ from hansa.observers.proxy.observer import (
     DOUBTED,
     EARLIER_SESSIONS,
     ENDED,
+    FILTER_BYTES,
     NEVER,
     OPENED,
     REMOVED,
+    SESSION_BYTES,
     ProxyObserver,
 )
 
@@ -106,7 +108,7 @@ versions = pytest.mark.parametrize("version", [Version.V311, Version.V5])
 def test_granted_filters_are_known_until_the_client_unsubscribes(version):
     proxy = Proxy(version)
     client = proxy.connect().subscribe("a", "b/#")
-    assert client.outputs[-1] == ObserverOutput(added=("a", "b/#"))
+    assert client.outputs[-2:] == [ObserverOutput(added=("a", "b/#")), NO_CHANGE]
     client.unsubscribe("a")
     assert client.outputs[-1] == ObserverOutput(removed=("a",))
     assert proxy.filters == ("b/#",)
@@ -114,10 +116,29 @@ def test_granted_filters_are_known_until_the_client_unsubscribes(version):
 
 
 @versions
-def test_refused_filters_are_not_known(version):
+def test_refused_filters_are_known_until_the_broker_refuses_them(version):
     proxy = Proxy(version)
-    proxy.connect().subscribe("a", "b", codes=bytes([0x80, 1]))
+    client = proxy.connect().subscribe("a", "b", codes=bytes([0x80, 1]))
+    assert client.outputs[-2:] == [
+        ObserverOutput(added=("a", "b")),
+        ObserverOutput(removed=("a",)),
+    ]
     assert proxy.filters == ("b",)
+
+
+def test_refused_repetition_does_not_end_a_subscription():
+    proxy = Proxy()
+    proxy.connect().subscribe("a").subscribe("a", codes=bytes([0x87]))
+    assert proxy.filters == ("a",)
+
+
+def test_filter_of_a_client_that_leaves_before_the_answer_is_known():
+    proxy = Proxy(Version.V311)
+    client = proxy.connect(clean=False)
+    client.send(packets.SubscribePacket(1, (packets.Subscription("a"),)))
+    client.close()
+    assert proxy.filters == ("a",)
+    assert proxy.observer.changes[-1] == ("c", ADDED, ["a"])
 
 
 def test_filter_stays_if_unsubscribe_is_refused():
@@ -175,16 +196,61 @@ def test_old_connection_does_not_end_session_taken_over():
     proxy = Proxy(Version.V311)
     old = proxy.connect(clean=False).subscribe("a")
     new = proxy.connect(clean=False, present=True)
+    old.unsubscribe("a")
+    assert proxy.filters == ("a",)
     assert old.close() == NO_CHANGE
     new.unsubscribe("a")
     assert new.outputs[-1] == ObserverOutput(removed=("a",))
+
+
+def test_nothing_is_dropped_while_another_connection_of_the_client_is_open():
+    proxy = Proxy()
+    first = proxy.connect().subscribe("a")
+    second = proxy.connect().subscribe("b")
+    assert first.close() == NO_CHANGE
+    assert second.close() == ObserverOutput(removed=("a", "b"))
+
+
+def test_second_connect_is_not_taken_for_another_client():
+    proxy = Proxy(Version.V311)
+    proxy.connect("victim", clean=False).subscribe("a").close()
+    attacker = Client(proxy, ConnectionInspector(proxy.observer, 9))
+    attacker.send(packets.ConnectPacket("attacker", Version.V311, True))
+    attacker.send(packets.ConnectPacket("victim", Version.V311, True))
+    attacker.answer(packets.ConnAckPacket(False, 0))
+    assert proxy.filters == ("a",)
+    assert not proxy.observer.is_complete
+    attacker.close()
+    assert (proxy.filters, proxy.observer.is_complete) == (("a",), True)
+
+
+def test_persistent_session_of_version_3_1_continues_although_the_broker_does_not_say_so():
+    observer = ProxyObserver(False)
+    connect = b"\x10\x0f\x00\x06MQIsdp\x03\x00\x00\x00\x00\x01c"
+    for number in (1, 2):
+        inspector = ConnectionInspector(observer, number)
+        inspector.receive_from_client(connect, 0.0)
+        inspector.receive_from_broker(b"\x20\x02\x00\x00", 0.0)
+        if number == 1:
+            inspector.receive_from_client(b"\x82\x06\x00\x01\x00\x01a\x00", 0.0)
+            inspector.receive_from_broker(b"\x90\x03\x00\x01\x00", 0.0)
+        inspector.close(0.0)
+    assert (observer.subscribed_filters(), observer.is_complete) == (("a",), True)
+
+
+def test_session_that_becomes_persistent_is_saved_whole():
+    proxy = Proxy()
+    first = proxy.connect().subscribe("a")
+    proxy.connect(clean=False, expiry=60, present=True)
+    first.close()
+    assert proxy.observer.changes == [("c", OPENED, ["60"]), ("c", ADDED, ["a"])]
 
 
 def test_client_without_id_gets_id_assigned_by_broker():
     proxy = Proxy()
     answer: Properties = ((Property.ASSIGNED_CLIENT_IDENTIFIER, "auto-1"),)
     proxy.connect("", expiry=60, answer=answer).subscribe("a").close()
-    assert proxy.observer.changes == [("auto-1", OPENED, []), ("auto-1", ADDED, ["a"])]
+    assert proxy.observer.changes == [("auto-1", OPENED, ["60"]), ("auto-1", ADDED, ["a"])]
 
 
 def test_clients_without_id_are_distinguished():
@@ -211,8 +277,9 @@ def test_earlier_sessions_are_unknown_unless_operator_declares_none():
 
 def test_saved_sessions_are_restored():
     observer = ProxyObserver(False)
-    observer.load_session("c", ["a", "$SYS/x"])
-    assert observer.on_connected(session_lost=True, now=0.0) == ObserverOutput(added=("a",))
+    observer.load_session("c", ["a", "$SYS/x"], 60)
+    assert observer.on_connected(session_lost=True, now=10.0) == ObserverOutput(added=("a",))
+    assert observer.next_deadline() == 70.0
     assert observer.changes == []
 
 
@@ -224,7 +291,7 @@ def test_changes_of_persistent_sessions_are_listed_for_saving():
     client.send(packets.DisconnectPacket(0, ((Property.SESSION_EXPIRY_INTERVAL, 0),)))
     client.close()
     assert proxy.observer.changes == [
-        ("p", OPENED, []),
+        ("p", OPENED, ["60"]),
         ("p", ADDED, ["a", "b"]),
         ("p", REMOVED, ["a"]),
         ("p", ENDED, []),
@@ -244,26 +311,31 @@ def test_uncertainty_of_saved_session_survives_restart():
     proxy = Proxy(Version.V311)
     proxy.connect(clean=False, present=True)
     reason = "resumed a session that the proxy has never seen"
-    assert proxy.observer.changes == [("c", OPENED, []), ("c", DOUBTED, [reason])]
+    assert proxy.observer.changes == [("c", OPENED, [str(NEVER)]), ("c", DOUBTED, [reason])]
     later = ProxyObserver(False)
-    later.load_session("c", [], reason)
+    later.load_session("c", [], NEVER, reason)
     assert later.incomplete_reason == UNKNOWN_SESSION
 
 
-def test_remembered_filters_are_bounded(monkeypatch):
-    monkeypatch.setattr("hansa.observers.proxy.observer.FILTER_BYTES_MAX", 10)
+def test_memory_for_sessions_and_filters_is_bounded(monkeypatch):
+    room = SESSION_BYTES + len("c") + 2 * (FILTER_BYTES + 5)
+    monkeypatch.setattr("hansa.observers.proxy.observer.MEMORY_MAX", room)
     proxy = Proxy()
     client = proxy.connect().subscribe("12345", "67890", "x")
     assert (proxy.filters, proxy.observer.is_complete) == (("12345", "67890"), False)
+    proxy.connect("d").subscribe("y").close()
     client.close()
-    assert "more than 10 characters" in proxy.observer.incomplete_reason
+    assert proxy.filters == ()
+    assert (
+        proxy.observer.incomplete_reason == "sessions of the proxy's clients need too much memory"
+    )
 
 
 def test_local_or_too_long_filters_are_not_announced():
     proxy = Proxy()
     client = proxy.connect().subscribe("$SYS/#", "$share/g/a", "/".join("x" * 40))
     assert proxy.filters == ("$share/g/a",)
-    assert [type(finding) for finding in client.outputs[-1].findings] == [FilterNotAnnounced]
+    assert [type(finding) for finding in client.outputs[-2].findings] == [FilterNotAnnounced]
     assert client.close() == ObserverOutput(removed=("$share/g/a",))
 
 
@@ -290,7 +362,37 @@ def test_unparsable_connect_makes_observer_incomplete():
     inspector.receive_from_client(b"\x10\x02\x00\x09", 0.0)
     output = inspector.receive_from_broker(b"\x20\x02\x00\x00", 0.0)
     assert [type(finding) for finding in output.findings] == [ObservationIncomplete]
-    assert inspector.close(0.0).findings == (ObservationComplete(),)
+    assert inspector.close(0.0) == NO_CHANGE
+    assert proxy.observer.incomplete_reason.startswith("unknown client: ")
+    assert [change[1] for change in proxy.observer.changes] == [OPENED, DOUBTED]
+
+
+def test_unparsable_answer_to_connect_makes_the_session_doubtful():
+    proxy = Proxy()
+    client = Client(proxy, ConnectionInspector(proxy.observer, 1))
+    client.send(packets.ConnectPacket("c", Version.V5, True))
+    client.inspector.receive_from_broker(b"\x20\x03\x00\x00\x07", 0.0)
+    assert not proxy.observer.is_complete
+    assert client.close().findings == (ObservationComplete(),)
+
+
+def test_subscribe_before_the_answer_to_connect_is_not_followed():
+    """The shell does not forward it before."""
+    proxy = Proxy()
+    client = Client(proxy, ConnectionInspector(proxy.observer, 1))
+    client.send(packets.ConnectPacket("c", Version.V5, True))
+    client.send(packets.SubscribePacket(1, (packets.Subscription("a"),)))
+    client.answer(packets.ConnAckPacket(False, 0))
+    assert (proxy.filters, proxy.observer.is_complete) == ((), False)
+
+
+def test_long_client_ids_and_filters_are_cut_in_reports():
+    observer = ProxyObserver(False)
+    observer.on_opened("x" * 60_000, 1, is_present=True, expiry_s=0)
+    assert len(observer.incomplete_reason) < 200
+    observer.on_subscribed("x" * 60_000, ["y" * 60_000])
+    (finding,) = (f for f in observer.drain(0.0).findings if isinstance(f, FilterNotAnnounced))
+    assert len(finding.topic_filter) + len(finding.reason) < 300
 
 
 @pytest.mark.parametrize(

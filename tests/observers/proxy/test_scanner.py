@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hansa.mqtt.types import PacketType
-from hansa.observers.proxy.scanner import PACKET_BYTES_MAX, InvalidStream, PacketScanner
+from hansa.observers.proxy.scanner import (
+    PACKET_BYTES_MAX,
+    InvalidStream,
+    PacketScanner,
+    first_packet_bytes,
+)
 
 
 def packet(first: int, body: bytes) -> bytes:
@@ -56,3 +61,17 @@ def test_relevant_packet_has_size_limit():
 def test_length_field_above_four_bytes_is_refused():
     with pytest.raises(InvalidStream, match="not MQTT"):
         scan(b"GET / HTTP/1.1"[:1] + b"\xff\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("data", "length"),
+    [
+        (b"", None),
+        (b"\x10", None),
+        (b"\x10\x05abc", 7),
+        (b"\x10\x80", None),
+        (b"\x10\x80\x01", 131),
+    ],
+)
+def test_length_of_the_first_packet(data, length):
+    assert first_packet_bytes(data) == length

@@ -159,6 +159,7 @@ class AgentEndpoints:
             + self._parts.driver.counters
             + self._parts.link_manager.counters
             + self._parts.client.counters
+            + (Counter() if self._parts.proxy is None else self._parts.proxy.counters)
             + self._parts.alarms.counters
             + self._parts.delivery.all_counters()
             + self._parts.telemetry.counters

@@ -1,19 +1,18 @@
 """The proxy that clients connect to instead of the broker (`[broker] observer = "proxy"`).
 
-It forwards bytes in both directions as they come and lets a `ConnectionInspector` read along. Each
-side is read only as fast as the other side takes it, so the proxy holds at most some 64 KiB per
-direction and client. Keep-alive, authentication and limits stay between client and broker.
+It forwards bytes in both directions and lets a `ConnectionInspector` read along. Each side is read
+only as fast as the other side takes it, so the proxy holds at most some 100 KiB per direction and
+client. Keep-alive, authentication and limits stay between client and broker.
 
-The filters of persistent sessions are on disk before the client sees the SUBACK that grants them:
-otherwise a crash in between would leave a session at the broker with a filter that the next run
-does not know. If they cannot be saved, an alarm is raised and the client is served all the same.
+The filters of a persistent session are on disk before the broker sees the SUBSCRIBE that asks for
+them: a crash in between would otherwise leave a session at the broker with a filter that the next
+run does not know. For the same reason nothing but the CONNECT is forwarded before the broker has
+answered it. If filters cannot be saved, an alarm is raised and the client is served all the same.
 """
 
 import asyncio
 import itertools
-import socket
 import ssl
-import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,15 +27,27 @@ from hansa.errors import UsageError
 from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.inspector import ConnectionInspector
 from hansa.observers.proxy.observer import ProxyObserver, SessionChange
+from hansa.observers.proxy.scanner import (
+    PACKET_BYTES_MAX,
+    InvalidStream,
+    first_packet_bytes,
+)
 
 CONNECT_TIMEOUT_S = 10.0
 """Seconds until a broker that does not answer counts as unreachable, and the client's connection
 ends."""
 
+EARLY_BYTES_MAX = 1 << 16
+"""Bytes of a client that wait for the broker's answer to its CONNECT; with more it is not read."""
+
+STALLED_S = 60.0
+"""Seconds after which a client or a broker that does not read is disconnected."""
+
+CLOSE_GRACE_S = 5.0
+"""Seconds that the last bytes have to leave when a connection is closed."""
+
 ACCEPT_BACKLOG = 1_024
 """Connections that wait to be accepted."""
-
-_V2_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 
 
 class ProxyServer:
@@ -59,12 +70,13 @@ class ProxyServer:
         )
         self.observer = ProxyObserver(self._file.may_have_earlier_sessions)
         for client_id, session in self._file.sessions.items():
-            self.observer.load_session(client_id, session.filters, session.doubt)
+            self.observer.load_session(client_id, session.filters, session.expiry_s, session.doubt)
         self.on_observer_output: Callable[[ObserverOutput], None] = lambda output: None
         """Is called when subscriptions or deadlines of the observer have changed."""
         self.counters: Counter[str] = Counter()
         self.address = Address(settings.host, settings.port)
-        self._clients: dict[int, _ClientSide] = {}
+        self.clients: dict[int, _ClientSide] = {}
+        """Open connections of clients, by number."""
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
 
@@ -73,7 +85,7 @@ class ProxyServer:
         await self._file.save(())
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self._make_client_side,
+            lambda: _ClientSide(self, next(self._numbers)),
             *(self.address.host, self.address.port),
             ssl=self._tls,
             backlog=ACCEPT_BACKLOG,
@@ -91,17 +103,12 @@ class ProxyServer:
         """Stop listening, and close all connections; clients reconnect when the proxy is back."""
         if self._server is not None:
             self._server.close()
-        for client in list(self._clients.values()):
+        for client in list(self.clients.values()):
             client.abort()
 
     def status(self) -> dict[str, object]:
         """Return what `/status` shows."""
         return {"address": str(self.address), "clients": self.observer.connected_count}
-
-    def _make_client_side(self) -> "_ClientSide":
-        number = next(self._numbers)
-        self._clients[number] = _ClientSide(self, number)
-        return self._clients[number]
 
     async def connect(self, client: "_ClientSide") -> None:
         """Connect a client to the broker; if that fails, end its connection."""
@@ -116,20 +123,14 @@ class ProxyServer:
             self.counters["proxy connections ended: broker unreachable"] += 1
             client.abort()
 
-    def proxy_header(self, client: asyncio.Transport) -> bytes:
-        """Return the PROXY protocol header for a client, if configured."""
-        peer, own = client.get_extra_info("peername"), client.get_extra_info("sockname")
-        if not self._settings.proxy_protocol or not peer or not own:
-            return b""
-        return proxy_header(self._settings.proxy_protocol, peer[:2], own[:2])
-
     def on_closed(self, number: int, output: ObserverOutput) -> None:
         """A client connection has ended."""
-        self._clients.pop(number, None)
+        self.clients.pop(number, None)
         self.on_observer_output(output)
-        self._save_soon()
+        self.save_soon()
 
-    def _save_soon(self) -> None:
+    def save_soon(self) -> None:
+        """Save what has changed, without waiting for it."""
         if changes := self.take_changes():
             tasks.start_task(self._file.save(changes))
 
@@ -149,12 +150,15 @@ class _Side(asyncio.Protocol):
     transport: asyncio.Transport
     peer: "_Side | None" = None
     _pause_count = 0  # reasons not to read: the other side is slow, sessions are being saved
+    _stalled: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
+        self._stalled = asyncio.get_running_loop().call_later(STALLED_S, self.abort)
         if self.peer is not None:
             self.peer.pause_reading()
 
     def resume_writing(self) -> None:
+        self._cancel_stalled()
         if self.peer is not None:
             self.peer.resume_reading()
 
@@ -168,6 +172,26 @@ class _Side(asyncio.Protocol):
         if self._pause_count == 0 and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def close(self) -> None:
+        """Close when what was written has left, or after a while."""
+        self.transport.close()
+        asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self.transport.abort)
+
+    def abort(self) -> None:
+        """Close both connections now."""
+        self.transport.abort()
+        if self.peer is not None:
+            self.peer.transport.abort()
+
+    def _cancel_stalled(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
 
 class _ClientSide(_Side):
     """The connection of a client to the proxy."""
@@ -176,40 +200,90 @@ class _ClientSide(_Side):
         self._server = server
         self._number = number
         self.inspector = ConnectionInspector(server.observer, number)
-        self._early = b""  # arrived before the connection to the broker was open
+        self._early = b""  # arrived before the broker answered
+        self._is_paused_early = False
+        self._is_connect_sent = False
+        self._is_answered = False
+        self._unsaved: list[bytes] = []  # wait until sessions are saved
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._server.clients[self._number] = self
         tasks.start_task(self._server.connect(self))
 
     def data_received(self, data: bytes) -> None:
-        if self.peer is None:
-            if not self._early:
-                self.pause_reading()
-            self._early += data
+        if self._is_answered:
+            self._forward(data)
             return
-        self.peer.transport.write(data)
+        self._early += data
+        if len(self._early) > EARLY_BYTES_MAX and not self._is_paused_early:
+            self._is_paused_early = True
+            self.pause_reading()
+        self._forward_connect()
+
+    def on_broker_connected(self, broker: "_BrokerSide") -> None:
+        """Forward the CONNECT, if it is there."""
+        self.peer = broker
+        self._forward_connect()
+
+    def on_broker_answered(self) -> None:
+        """Forward everything from now on."""
+        if self._is_answered:
+            return
+        self._is_answered = True
+        if self._early:
+            self._forward(self._early)
+        self._early = b""
+        self._resume_early()
+
+    def _forward_connect(self) -> None:
+        if self.peer is None or self._is_connect_sent:
+            return
+        try:
+            size = first_packet_bytes(self._early)
+        except InvalidStream:
+            size = len(self._early)
+        if size is None or len(self._early) < min(size, PACKET_BYTES_MAX):
+            self._resume_early()  # the packet is longer than that
+            return
+        self._is_connect_sent = True
+        connect, self._early = self._early[:size], self._early[size:]
+        self._forward(connect)
+
+    def _resume_early(self) -> None:
+        if self._is_paused_early:
+            self._is_paused_early = False
+            self.resume_reading()
+
+    def _forward(self, data: bytes) -> None:
+        assert self.peer is not None
         output = self.inspector.receive_from_client(data, asyncio.get_running_loop().time())
         if output is not NO_CHANGE:
             self._server.on_observer_output(output)
+        if self._unsaved:
+            self._unsaved.append(data)
+        elif changes := self._server.take_changes():
+            self._unsaved.append(data)
+            self.pause_reading()
+            tasks.start_task(self._forward_when_saved(changes))
+        else:
+            self.peer.write(data)
+
+    async def _forward_when_saved(self, changes: Sequence[SessionChange]) -> None:
+        while changes:
+            await self._server.save(changes)
+            changes = self._server.take_changes()
+        unsaved, self._unsaved = self._unsaved, []
+        if self.peer is not None:
+            self.peer.write(b"".join(unsaved))
+        self.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_stalled()
         if self.peer is not None:
-            self.peer.transport.close()
+            self.peer.close()
         now = asyncio.get_running_loop().time()
         self._server.on_closed(self._number, self.inspector.close(now))
-
-    def on_broker_connected(self, broker: "_BrokerSide") -> None:
-        """Forward to the broker from now on."""
-        self.peer = broker
-        early, self._early = self._early, b""
-        if early:
-            self.data_received(early)
-            self.resume_reading()
-
-    def abort(self) -> None:
-        """Close both connections now."""
-        self.transport.abort()
 
 
 class _BrokerSide(_Side):
@@ -218,46 +292,28 @@ class _BrokerSide(_Side):
     def __init__(self, server: ProxyServer, client: _ClientSide) -> None:
         self._server = server
         self._client = client
-        self._held: list[bytes] = []  # arrived while sessions are being saved
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        client = self._client
-        if client.transport.is_closing():  # it did not wait
+        if self._client.transport.is_closing():  # it did not wait
             self.transport.abort()
             return
-        self.peer = client
-        if header := self._server.proxy_header(client.transport):
-            self.transport.write(header)
-        client.on_broker_connected(self)
+        self.peer = self._client
+        self._client.on_broker_connected(self)
 
     def data_received(self, data: bytes) -> None:
-        server = self._server
         now = asyncio.get_running_loop().time()
         output = self._client.inspector.receive_from_broker(data, now)
         if output is not NO_CHANGE:
-            server.on_observer_output(output)
-        if self._held:
-            self._held.append(data)
-        elif changes := server.take_changes():
-            self._held.append(data)
-            self.pause_reading()
-            tasks.start_task(self._forward_when_saved(changes))
-        else:
-            self._client.transport.write(data)
-
-    async def _forward_when_saved(self, changes: Sequence[SessionChange]) -> None:
-        while changes:
-            await self._server.save(changes)
-            changes = self._server.take_changes()
-        held, self._held = self._held, []
-        if not self._client.transport.is_closing():
-            self._client.transport.write(b"".join(held))
-        self.resume_reading()
+            self._server.on_observer_output(output)
+        self._server.save_soon()
+        self._client.write(data)
+        self._client.on_broker_answered()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_stalled()
         if self.peer is not None:
-            self._client.transport.close()
+            self._client.close()
 
 
 def _tls_context(settings: ProxySettings) -> ssl.SSLContext | None:
@@ -269,16 +325,3 @@ def _tls_context(settings: ProxySettings) -> ssl.SSLContext | None:
     except OSError as error:  # SSLError is one
         raise UsageError(f"[proxy] tls_certificate, tls_key: {error}") from error
     return context
-
-
-def proxy_header(version: str, source: tuple[str, int], target: tuple[str, int]) -> bytes:
-    """Return the header of the PROXY protocol, v1 or v2, for a client's connection."""
-    is_v6 = ":" in source[0]
-    if version == "v1":
-        name = "TCP6" if is_v6 else "TCP4"
-        return f"PROXY {name} {source[0]} {target[0]} {source[1]} {target[1]}\r\n".encode()
-    family = socket.AF_INET6 if is_v6 else socket.AF_INET
-    addresses = b"".join(socket.inet_pton(family, host) for host, _ in (source, target))
-    body = addresses + struct.pack("!HH", source[1], target[1])
-    kind = 0x21 if is_v6 else 0x11  # IPv6 or IPv4, stream
-    return _V2_SIGNATURE + struct.pack("!BBH", 0x21, kind, len(body)) + body

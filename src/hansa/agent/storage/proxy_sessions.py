@@ -36,6 +36,7 @@ class _Header(msgspec.Struct):
 class SavedSession:
     """What the file holds of one client."""
 
+    expiry_s: int = 0
     filters: dict[str, None] = field(default_factory=dict)
     doubt: str = ""
 
@@ -76,10 +77,10 @@ class SessionFile:
             return
         except OSError as error:
             raise UsageError(f"cannot read {self._path}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError, IndexError) as error:
             raise UsageError(
-                f"{self._path} is damaged ({error}); remove the file to start without the sessions"
-                " that it holds"
+                f"{self._path} is damaged ({error}); set [proxy] no_earlier_sessions = false and"
+                " remove the file: the sessions that it holds are then unknown"
             ) from error
 
     def _apply(self, change: SessionChange) -> None:
@@ -89,7 +90,7 @@ class SessionFile:
             self.sessions.pop(client_id, None)
             return
         if action == OPENED:
-            self.sessions[client_id] = SavedSession()
+            self.sessions[client_id] = SavedSession(int(items[0]))
         session = self.sessions.setdefault(client_id, SavedSession())
         if action == ADDED:
             session.filters.update(dict.fromkeys(items))
@@ -127,7 +128,7 @@ class SessionFile:
     def _whole(self) -> list[_Header | SessionChange]:
         content: list[_Header | SessionChange] = [self._header]
         for client_id, session in self.sessions.items():
-            content.append((client_id, OPENED, []))
+            content.append((client_id, OPENED, [str(session.expiry_s)]))
             if session.filters:
                 content.append((client_id, ADDED, list(session.filters)))
             if session.doubt:

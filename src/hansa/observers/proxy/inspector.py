@@ -5,10 +5,10 @@
       |--------------------------->|
       |        CONNACK present?    |
       |<---------------------------|  opened: the session is new, or goes on
-      | SUBSCRIBE filters          |
+      | SUBSCRIBE filters          |  subscribed, before the broker sees it
       |--------------------------->|
       |        SUBACK codes        |
-      |<---------------------------|  subscribed: the filters that were granted
+      |<---------------------------|  unsubscribed: the filters that were refused
       | DISCONNECT expiry?         |
       |--------------------------->|  closed, with the expiry that counts
 
@@ -32,7 +32,7 @@ followed any further."""
 REQUEST_BYTES = 256
 """What a request counts for besides its filters."""
 
-_VERSION_5 = 5
+_VERSION_311, _VERSION_5 = 4, 5
 _CLEAN = 0x02
 
 
@@ -52,11 +52,12 @@ class ConnectionInspector:
             PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK
         )
         self.client_id = ""
-        self._is_version_5 = False
+        self._level = 0  # of the protocol: 3, 4 or 5; 0 before CONNECT
         self._expiry_s = 0
         self._is_open = False
         self._problem = ""  # why the connection is no longer followed
-        self._pending: dict[tuple[PacketType, int], list[str]] = {}
+        self._pending: dict[tuple[PacketType, int], tuple[list[str], list[str]]] = {}
+        """By type and packet id: the filters of a request, and those that it added."""
         self._pending_bytes = 0
 
     def receive_from_client(self, data: bytes, now: float) -> ObserverOutput:
@@ -82,7 +83,9 @@ class ConnectionInspector:
                 self._receive(kind, FieldCursor(body, 0, len(body), kind.name))
         except (InvalidStream, BrokerMisbehaved) as error:
             self._problem = str(error)
-            if self._is_open:
+            if not self._is_open and self._level and scanner is self._from_broker:
+                self._open(is_present=True)  # the broker answered something
+            elif self._is_open:
                 self._observer.on_lost_track(self.client_id, self._problem)
         return self._observer.drain(now)
 
@@ -97,48 +100,56 @@ class ConnectionInspector:
             case PacketType.UNSUBSCRIBE:
                 self._read_request(kind, body)
             case PacketType.SUBACK:
-                filters, codes = self._read_answer(PacketType.SUBSCRIBE, kind, body)
-                granted = [f for f, c in zip(filters, codes, strict=True) if c < REFUSAL_CODE_MIN]
-                self._observer.on_subscribed(self.client_id, granted)
+                filters, added, codes = self._read_answer(PacketType.SUBSCRIBE, kind, body)
+                granted = {f for f, c in zip(filters, codes, strict=True) if c < REFUSAL_CODE_MIN}
+                refused = [each for each in added if each not in granted]
+                self._observer.on_unsubscribed(self.client_id, self._number, refused)
             case PacketType.UNSUBACK:
-                filters, codes = self._read_answer(PacketType.UNSUBSCRIBE, kind, body)
+                filters, _, codes = self._read_answer(PacketType.UNSUBSCRIBE, kind, body)
                 ended = [f for f, c in zip(filters, codes, strict=True) if c < REFUSAL_CODE_MIN]
-                self._observer.on_unsubscribed(self.client_id, ended)
+                self._observer.on_unsubscribed(self.client_id, self._number, ended)
             case _:
                 self._read_disconnect(body)
 
     def _read_connect(self, body: FieldCursor) -> None:
+        if self._level:
+            raise InvalidStream("a second CONNECT")
         body.read_binary()  # MQTT, or MQIsdp of version 3.1
-        self._is_version_5 = body.read_byte() & 0x7F == _VERSION_5
+        self._level = body.read_byte() & 0x7F
         flags = body.read_byte()
         body.read_integer(2)
         found = self._properties(body, PacketType.CONNECT)
         self.client_id = body.read_text()
-        if self._is_version_5:
+        if self._level == _VERSION_5:
             self._expiry_s = _expiry(found, 0)
         else:
             self._expiry_s = 0 if flags & _CLEAN else NEVER
 
     def _read_connack(self, body: FieldCursor) -> None:
         is_present, code = bool(body.read_byte() & 1), body.read_byte()
-        if code:
+        if code or self._is_open:
+            return
+        if not self._level:  # the broker understood a CONNECT that the proxy does not
+            self._observer.on_unknown_client(self._problem)
             return
         found = self._properties(body, PacketType.CONNACK)
         assigned = find_property(found, Property.ASSIGNED_CLIENT_IDENTIFIER, self.client_id)
         self.client_id = str(assigned) or f"\0{self._number}"
         self._expiry_s = _expiry(found, self._expiry_s)
+        if self._level < _VERSION_311:  # CONNACK of version 3.1 does not say it
+            is_present = self._expiry_s > 0 and self._observer.has_session(self.client_id)
+        self._open(is_present)
+
+    def _open(self, is_present: bool) -> None:
         self._is_open = True
-        self._observer.on_opened(
-            self.client_id,
-            self._number,
-            is_present=is_present,
-            is_persistent=self._expiry_s > 0,
-        )
-        if self._problem:  # the broker understood a CONNECT that the proxy does not
+        self._observer.on_opened(self.client_id, self._number, is_present, self._expiry_s)
+        if self._problem:
             self._observer.on_lost_track(self.client_id, self._problem)
 
     def _read_request(self, kind: PacketType, body: FieldCursor) -> None:
         packet_id = body.read_packet_id()
+        if not self._is_open or (kind, packet_id) in self._pending:
+            raise InvalidStream(f"{kind.name} before CONNACK, or with a packet id that is in use")
         self._properties(body, kind)
         filters: list[str] = []
         while body.remaining:
@@ -148,28 +159,34 @@ class ConnectionInspector:
         self._pending_bytes += REQUEST_BYTES + sum(map(len, filters))
         if self._pending_bytes > PENDING_BYTES_MAX:
             raise InvalidStream(f"more than {PENDING_BYTES_MAX} bytes of unanswered requests")
-        self._pending[kind, packet_id] = filters
+        added: list[str] = []
+        if kind is PacketType.SUBSCRIBE:
+            added = self._observer.on_subscribed(self.client_id, filters)
+        self._pending[kind, packet_id] = filters, added
 
     def _read_answer(
         self, request: PacketType, kind: PacketType, body: FieldCursor
-    ) -> tuple[list[str], bytes]:
+    ) -> tuple[list[str], list[str], bytes]:
         packet_id = body.read_packet_id()
         self._properties(body, kind)
-        filters, codes = self._pending.pop((request, packet_id), None), body.read_rest()
-        if kind is PacketType.UNSUBACK and not self._is_version_5:
-            codes = bytes(len(filters or ()))  # MQTT 3.1.1 has none
-        self._pending_bytes -= REQUEST_BYTES + sum(map(len, filters or ()))
-        if filters is None or len(codes) != len(filters):
-            raise InvalidStream(f"the broker answered {kind.name} {packet_id} to no such request")
-        return filters, codes
+        if (request, packet_id) not in self._pending:
+            raise InvalidStream(f"{kind.name} {packet_id} without a request")
+        filters, added = self._pending.pop((request, packet_id))
+        self._pending_bytes -= REQUEST_BYTES + sum(map(len, filters))
+        codes = body.read_rest()
+        if kind is PacketType.UNSUBACK and self._level < _VERSION_5:
+            codes = bytes(len(filters))  # only version 5 has them
+        if len(codes) != len(filters):
+            raise InvalidStream(f"{kind.name} with {len(codes)} codes for {len(filters)} filters")
+        return filters, added, codes
 
     def _read_disconnect(self, body: FieldCursor) -> None:
-        if self._is_version_5 and body.remaining > 1:
+        if self._level == _VERSION_5 and body.remaining > 1:
             body.read_byte()
             self._expiry_s = _expiry(self._properties(body, PacketType.DISCONNECT), self._expiry_s)
 
     def _properties(self, body: FieldCursor, kind: PacketType) -> Properties:
-        return read_properties(body, kind) if self._is_version_5 else ()
+        return read_properties(body, kind) if self._level == _VERSION_5 else ()
 
 
 def _expiry(found: Properties, otherwise: int) -> int:

@@ -1,17 +1,18 @@
 """The sessions of all clients of the proxy, and the filters that they are subscribed to.
 
 A session belongs to a client id. It ends with its connection, or its subscriptions outlive it for
-the session expiry interval. The broker decides whether a session goes on (Session Present); the
-filters of one that does are those that the proxy noted before, so the shell saves them to disk.
+the session expiry interval. The broker decides whether a session continues (Session Present); the
+filters of such a session are those that the proxy noted before, so the shell saves them to disk. A
+filter counts from the moment a client asks for it, and until the broker refuses or ends it.
 
 The observer is complete unless it has a reason to doubt:
 
 - the proxy runs for the first time and clients may have left sessions at the broker before;
 - a client resumed a session that the proxy has never seen;
 - the packets of a connection could not be followed;
-- the filters of all sessions need more memory than allowed.
+- sessions and filters need more memory than allowed.
 
-The second and third doubt end when that client's session does, also after a restart.
+Doubts about a client end when its session does, also after a restart.
 """
 
 from collections.abc import Iterable
@@ -32,13 +33,22 @@ from hansa.protocol.topics import check_filter, is_local_only
 NEVER = 0xFFFF_FFFF
 """The session expiry interval of a session that does not expire [MQTT 5, 3.1.2.11.2]."""
 
-FILTER_BYTES_MAX = 64 << 20
-"""Characters of all filters that are held; later ones are not, and the observer is incomplete."""
+MEMORY_MAX = 256 << 20
+"""Estimated bytes of all sessions and filters; what exceeds it is not held, and the observer is
+incomplete until the agent is restarted."""
+
+SESSION_BYTES, FILTER_BYTES = 512, 256
+"""Estimated bytes of a session and of a filter, besides their text."""
+
+UNKNOWN_CLIENT = ""
+"""Stands for clients whose CONNECT the proxy cannot read."""
+
+_SHOWN_CHARS_MAX, _REASON_CHARS_MAX = 64, 160
 
 OPENED, ADDED, REMOVED, DOUBTED, ENDED = "open", "add", "remove", "doubt", "end"
 SessionChange = tuple[str, str, list[str]]
 """What the shell must save of a persistent session: client id, one of the words above, and the
-filters or the reason of the doubt."""
+filters, the reason of the doubt, or the session expiry interval."""
 
 EARLIER_SESSIONS = (
     "clients may have left sessions at the broker before the proxy first ran; if none have,"
@@ -51,9 +61,10 @@ class ProxySession:
     """The subscriptions of one client id, connected or not."""
 
     filters: dict[str, None] = field(default_factory=dict)
-    is_persistent: bool = True
-    """Whether it outlives its connection."""
-    connection: int | None = None
+    expiry_s: int = 0
+    """Seconds for which it outlives its last connection."""
+    connections: dict[int, None] = field(default_factory=dict)
+    """Open connections; while one takes over from another there are two."""
     expires_at: float | None = None
     """When the session ends if the client does not return; None while connected, or never."""
     doubt: str = ""
@@ -70,7 +81,7 @@ class ProxyObserver(Observer):
         self._findings: list[ObserverFinding] = []
         self._was_complete = not may_have_earlier_sessions
         self._doubts: dict[str, None] = {}
-        self._filter_bytes = 0
+        self._memory = 0
         self._has_overflowed = False
         self.changes: list[SessionChange] = []
         """What the shell has to save, in order; it clears the list."""
@@ -88,17 +99,16 @@ class ProxyObserver(Observer):
         if self._may_have_earlier_sessions:
             return EARLIER_SESSIONS
         if self._has_overflowed:
-            return (
-                f"the filters of the proxy's clients have more than {FILTER_BYTES_MAX} characters"
-            )
+            return "sessions of the proxy's clients need too much memory"
         for client_id in self._doubts:
-            return f"client {client_id!r}: {self._sessions[client_id].doubt}"
+            shown, doubt = client_id[:_SHOWN_CHARS_MAX], self._sessions[client_id].doubt
+            return f"client {shown!r}: {doubt}" if client_id else f"unknown client: {doubt}"
         return ""
 
     @property
     def connected_count(self) -> int:
         """Number of clients that are connected."""
-        return sum(session.connection is not None for session in self._sessions.values())
+        return sum(bool(session.connections) for session in self._sessions.values())
 
     def subscribed_filters(self) -> tuple[str, ...]:
         """Return, sorted, the filters that clients are subscribed to."""
@@ -106,57 +116,73 @@ class ProxyObserver(Observer):
 
     # ------------------------------------------------------------ inputs
 
-    def load_session(self, client_id: str, filters: Iterable[str], doubt: str = "") -> None:
+    def load_session(
+        self, client_id: str, filters: Iterable[str], expiry_s: int, doubt: str = ""
+    ) -> None:
         """Take up a session that an earlier run saved; the client is not connected."""
-        session = self._sessions[client_id] = ProxySession()
-        self._add(session, filters)
-        if doubt:
-            self._set_doubt(client_id, doubt)
+        session = self._new_session(client_id, expiry_s)
+        if session is not None:
+            self._add(session, filters)
+            if doubt:
+                self._set_doubt(client_id, doubt)
         self.changes.clear()
 
-    def on_opened(
-        self, client_id: str, connection: int, *, is_present: bool, is_persistent: bool
-    ) -> None:
-        """The broker accepted a connection; `is_present`: it continued an earlier session."""
+    def has_session(self, client_id: str) -> bool:
+        """Whether a session of this client is known, connected or not."""
+        return client_id in self._sessions
+
+    def on_opened(self, client_id: str, connection: int, is_present: bool, expiry_s: int) -> None:
+        """The broker accepted a connection; `is_present`: it continued an earlier session.
+
+        While another connection of the client is open, nothing is dropped: the proxy does not know
+        in which order the broker accepted them.
+        """
         session = self._sessions.get(client_id)
-        if session is not None and not is_present:
+        if session is not None and not is_present and not session.connections:
             self._end(client_id)
             session = None
         if session is None:
-            session = self._sessions[client_id] = ProxySession(is_persistent=is_persistent)
-            if is_persistent:
-                self.changes.append((client_id, OPENED, []))
+            session = self._new_session(client_id, expiry_s)
+            if session is None:
+                return
             if is_present:
                 self._set_doubt(client_id, "resumed a session that the proxy has never seen")
-        elif session.is_persistent and not is_persistent:  # it ends with this connection
-            self.changes.append((client_id, ENDED, []))
-        session.connection, session.expires_at = connection, None
-        session.is_persistent = is_persistent
+        elif bool(session.expiry_s) != bool(expiry_s):
+            session.expiry_s = expiry_s
+            self._save_whole(client_id, session)
+        session.expiry_s = expiry_s
+        session.connections[connection] = None
+        session.expires_at = None
 
-    def on_subscribed(self, client_id: str, filters: Iterable[str]) -> None:
-        """The broker granted these filters."""
-        if (session := self._sessions.get(client_id)) is not None:
-            added = self._add(session, filters)
-            if added and session.is_persistent:
-                self.changes.append((client_id, ADDED, added))
+    def on_subscribed(self, client_id: str, filters: Iterable[str]) -> list[str]:
+        """A client asks for these filters; return those that are new."""
+        session = self._sessions.get(client_id)
+        if session is None:
+            return []
+        added = self._add(session, filters)
+        if added and session.expiry_s:
+            self.changes.append((client_id, ADDED, added))
+        return added
 
-    def on_unsubscribed(self, client_id: str, filters: Iterable[str]) -> None:
-        """The broker ended these subscriptions."""
-        if (session := self._sessions.get(client_id)) is not None:
-            removed = self._remove(session, filters)
-            if removed and session.is_persistent:
-                self.changes.append((client_id, REMOVED, removed))
+    def on_unsubscribed(self, client_id: str, connection: int, filters: Iterable[str]) -> None:
+        """The broker refused or ended these subscriptions, unless the connection is an old one."""
+        session = self._sessions.get(client_id)
+        if session is None or connection != next(reversed(session.connections), None):
+            return
+        removed = self._remove(session, filters)
+        if removed and session.expiry_s:
+            self.changes.append((client_id, REMOVED, removed))
 
     def on_closed(
         self, client_id: str, connection: int, expiry_s: int, now: float
     ) -> ObserverOutput:
-        """A connection ended. If another one has taken the session over, nothing changes."""
+        """A connection ended; the session does, too, if it was the last one and has no expiry."""
         session = self._sessions.get(client_id)
-        if session is not None and session.connection == connection:
-            if not expiry_s:
+        if session is not None and connection in session.connections:
+            del session.connections[connection]
+            if not session.connections and not expiry_s:
                 self._end(client_id)
-            else:
-                session.connection = None
+            elif not session.connections:
                 session.expires_at = None if expiry_s == NEVER else now + expiry_s
         return self.drain(now)
 
@@ -164,6 +190,12 @@ class ProxyObserver(Observer):
         """The packets of a connection cannot be followed any more."""
         if client_id in self._sessions:
             self._set_doubt(client_id, reason)
+
+    def on_unknown_client(self, reason: str) -> None:
+        """The broker accepted a client whose CONNECT cannot be read: what it subscribes to stays
+        unknown, in a session that may never end."""
+        if UNKNOWN_CLIENT in self._sessions or self._new_session(UNKNOWN_CLIENT, NEVER):
+            self._set_doubt(UNKNOWN_CLIENT, reason)
 
     def handle_timer(self, now: float) -> ObserverOutput:
         """End the sessions that have expired."""
@@ -184,7 +216,10 @@ class ProxyObserver(Observer):
         )
 
     def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
-        """Report what earlier runs saved."""
+        """Report what earlier runs saved. The broker counts their expiry from an earlier moment."""
+        for session in self._sessions.values():
+            if not session.connections and session.expiry_s != NEVER:
+                session.expires_at = now + session.expiry_s
         return self.drain(now)
 
     def drain(self, now: float) -> ObserverOutput:
@@ -201,14 +236,30 @@ class ProxyObserver(Observer):
 
     # ------------------------------------------------------------ sessions
 
+    def _new_session(self, client_id: str, expiry_s: int) -> ProxySession | None:
+        if not self._reserve(SESSION_BYTES + len(client_id)):
+            return None
+        session = self._sessions[client_id] = ProxySession(expiry_s=expiry_s)
+        if expiry_s:
+            self.changes.append((client_id, OPENED, [str(expiry_s)]))
+        return session
+
+    def _reserve(self, size: int) -> bool:
+        if self._memory + size > MEMORY_MAX:
+            self._has_overflowed = True
+            return False
+        self._memory += size
+        return True
+
     def _add(self, session: ProxySession, filters: Iterable[str]) -> list[str]:
-        added = [each for each in dict.fromkeys(filters) if each not in session.filters]
-        for topic_filter in added:
-            if self._filter_bytes + len(topic_filter) > FILTER_BYTES_MAX:
-                self._has_overflowed = True
+        added: list[str] = []
+        for topic_filter in filters:
+            if topic_filter in session.filters:
+                continue
+            if not self._reserve(FILTER_BYTES + len(topic_filter)):
                 break
-            self._filter_bytes += len(topic_filter)
             session.filters[topic_filter] = None
+            added.append(topic_filter)
             if self._is_announced(topic_filter):
                 self._filters.add(topic_filter)
         return added
@@ -216,7 +267,7 @@ class ProxyObserver(Observer):
     def _remove(self, session: ProxySession, filters: Iterable[str]) -> list[str]:
         removed = [each for each in dict.fromkeys(filters) if each in session.filters]
         for topic_filter in removed:
-            self._filter_bytes -= len(topic_filter)
+            self._memory -= FILTER_BYTES + len(topic_filter)
             del session.filters[topic_filter]
             if self._is_announced(topic_filter, is_reported=False):
                 self._filters.remove(topic_filter)
@@ -225,15 +276,26 @@ class ProxyObserver(Observer):
     def _end(self, client_id: str) -> None:
         session = self._sessions.pop(client_id)
         self._remove(session, list(session.filters))
+        self._memory -= SESSION_BYTES + len(client_id)
         self._doubts.pop(client_id, None)
-        if session.is_persistent:
+        if session.expiry_s:
             self.changes.append((client_id, ENDED, []))
+
+    def _save_whole(self, client_id: str, session: ProxySession) -> None:
+        """Save a session that has become persistent, or do not save it any longer."""
+        if not session.expiry_s:
+            self.changes.append((client_id, ENDED, []))
+            return
+        self.changes.append((client_id, OPENED, [str(session.expiry_s)]))
+        self.changes.append((client_id, ADDED, list(session.filters)))
+        if session.doubt:
+            self.changes.append((client_id, DOUBTED, [session.doubt]))
 
     def _set_doubt(self, client_id: str, reason: str) -> None:
         session = self._sessions[client_id]
         session.doubt = reason
         self._doubts[client_id] = None
-        if session.is_persistent:
+        if session.expiry_s:
             self.changes.append((client_id, DOUBTED, [reason]))
 
     def _is_announced(self, topic_filter: str, is_reported: bool = True) -> bool:
@@ -243,6 +305,7 @@ class ProxyObserver(Observer):
             check_filter(topic_filter)
         except InvalidTopic as error:
             if is_reported:
-                self._findings.append(FilterNotAnnounced(topic_filter, str(error)))
+                shown = topic_filter[:_SHOWN_CHARS_MAX]
+                self._findings.append(FilterNotAnnounced(shown, str(error)[:_REASON_CHARS_MAX]))
             return False
         return True

@@ -71,3 +71,11 @@ def _long_header(data: bytes, at: int) -> tuple[int, int] | None:
     if len(data) - at > _LENGTH_BYTES_MAX:
         raise InvalidStream("a packet length of more than 4 bytes: this is not MQTT")
     return None
+
+
+def first_packet_bytes(data: bytes) -> int | None:
+    """Return the length of the packet at the start of some bytes; None if it is not known yet."""
+    if len(data) < 2:
+        return None
+    header = (data[1], 2) if data[1] < 128 else _long_header(data, 0)
+    return None if header is None else header[0] + header[1]
