@@ -328,7 +328,7 @@ def test_configuring_explains_the_files_of_the_state_directory():
     source = " ".join(read(path) for path in (PACKAGE / "agent").rglob("*.py"))
     files = set(re.findall(r'^ *[A-Z_]+_(?:FILE|DIRECTORY) = "(.*)"', source, flags=re.M))
     documented = column(DOCS / "how-to" / "configure.md", "State directory")
-    old_names = {"identity", "greeting"}  # of 0.0, refused; of 0.1, renamed at the start
+    old_names = {"identity"}  # of 0.0, refused
     assert files - {name.rstrip("/") for name in documented} == old_names
 
 

@@ -291,7 +291,8 @@ def _check_record(filters: tuple[str, ...]) -> None:
 
 
 def _check_proxy(proxy: ProxySettings, broker: BrokerSettings) -> None:
-    if (proxy.host, proxy.port) == (broker.host, broker.port):
+    is_same = (proxy.host, proxy.port) == (broker.host, broker.port)
+    if is_same and broker.observer == "proxy":
         raise UsageError("[proxy] and [broker] have the same host and port; choose another one")
     if proxy.tls_key and not proxy.tls_certificate:
         raise UsageError("[proxy] tls_key needs tls_certificate")
