@@ -1,4 +1,5 @@
-"""One live ring of three for all tests that do not break it; with --long, one per strategy."""
+"""One live ring of three agents for all tests that do not break it; with --long, one per
+strategy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ def running_ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Liv
 
 @pytest.fixture
 def ring(running_ring: Live) -> Iterator[Live]:
-    """The ring, as it should be: a test that breaks something leaves it healed or fails."""
+    """The shared ring; each test must restore what it breaks."""
     running_ring.wait_converged()
     yield running_ring
     running_ring.hang_up()

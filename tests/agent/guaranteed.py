@@ -1,4 +1,4 @@
-"""A client that keeps its side of QoS 1 and 2, and knows what its broker has accepted."""
+"""A client with the handshakes of QoS 1 and 2 that counts accepted publications."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ from hansa.mqtt.types import Version
 
 
 class GuaranteedClient(Client):
-    """Publishes with handshakes, answers those of the broker."""
+    """Completes the handshakes of both directions."""
 
     def __init__(self, port: int, version: Version = Version.V5, **options: Any) -> None:
         self.accepted = 0
@@ -59,11 +59,11 @@ class GuaranteedClient(Client):
         return self
 
     def publish_guaranteed(self, qos: int, topic: str, *payloads: bytes) -> None:
-        """Publish, and wait until the broker has accepted all of it."""
+        """Publish, and wait until the broker has acknowledged everything."""
         self.publish_as(*(packets.PublishPacket(topic, payload, qos) for payload in payloads))
 
     def publish_as(self, *publications: packets.PublishPacket) -> None:
-        """Publish whatever it is; wait until the broker has accepted what it has to."""
+        """Publish packets; wait until the broker has acknowledged those above QoS 0."""
         wanted = self.accepted + sum(each.qos > 0 for each in publications)
         waiting = [self._numbered(each) for each in publications]
         deadline = time.monotonic() + PATIENCE
@@ -83,17 +83,18 @@ class GuaranteedClient(Client):
         return replace(publication, packet_id=packet_id)
 
     def forget(self) -> None:
-        """Start anew with nothing received."""
+        """Discard the received publications."""
         self.received.clear()
         self._answered = 0
 
     def read_for(self, seconds: float) -> None:
-        """Read what comes until nothing does for so long."""
+        """Read until nothing arrives for `seconds`."""
         while self._read(seconds):
             pass
 
     def read_until(self, count: int, pause: float = 0.3, patience: float = PATIENCE) -> list[bytes]:
-        """Read until so many have come, and a little longer for what should not; return all."""
+        """Read until `count` publications arrived, and `pause` longer for unexpected ones; return
+        all payloads."""
         deadline = time.monotonic() + patience
         while len(self.received) < count:
             assert time.monotonic() < deadline, f"{len(self.received)} of {count} have come"

@@ -1,4 +1,4 @@
-"""Clients of other people's making: Mosquitto's own, paho-mqtt and gmqtt, behind one face."""
+"""Third-party clients behind one interface: Mosquitto's own, paho-mqtt and gmqtt."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 
 
 class Subscriber:
-    """A client that keeps what it gets, in order."""
+    """A client that records received payloads in order."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, bytes]] = []
@@ -25,7 +25,7 @@ class Subscriber:
         raise NotImplementedError
 
     def vanish(self) -> None:
-        """Be gone without a goodbye."""
+        """Disconnect without DISCONNECT."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class MosquittoSub(Subscriber):
             self.seen.append((topic.decode(), payload))
 
     def unsubscribe(self, topic_filter: str) -> None:
-        self.close()  # it knows no other way
+        self.close()  # mosquitto_sub cannot unsubscribe otherwise
 
     def vanish(self) -> None:
         self._process.kill()
@@ -69,7 +69,7 @@ class MosquittoSub(Subscriber):
 
 
 class Mosquitto:
-    """What Mosquitto brings along: MQTT 3.1.1, one process each."""
+    """Mosquitto's command line clients: MQTT 3.1.1, one process each."""
 
     def subscribe(self, port: int, *filters: str) -> Subscriber:
         return MosquittoSub(port, *filters)
@@ -136,7 +136,7 @@ class GmqttClient(Subscriber):
     async def _connect(self, port: int, filters: tuple[str, ...]) -> Any:
         client = gmqtt.Client(f"gmqtt-{id(self):x}")
         client.on_message = self._note
-        client.set_config({"reconnect_retries": -2})  # never: -1 is without end, 0 once
+        client.set_config({"reconnect_retries": -2})  # no retries: -1 is unlimited, 0 once
         await client.connect(HOST, port)
         for name in filters:
             client.subscribe(name)
@@ -170,7 +170,7 @@ class GmqttClient(Subscriber):
 
 
 class Gmqtt:
-    """gmqtt, with MQTT 5, on a loop of its own."""
+    """gmqtt, with MQTT 5, in a separate event loop."""
 
     def __init__(self, thread: LoopThread) -> None:
         self._thread = thread
@@ -188,14 +188,14 @@ Kind = Mosquitto | Paho | Gmqtt
 
 
 def all_kinds(thread: LoopThread) -> list[Kind]:
-    """One of each; without Mosquitto's own clients the test is skipped."""
+    """One client of each kind; skips the test without Mosquitto's clients."""
     if shutil.which("mosquitto_sub") is None:
         pytest.skip("mosquitto_sub and mosquitto_pub are not installed")
     return [Mosquitto(), Paho(), Gmqtt(thread)]
 
 
 def wait_for(subscribers: Sequence[Subscriber], payload: bytes) -> None:
-    """Wait until all have got a payload."""
+    """Wait until all subscribers have received a payload."""
     eventually(
         lambda: all(any(got == payload for _, got in each.seen) for each in subscribers),
         f"{payload!r} at all subscribers",

@@ -1,4 +1,4 @@
-"""A live federation for tests, on a loop of its own; tests talk to it with plain sockets."""
+"""A live federation in a background event loop; tests use plain sockets."""
 
 import asyncio
 import select
@@ -17,14 +17,14 @@ from hansa.mqtt.types import Version
 from hansa.testbed.federation import LocalFederation, LocalNode
 
 PATIENCE = 60.0
-"""Seconds until a test gives up: what takes two on idle cores may take twenty on busy ones."""
+"""Timeout of a test in seconds: two on idle cores may become twenty on busy ones."""
 CONVERGED_S = 180.0
-"""How long a federation may take to stand: ten brokers and agents start at once, on busy cores."""
+"""Timeout for the start of a federation: ten brokers and agents start at once."""
 _T = TypeVar("_T")
 
 
 def eventually(holds: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    """Wait until something holds, and return it; say what never came."""
+    """Wait until a condition holds and return its value; fail with `what`."""
     deadline = time.monotonic() + patience
     while True:
         with suppress(TimeoutError):  # an agent with 10,000 new filters on busy cores answers later
@@ -52,8 +52,10 @@ class LoopThread:
 
 
 class Client:
-    """A client of one broker, as simple as can be. It sends no pings, and says that it will not:
-    else its broker would end it when a test takes long."""
+    """A minimal client of one broker.
+
+    It sends no pings and disables keep-alive, so that its broker does not close it in long tests.
+    """
 
     def __init__(
         self,
@@ -119,13 +121,13 @@ class Client:
     def wait_for(
         self, payload: bytes, patience: float = PATIENCE, pause: float = 0.15
     ) -> list[tuple[str, bytes]]:
-        """Read until a payload has come, and a little longer for what should not; return all."""
+        """Read until a payload arrives, and a little longer for unexpected ones; return all."""
         return self.wait_for_all([payload], patience, pause)
 
     def wait_for_all(
         self, payloads: Collection[bytes], patience: float = PATIENCE, pause: float = 0.15
     ) -> list[tuple[str, bytes]]:
-        """Do the same for several, in whatever order they come."""
+        """Read until all payloads have arrived, in any order."""
         deadline = time.monotonic() + patience
         while missing := set(payloads).difference(each.payload for each in self.received):
             assert time.monotonic() < deadline, f"no {missing} among {len(self.received)}"
@@ -143,21 +145,21 @@ class Client:
             self._read(0.1)
 
     def silent(self, seconds: float = 0.3) -> bool:
-        """Whether nothing comes for a while."""
+        """Whether nothing arrives for a while."""
         while self._read(seconds):
             if self.received:
                 return False
         return not self.received
 
     def hears(self, payload: bytes) -> bool:
-        """Whether a payload comes before a moment of silence; what came is forgotten."""
+        """Whether a payload arrives before a pause; discard everything received."""
         while self._read(0.3):
             pass
         heard, self.received = self.received, []
         return any(each.payload == payload for each in heard)
 
     def kill(self) -> None:
-        """Vanish without a goodbye."""
+        """Close without DISCONNECT."""
         self._socket.close()
 
     def close(self) -> None:
@@ -167,8 +169,11 @@ class Client:
 def assert_each_once(
     publisher: Client, subscribers: Iterable[Client], topic: str, payloads: Collection[bytes]
 ) -> None:
-    """What is published arrives everywhere, once. In whatever order: at QoS 0 it is kept while
-    the ways stand still, and those of new interest still grow."""
+    """Assert that each publication arrives everywhere once.
+
+    In any order: QoS 0 keeps its order only while paths are stable, and those of new interest may
+    still change.
+    """
     publisher.publish(topic, *payloads)
     for subscriber in subscribers:
         received = sorted(subscriber.wait_for_all(payloads))
@@ -176,7 +181,7 @@ def assert_each_once(
 
 
 def wait_until_reachable(publisher: Client, subscribers: Collection[Client], topic: str) -> None:
-    """Publish until it arrives everywhere: at QoS 0 what is under way in a change may be lost."""
+    """Publish until it arrives everywhere: QoS 0 in flight during a change may be lost."""
     numbers = count()
 
     def all_hear() -> bool:
@@ -218,7 +223,7 @@ class Live:
         return made
 
     def subscriber(self, number: int, *filters: str, **options: Any) -> Client:
-        """A client whose interest is in force everywhere."""
+        """Return a client whose interest is installed everywhere."""
         made = self.client(number, **options).subscribe(*filters)
         self.wait_installed(number, *filters)
         return made

@@ -1,4 +1,4 @@
-"""Agents as processes of their own, each with whatever broker a test gives it."""
+"""Agents as processes, each with a broker chosen by the test."""
 
 import http.client
 import os
@@ -16,7 +16,7 @@ _C = TypeVar("_C", bound=Client)
 
 
 class Process:
-    """An agent that is ended with the test."""
+    """An agent process that ends with the test."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Process:
         return self.log_file.read_text()
 
     def page(self, path: str) -> tuple[int, Any]:
-        """A page's status and content; 0 if there is none yet."""
+        """Return status and content of an endpoint; 0 if it is not available yet."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port)
         try:
             connection.request("GET", path)
@@ -55,7 +55,7 @@ class Process:
         except (OSError, http.client.HTTPException):
             return 0, ""
         finally:
-            connection.close()  # also of an agent that ends while it answers
+            connection.close()  # also if the agent ends during the answer
 
     def says(self, text: str) -> None:
         eventually(lambda: text in self.log, f"{text!r} in the log, which is:\n{self.log}")
@@ -87,7 +87,7 @@ class Scene:
         return made
 
     def forget(self, broker: Mosquitto) -> None:
-        """Kill a broker, and start it again without a memory."""
+        """Kill a broker and restart it without its saved state."""
         self._thread.run(broker.kill())
         self._thread.run(broker.start())
 

@@ -1,4 +1,4 @@
-"""Which strategies a live test is tried with: the default in every run, the others with --long."""
+"""Strategies of live tests: the default in every run, the others with --long."""
 
 import pytest
 
@@ -8,6 +8,6 @@ from hansa.protocol.settings import ProtocolSettings
 DEFAULT = ProtocolSettings().strategy
 OTHERS = [name for name in STRATEGIES if name != DEFAULT]
 EVERY = [DEFAULT, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
-"""As parameters of a fixture or a test."""
+"""Parameters of a fixture or a test."""
 
 SETTING = "HANSA_PROTOCOL_STRATEGY"

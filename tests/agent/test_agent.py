@@ -1,4 +1,4 @@
-"""One agent as a process: what it says when something is wrong, and how it ends."""
+"""One agent as a process: reports of wrong settings and faults, and its exit."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Alarms: active until they are over, counted each time that they begin."""
+"""Alarms are active until they are cleared, and counted each time they are raised."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""An agent beside brokers of all kinds: with TLS, with rules, old ones, bridged ones."""
+"""An agent at brokers with TLS, access rules, MQTT 3.1.1 only, and bridges."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def local(agent: Process) -> set[str]:
 
 
 def is_installed(agent: Process, *filters: str) -> bool:
-    found = status(agent)  # one page: on the next there may be filters that are not installed yet
+    found = status(agent)  # one snapshot: a later one may have filters that are not installed yet
     has_peers = len(found.get("reachable_nodes", ())) > 1
     interest = found.get("interest", {})
     return has_peers and interest["installed"] and set(filters) <= set(interest["local"])
@@ -110,7 +110,7 @@ def test_invalid_ca_file_is_reported(scene, tmp_path):
         assert agent.log.count("\n") == 1
 
 
-# ---------------------------------------------------------------- rules
+# ---------------------------------------------------------------- access rules
 
 
 def test_publication_refused_by_a_broker_is_reported_and_others_are_delivered(scene, tmp_path):
@@ -168,7 +168,7 @@ def test_doctor_raises_no_alarm_in_running_agent(scene, capsys):
 
     def is_told() -> bool:
         counts.silent(0.1)
-        return len(counts.received) > 2  # bursts after that count; the agent gets them as well
+        return len(counts.received) > 2  # later bursts count; the agent gets them as well
 
     eventually(is_told, "more bursts")
     assert status(agent)["alarms"] == {}
@@ -179,7 +179,7 @@ def test_doctor_raises_no_alarm_in_running_agent(scene, capsys):
 
 
 class OldBroker:
-    """Stands before a Mosquitto and lets nobody in who speaks MQTT 5."""
+    """A proxy in front of Mosquitto that refuses MQTT 5."""
 
     def __init__(self, port: int, behind: int) -> None:
         self.port = port
@@ -214,7 +214,7 @@ class OldBroker:
 
 
 async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):  # either side may break off
+    with suppress(ConnectionError):  # either side may close
         while data := await source.read(1 << 16):
             sink.write(data)
             await sink.drain()
@@ -222,13 +222,13 @@ async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None
 
 
 def counts(agent: Process) -> tuple[int, int]:
-    """What clients published and what came back of the agent's own."""
+    """Publications of clients, and echoes of the agent's own."""
     counters = status(agent)["counters"]
     return counters["captured"], counters["echoes"]
 
 
 def test_two_brokers_of_3_1_1_exchange_each_publication_once(scene, tmp_path):
-    """Both send the agents' own publications back: without a check they would go round for ever."""
+    """Both brokers echo the agents' publications: without a check they would loop."""
     brokers = [scene.broker(), scene.broker()]
     fronts = [OldBroker(free_port(), broker.port) for broker in brokers]
     thread = LoopThread()
@@ -252,7 +252,7 @@ def test_two_brokers_of_3_1_1_exchange_each_publication_once(scene, tmp_path):
                 seen = subscriber.wait_for(b"end %d" % broker.port)
                 assert [payload for _, payload in seen] == [*payloads, b"end %d" % broker.port]
         for agent in agents:
-            # A subscriber may have the last one before its echo has come to the agent.
+            # A subscriber may receive the last one before the agent receives its echo.
             eventually(lambda: counts(agent) == (51, 51), f"not {counts(agent)}")  # noqa: B023
     finally:
         for front in fronts:
@@ -264,7 +264,7 @@ def test_two_brokers_of_3_1_1_exchange_each_publication_once(scene, tmp_path):
 
 
 async def displacing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A broker of MQTT 5 at which the agent's client is displaced as soon as it is there."""
+    """An MQTT 5 broker that displaces the agent's client after each connection."""
     connect = await reader.read(1 << 16)
     writer.write(b"\x20\x03\x00\x00\x00")
     if b"-agent" in connect:
@@ -275,7 +275,7 @@ async def displacing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 def test_client_with_agent_id_raises_alarm(scene):
-    """Mosquitto 2.0.11 does not say that it was this which ended the connection."""
+    """Mosquitto 2.0.11 does not report why it closed the connection."""
     thread = LoopThread()
     port = free_port()
     server = thread.run(asyncio.start_server(displacing, "127.0.0.1", port))
@@ -294,7 +294,8 @@ def test_client_with_agent_id_raises_alarm(scene):
 
 
 def test_announcements_of_clients_stay_at_their_broker(scene):
-    """As in the papers: beacons, and NEW_REGULAR_TOPIC for a first subscription or publication."""
+    """As in the papers: beacons, and NEW_REGULAR_TOPIC for the first subscription or
+    publication."""
     brokers = [scene.broker(), scene.broker()]
     one, two = pair(scene, *brokers, broker_observer="beacon", broker_beacon_interval=20)
     everything = scene.client(brokers[0].port).subscribe("#")
@@ -317,11 +318,11 @@ def test_announcements_of_clients_stay_at_their_broker(scene):
     assert local(one) == {"#", "NEW_REGULAR_TOPIC"}
 
 
-# ---------------------------------------------------------------- what is learned
+# ---------------------------------------------------------------- earlier subscriptions
 
 
 def test_persistent_session_is_known_after_agent_restart(scene, tmp_path):
-    """Without a log file: what the agent kept is all that it has."""
+    """Without a log file the agent has only its saved state."""
     broker = scene.broker("sys_interval 1")
     settings = {"broker_port": broker.port, "state": tmp_path / "state"}
     agent = scene.agent(**settings)
@@ -361,7 +362,7 @@ def test_earlier_subscriptions_are_read_from_tree_after_signal(scene, mosquitto,
 
 
 def test_disconnection_without_unsubscribe_ends_interest(scene):
-    broker = scene.broker("sys_interval 1")  # how long a session of MQTT 5 lasts only counts tell
+    broker = scene.broker("sys_interval 1")  # only the counts show when an MQTT 5 session ends
     agent = scene.agent(broker_port=broker.port, broker_log_file=broker.log_file)
     agent.says("observer complete")
     leave: list[Callable[[Client], None]] = [Client.close, Client.kill]

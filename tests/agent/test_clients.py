@@ -1,4 +1,4 @@
-"""Clients of any kind across any two brokers: rings, grids and random graphs of real Mosquittos."""
+"""Third-party clients across brokers in rings, grids and random graphs."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from hansa.testbed.federation import LocalFederation
 
 TOPIC = "plant/line1/temp"
 FILTERS = (TOPIC, "plant/+/temp", "plant/#", "+/line1/#")
-"""All match the topic, so every subscriber overlaps with all others."""
+"""All match the topic, so all subscribers overlap."""
 
 
 FEDERATIONS = [
@@ -56,7 +56,7 @@ def _port(live: Live, number: int) -> int:
 
 
 def _link_bytes(live: Live) -> int:
-    """What all agents have written to links."""
+    """Return the bytes that all agents have written to links."""
     total = 0
     for node in live.nodes:
         neighbours: Any = node.status()["neighbours"]
@@ -78,7 +78,7 @@ def test_every_subscriber_gets_each_publication_of_every_broker_once(live, kinds
         kinds[(number + 2) % len(kinds)].publish(_port(live, number), TOPIC, payloads)
         wait_for(subscribers, payloads[-1])
         expected += payloads
-    for each in subscribers:  # in order, too: the next broker's came when these were all there
+    for each in subscribers:  # in order: each broker publishes after the previous one's arrived
         assert each.seen == [(TOPIC, payload) for payload in expected]
 
 
@@ -102,11 +102,11 @@ def test_unsubscribing_stops_the_traffic_on_all_links(live, kinds, subscribers):
         before = _link_bytes(live)
         kind.publish(_port(live, 0), topic, [b"y" * 1_000] * 100 + [b"stays"])
         wait_for([witness], b"stays")
-        assert _link_bytes(live) - before < 100_000  # control alone: of that, time makes more
+        assert _link_bytes(live) - before < 100_000  # control frames only, which grow with time
 
 
 def _wait_withdrawn(live: Live, node: str, name: str) -> None:
-    """Wait until no agent believes any more that a node wants a filter."""
+    """Wait until no agent has a node's interest in a filter."""
 
     def withdrawn() -> bool:
         views: list[Any] = [each.status()["interest"] for each in live.nodes]
@@ -116,8 +116,8 @@ def _wait_withdrawn(live: Live, node: str, name: str) -> None:
 
 
 def test_disconnected_client_ends_interest_everywhere(live, kinds):
-    # What becomes of an MQTT 5 session only the broker's own counts tell, after some seconds:
-    # once is enough for that.
+    # Only the broker's counts show the end of an MQTT 5 session, after some seconds:
+    # one such case is enough.
     kinds = kinds if live.federation.topology.name == "ring:3" else kinds[:1]
     node = str(live.nodes[1].status()["node"])
     names = [f"gone/{turn}/#" for turn in range(len(kinds))]
@@ -132,7 +132,7 @@ def test_disconnected_client_ends_interest_everywhere(live, kinds):
 
 
 def test_dollar_topics_stay_local(live, kinds, subscribers):
-    # All want the same, so each has a filter besides that shows when it is there.
+    # All subscribe to the same, so each has one more filter that shows when it is installed.
     signs = [f"sign/{turn}" for turn in range(len(kinds))]
     for kind, sign in zip(kinds, signs, strict=True):
         subscribers.append(kind.subscribe(_port(live, 0), "#", "$own/#", "$SYS/#", sign))

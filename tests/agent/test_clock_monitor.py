@@ -1,4 +1,4 @@
-"""A clock that is set back is told once, and when it has caught up."""
+"""A clock that is set back is reported once, and again when it has caught up."""
 
 import pytest
 
@@ -8,7 +8,7 @@ SECOND = 1_000_000_000
 
 
 class Clocks:
-    """The machine's clock, and one that only goes forward."""
+    """A wall clock and a monotonic clock."""
 
     def __init__(self, behind_s: float = 0.0) -> None:
         self.wall = 1_000 * SECOND
@@ -24,7 +24,7 @@ class Clocks:
         )
 
     def look(self, wall_s: float, steady_s: float) -> str:
-        """Let both go on by so much; return what was told last."""
+        """Advance both clocks; return the last report."""
         self.wall += round(wall_s * SECOND)
         self.steady += round(steady_s * SECOND)
         self.watch.check()

@@ -1,4 +1,4 @@
-"""Two nodes, each in its driver, joined by real TCP on loopback; their brokers are lists."""
+"""Two nodes with their drivers, joined by real TCP on loopback; their brokers are lists."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ WINDOW = 4 * RECEIPT_BYTES
 
 
 class ListBroker:
-    """Grants everything; remembers what was published to its clients."""
+    """Grants every subscription and records injected publications."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -32,9 +32,7 @@ class ListBroker:
 
     def subscribe(self, filters: Sequence[str]) -> None:
         self.filters |= set(filters)
-        self._driver.feed(
-            SubscriptionsGranted(tuple(filters))
-        )  # at once, in the midst of the node's effects
+        self._driver.feed(SubscriptionsGranted(tuple(filters)))  # synchronously
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         self.filters -= set(filters)
@@ -90,7 +88,7 @@ def joined(
     work: Callable[[Side, Side], Awaitable[None]],
     theirs: ProtocolSettings | None = None,
 ) -> tuple[Side, Side]:
-    """Run something with two sides, of which the second dials the first."""
+    """Run a function with two sides; the second dials the first."""
 
     async def run() -> tuple[Side, Side]:
         one, two = Side(1, ProtocolSettings()), Side(2, theirs or ProtocolSettings())
@@ -106,7 +104,7 @@ def joined(
 
 
 async def carry(one: Side, two: Side) -> None:
-    """A publication at the first side reaches the second."""
+    """Forward one publication from the first side to the second."""
     await until(lambda: one.is_up and two.is_up, "neighbours")
     two.driver.feed(InterestChanged(("a/#",)))
     await until(lambda: one.broker.filters == {"a/#"}, "subscribed at the first broker")
@@ -176,7 +174,7 @@ def test_publications_beyond_window_are_dropped_and_control_frames_are_sent():
     async def work(one: Side, two: Side) -> None:
         await carry(one, two)
         batch = [ClientPublished("a/b", b"x" * 1_000)] * 100
-        for _ in range(10):  # without a pause, so that the other side cannot answer meanwhile
+        for _ in range(10):  # without a pause, so the other side cannot answer
             one.driver.on_captured(batch)
         two.driver.feed(InterestChanged(("z",)))
         await until(lambda: "z" in one.broker.filters, "control still passes")
@@ -185,5 +183,5 @@ def test_publications_beyond_window_are_dropped_and_control_frames_are_sent():
 
     one, two = joined(work)
     dropped = one.driver.counters["dropped: the neighbour's window is full"]
-    assert dropped in range(500, 800)  # three hundred of them fit
+    assert dropped in range(500, 800)  # 300 of them fit
     assert len(two.broker.injected) == 2 + 1_000 - dropped + 1

@@ -1,4 +1,4 @@
-"""Live agents whose links go through their brokers, and through nothing else."""
+"""Live agents linked only through their brokers."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ __all__ = ["certificates"]  # a fixture
 
 
 def beside(scene: Scene, broker: Mosquitto, *neighbours: Mosquitto, **settings: Any) -> Process:
-    """An agent beside a broker, linked through those of its neighbours."""
+    """Start an agent at a broker, linked through the brokers of its neighbours."""
     return scene.agent(
         broker_port=broker.port,
         broker_log_file=broker.log_file,
@@ -29,7 +29,7 @@ def beside(scene: Scene, broker: Mosquitto, *neighbours: Mosquitto, **settings: 
 
 
 def assert_crosses(scene: Scene, publisher: Any, subscriber: Any, agents: list[Process]) -> None:
-    """What is published beside the first agent arrives beside the second."""
+    """A publication at the first agent's broker arrives at the second's."""
     subscriber.subscribe("t/#")
     eventually(lambda: all(is_installed(agent) for agent in agents), "linked")
     eventually(lambda: is_installed(agents[1], "t/#"), "installed")
@@ -47,7 +47,7 @@ def test_agent_opens_no_link_port(scene):
 
 
 def passwords(directory: Path, **users: str) -> tuple[str, ...]:
-    """Lines for a broker that knows these users only."""
+    """Configuration lines for a broker with these users."""
     if shutil.which("mosquitto_passwd") is None:
         pytest.skip("mosquitto_passwd is not installed")
     path = directory / f"passwords-{'-'.join(users)}"
@@ -97,7 +97,7 @@ def test_link_topics_are_not_forwarded_to_wildcard_subscribers(scene):
     publisher.publish("links/of/others", b"end")
     beyond = beside_dialler.wait_for(b"end")
     assert set(beyond) == {("links/of/others", b"end")}
-    # At its own broker everybody can see them: that is what the $ in the default is for.
+    # At its own broker all clients can see them; hence the $ in the default prefix.
     seen = {topic for topic, _ in beside_listener.wait_for(b"end")}
     assert any(re.fullmatch("links/of/agents/down(/[0-9a-f]{16}){2}", topic) for topic in seen)
     for agent in agents:
@@ -129,7 +129,7 @@ def test_death_of_either_agent_is_detected_and_link_restored(scene):
 
 @pytest.mark.long
 def test_small_packet_limit_of_broker_is_reported_and_respected(scene):
-    """Mosquitto drops larger ones without a word, and tells no limit."""
+    """Mosquitto drops larger ones silently and announces no limit."""
     one, two = scene.broker("message_size_limit 4000"), scene.broker()
     first = beside(scene, one)
     second = beside(scene, two, one)

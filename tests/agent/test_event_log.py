@@ -1,4 +1,4 @@
-"""What an agent writes to its log, and shows of it for a while."""
+"""The log lines of an agent, and the refusals it shows for a while."""
 
 import dataclasses
 import logging
@@ -16,7 +16,7 @@ from hansa.protocol.model import LinkId, NodeId, Publication
 from hansa.protocol.wire.frames import Goodbye
 
 OBJECT = re.compile(r"[A-Za-z_]\w*\((?:\w+=|\))|<\w+ ")
-"""How Python writes an object: `Name(field=`, `Name()` or `<Name `."""
+"""The repr of an object: `Name(field=`, `Name()` or `<Name `."""
 
 
 class Clock:
@@ -70,7 +70,7 @@ TUPLES = {"parents": (2, 3), "filters": ("a/#", "b"), "topics": ("a", "b")}
 
 
 def sample(kind: type) -> object:
-    """An effect or a finding of some kind, with something in every field."""
+    """Return an effect or a finding of a type with every field set."""
     hints = typing.get_type_hints(kind)
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]

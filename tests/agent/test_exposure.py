@@ -1,4 +1,4 @@
-"""Listening beyond this machine, and requests that name another one."""
+"""Listening beyond loopback, and the Host header of requests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What clients see of a live federation: three Mosquittos in a ring, an agent beside each."""
+"""A live federation as clients see it: three Mosquittos in a ring with an agent each."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ TOO_LARGE = "dropped: larger than packet_bytes_max"
     ids=["exact", "plus", "hash", "everything", "overlapping"],
 )
 def test_every_subscriber_gets_every_publication_once(ring, filters, topic):
-    # One client per filter at each broker: how often one client gets it is its broker's business.
+    # One client per filter at each broker: brokers differ in copies for one client.
     subscribers = [ring.client(n).subscribe(f) for n in range(3) for f in filters]
     for number in range(3):
         ring.wait_installed(number, *filters)
@@ -73,7 +73,7 @@ def test_unsubscribing_stops_the_traffic(ring):
 
 
 def _subscribed(ring: Any, number: int, name: str) -> bool:
-    """Whether the last word of the agent to its broker on a filter was SUBSCRIBE."""
+    """Whether the agent's last request for a filter was SUBSCRIBE."""
     lines = ring.nodes[number].broker.log_file.read_text().splitlines()
     words = [line.split(": ", 1)[1] for line in lines if line.endswith(f" {name}")]
     own = [word for word in words if word.startswith("hansa-")]
@@ -137,7 +137,7 @@ def test_largest_payload_of_mqtt_is_dropped_and_counted(ring):
         while left:
             left -= raw.send(bytes(min(left, 1 << 20)))
         raw.sendall(b"\xc0\x00")
-        assert raw.recv(2) == b"\xd0\x00"  # so the broker has it
+        assert raw.recv(2) == b"\xd0\x00"  # the broker has received it
     eventually(lambda: ring.counter(0, TOO_LARGE) > before, "counted")
     ring.client(0).publish("huge/a", b"end")
     assert subscriber.wait_for(b"end") == [("huge/a", b"end")]
@@ -149,7 +149,7 @@ def test_announced_payload_of_300_mb_has_no_effect(ring):
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01h")
         raw.recv(4)
-        # PUBLISH with a remaining length of 256 MB less one byte, the most that MQTT can say.
+        # PUBLISH with the largest remaining length of MQTT, 256 MB less one byte.
         raw.sendall(b"\x30\xff\xff\xff\x7f\x00\x06vast/a" + b"x" * 100_000)
     ring.client(0).publish("vast/a", b"end")
     assert subscriber.wait_for(b"end") == [("vast/a", b"end")]
@@ -164,7 +164,7 @@ def test_announced_payload_of_300_mb_has_no_effect(ring):
     ],
 )
 def test_garbage_on_the_link_port_has_no_effect(ring, name, garbage):
-    topic = f"garbage/{name}"  # its own: interest of a client that just left may still be withdrawn
+    topic = f"garbage/{name}"  # unique: earlier interest may still be withdrawn
     with socket.create_connection(("127.0.0.1", ring.nodes[0].link_port)) as raw:
         raw.sendall(garbage * 3)
         subscriber = ring.subscriber(1, topic)

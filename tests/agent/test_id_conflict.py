@@ -1,4 +1,4 @@
-"""How two live agents meet: whoever dials, over whatever, and when they must not."""
+"""Links between two live agents: either dials, over any transport, and refused links."""
 
 import json
 import socket
@@ -32,7 +32,7 @@ def is_settled(agent: Process, neighbour: str) -> bool:
 
 
 def pair(scene: Scene, transport: str, dialling: str) -> tuple[Process, Process]:
-    """Two agents of which the first, the second or both dial."""
+    """Start two agents of which the first, the second or both dial."""
     ports = free_port(), free_port()
     agents = [
         scene.agent(
@@ -67,7 +67,7 @@ def test_one_link_remains_regardless_of_dialling_side(scene, transport, dialling
         publisher.publish("meet/a", b"%d" % next(numbers))
         return not subscriber.silent()
 
-    # Where both dial, one link is given up; at QoS 0 what is under way there may be lost.
+    # If both dial, one link is closed; QoS 0 in flight on it may be lost.
     eventually(is_heard, "a way")
     came = subscriber.wait_for(subscriber.received[0].payload)
     assert len(came) == len(set(came))

@@ -1,7 +1,7 @@
-"""Clients that connect through the proxy, at a broker that reveals nothing of its clients.
+"""Clients behind the proxy, at a broker without a log.
 
 Two real Mosquittos that log nothing. The agent of the first has a proxy for its clients; the agent
-of the second is configured with what its clients subscribe to.
+of the second is configured with the filters of its clients.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ PAYLOADS = {b"QoS 0", b"QoS 1", b"QoS 2"}
 
 
 class Pair:
-    """The broker with the proxy, and the far one: it publishes to `t/#`, subscribes to `far`."""
+    """The broker with the proxy, and the remote one: it publishes to `t/#` and subscribes to
+    `far`."""
 
     def __init__(self, scene: Scene, broker: Brokers, directory: Path) -> None:
         self._scene = scene

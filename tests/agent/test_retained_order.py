@@ -21,7 +21,7 @@ from hansa.testbed.federation import LinkProfile, LocalFederation
 ORIGIN, RECEIVER = 0, 1
 PAIRS = list(product(range(3), range(3)))
 REPAIRED_S = 60.0
-"""How soon brokers have to agree, whatever happened."""
+"""Seconds until brokers must agree."""
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def suspend_receiver(live: Live) -> None:
     agent = live.nodes[RECEIVER].agent
     assert agent is not None
     agent.send_signal(signal.SIGSTOP)
-    time.sleep(1.0)  # the fault lasts this long; nothing is waited for
+    time.sleep(1.0)  # duration of the fault, not a wait
     agent.send_signal(signal.SIGCONT)
     live.wait_converged()
 

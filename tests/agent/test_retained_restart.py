@@ -1,4 +1,4 @@
-"""Retained values after a broker or an agent was restarted and writes were lost meanwhile."""
+"""Retained values after a restart of broker or agent that lost writes."""
 
 import signal
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_lost_writes_are_repaired_after_restarts_of_broker_and_agent(pair):
     write(pair, 1, x1=b"old1", x2=b"old2", x3=b"old3")
     assert_same_values(pair, "r", {"r/x1": b"old1", "r/x2": b"old2", "r/x3": b"old3"})
 
-    # The broker saves its state, follows, and is then started again from that state.
+    # The broker saves its state, receives values, and is restarted from that state.
     saved = broker.directory / "mosquitto.db"
     assert broker.process is not None
     broker.process.send_signal(signal.SIGUSR1)
@@ -64,7 +64,7 @@ def test_lost_writes_are_repaired_after_restarts_of_broker_and_agent(pair):
     write(pair, 1, x1=b"", x2=b"new2")
     assert_same_values(pair, "r", {"r/x2": b"new2", "r/x3": b"old3"})
     wait_saved(pair, x1=b"", x2=b"new2")
-    kill_agent(pair)  # it forgets which topics were written lately
+    kill_agent(pair)  # it loses the list of recently written topics
     start_agent(pair)
     write(pair, 1, x4=b"seen")
     assert_same_values(pair, "r", {"r/x2": b"new2", "r/x3": b"old3", "r/x4": b"seen"})
@@ -72,7 +72,7 @@ def test_lost_writes_are_repaired_after_restarts_of_broker_and_agent(pair):
     pair.run(broker.start())
     assert_same_values(pair, "r", {"r/x2": b"new2", "r/x3": b"old3", "r/x4": b"seen"})
 
-    # The broker is away while values come at QoS 0, and the agent is killed before it is back.
+    # The broker is down while values arrive at QoS 0, and the agent is killed before it returns.
     pair.run(broker.stop())
     write(pair, 0, x2=b"newest", x3=b"")
     wait_saved(pair, x2=b"newest", x3=b"")
@@ -81,7 +81,7 @@ def test_lost_writes_are_repaired_after_restarts_of_broker_and_agent(pair):
     outdated = {"r/x2": b"new2", "r/x3": b"old3", "r/x4": b"seen"}
     assert stored_before_repair(pair, len(outdated)) == outdated
     start_agent(pair)
-    reader = pair.subscriber(ORIGIN, "r/#")  # the receiver now reads what its broker stores
+    reader = pair.subscriber(ORIGIN, "r/#")  # the receiver reads the retained values of its broker
     assert_same_values(pair, "r", {"r/x2": b"newest", "r/x4": b"seen"})
     reader.unsubscribe("r/#")
     eventually(lambda: "r/#" not in interest(pair, ORIGIN), "interest withdrawn")
@@ -96,7 +96,7 @@ def kill_agent(live: Live) -> None:
 
 
 def start_agent(live: Live) -> None:
-    """Start it, and wait until it answers."""
+    """Start the agent, and wait until it answers."""
     live.run(live.federation.start_agent(RECEIVER))
 
     def answers() -> bool:
@@ -108,7 +108,7 @@ def start_agent(live: Live) -> None:
 
 
 def stored_before_repair(live: Live, count: int) -> dict[str, bytes]:
-    """Read what the receiving broker stores while its agent is away."""
+    """Read the retained values of the receiving broker while its agent is down."""
     reader = live.client_of(GuaranteedClient, RECEIVER).subscribe_qos2("r/#")
     reader.read_until(count)
     reader.close()

@@ -1,4 +1,4 @@
-"""Every setting from a file and from the environment, and every complaint."""
+"""Settings from a file and from the environment, and their errors."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""An agent ends in bounded time, whatever its parts wait for, and nothing acknowledged is lost."""
+"""An agent ends in bounded time, and nothing acknowledged is lost."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from hansa.mqtt.options import ConnectOptions
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 SLACK_S = 5.0
-"""Seconds that the last log line and busy cores may add."""
+"""Seconds allowed for the last log line on busy cores."""
 
 SLOW_DISK = """
 import os, time
@@ -41,7 +41,7 @@ disk._sync_data = sync_slowly
 from hansa.cli.main import main
 raise SystemExit(main(["agent"]))
 """
-"""An agent whose disk makes nothing durable for as long as a file exists."""
+"""An agent whose fsync blocks while a file exists."""
 
 BLOCKED_LOOP = """
 import asyncio, time
@@ -60,7 +60,7 @@ for each in (Agent, FedAgent):
 from hansa.cli.main import main
 raise SystemExit(main(["agent"]))
 """
-"""An agent whose loop is blocked half a second after its start."""
+"""An agent whose event loop is blocked half a second after its start."""
 
 BUSY_LOOP = """
 import asyncio, sys
@@ -76,7 +76,7 @@ if sys.argv[1] == "uvloop":
 else:
     asyncio.run(run())
 """
-"""A loop that never gets to its callbacks."""
+"""An event loop that never runs its callbacks."""
 
 
 # ---------------------------------------------------------------- the parts of `Stopping`
@@ -123,7 +123,7 @@ def test_process_ends_in_time_if_loop_is_blocked(caplog):
     async def run() -> None:
         stopping = Shutdown(stop_timeout_s=0.05, exit_process=exit_process)
         stopping.begin(1)
-        stopping.begin(2)  # the first one counts
+        stopping.begin(2)  # the first signal counts
 
         async def block() -> None:
             assert is_forced.wait(60)
@@ -145,7 +145,7 @@ def test_signal_ends_process_with_busy_loop(loop, number):
             assert child.stdout.readline() == "busy\n"
             began = time.monotonic()
             child.send_signal(number)
-            child.send_signal(number)  # a second one changes nothing
+            child.send_signal(number)  # a second signal changes nothing
             assert child.wait(20) == 0
             assert time.monotonic() - began < 0.5 + SLACK_S
             assert child.stdout.read() == ""
@@ -195,8 +195,8 @@ def test_component_exception_is_raised_after_all_have_stopped():
 
 
 def test_disconnecting_does_not_swallow_cancellation(mosquitto, tmp_path):
-    """Whoever waits for the end of a cancelled task would wait for ever: cancel at each moment
-    around the end of the connection."""
+    """A swallowed cancellation would block its caller indefinitely: cancel at each moment around
+    the end of the connection."""
 
     async def cancelled_after(turns: int, port: int) -> bool:
         options = ConnectOptions(client_id=f"leaver-{turns}", clean_start=True)
@@ -251,7 +251,7 @@ def test_agent_ends_in_time_if_loop_was_blocked_before_signal(scene, mode):
 
 
 class Load:
-    """Publishes at QoS 0 and 1 in a thread of its own, for as long as its context lasts."""
+    """Publishes at QoS 0 and 1 in a thread while its context is active."""
 
     def __init__(self, scene: Scene, port: int) -> None:
         self._client = scene.client_of(GuaranteedClient, port)
@@ -266,7 +266,7 @@ class Load:
 
     def _run(self) -> None:
         number = 0
-        while not self._is_over.wait(0.02):  # the test measures the end, not the throughput
+        while not self._is_over.wait(0.02):  # the test measures the shutdown, not the throughput
             self._client.publish("load/qos0", *[self._payload] * 20)
             payloads = [b"%d" % each for each in range(number, number + 5)]
             self._client.publish_guaranteed(1, "load/qos1", *payloads)
@@ -280,7 +280,7 @@ class Load:
 
 
 class Pair:
-    """Two agents; clients of the second one want what is published at the first."""
+    """Two agents; clients of the second subscribe to publications at the first."""
 
     def __init__(self, scene: Scene, tmp_path: Path) -> None:
         self.scene = scene
@@ -302,7 +302,7 @@ class Pair:
         eventually(self._is_installed, "the interest of the second agent in force at the first")
 
     def start(self, number: int) -> Process:
-        """Start an agent, or start it again."""
+        """Start or restart an agent."""
         os.environ["SLOW_DISK"] = str(self.slow_disks[number])
         first = {"link_port": self._link_port, "broker_observer": "static", "broker_filters": "x"}
         second = {
@@ -325,7 +325,7 @@ class Pair:
         return bool(self.status(1).get("interest", {}).get("installed"))
 
     def terminate(self, number: int) -> float:
-        """Stop an agent with SIGTERM; return after how many seconds it has ended."""
+        """Stop an agent with SIGTERM; return the seconds until it ended."""
         agent = self.agents[number].process
         began = time.monotonic()
         agent.terminate()
@@ -333,7 +333,7 @@ class Pair:
         return time.monotonic() - began
 
     def assert_all_arrives(self, payloads: list[bytes]) -> None:
-        """What the first broker has accepted is at the subscriber; QoS 1 may bring it twice."""
+        """Every publication accepted by the first broker arrives; QoS 1 may duplicate."""
         assert payloads
         wanted, deadline = set(payloads), time.monotonic() + 90
         while missing := wanted.difference(each.payload for each in self.subscriber.received):

@@ -1,4 +1,4 @@
-"""A neighbour that never reads, in a live federation of three: the others must not notice."""
+"""A neighbour that never reads in a live federation of three: others are not affected."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ DROPPED = "dropped: the neighbour's window is full"
 
 @pytest.fixture
 def patient(mosquitto: str) -> Iterator[Live]:
-    """One between two, where silence is not taken for death: only the window protects them."""
+    """A star of three with long timeouts: only the send window protects the agents."""
     settings = {"HANSA_LINK_WINDOW_BYTES": str(WINDOW), "HANSA_PROTOCOL_HEARTBEAT_LIMIT": "600"}
     live = Live(LocalFederation(parse_topology("star:3", 1), settings))
     try:
@@ -30,7 +30,7 @@ def patient(mosquitto: str) -> Iterator[Live]:
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the most that a process ever had in memory."""
+    """Return the peak memory of a process."""
     line = next(
         line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in line
     )
@@ -43,7 +43,7 @@ def test_slow_neighbour_delays_no_other_and_memory_stays_bounded(patient):
     memory = memory_bytes(agent.pid)
     os.kill(asleep.agent.pid, signal.SIGSTOP)
     try:
-        for number in range(200):  # 40 MB, a little at a time
+        for number in range(200):  # 40 MB in small parts
             publisher.publish("flood", *[PAYLOAD] * 19, b"%d" % number)
             assert len(reader.wait_for(b"%d" % number, pause=0)) == 20
         assert patient.counter(0, DROPPED) > 3_000
@@ -54,7 +54,7 @@ def test_slow_neighbour_delays_no_other_and_memory_stays_bounded(patient):
         late = patient.client(1).subscribe("late")
     finally:
         os.kill(asleep.agent.pid, signal.SIGCONT)
-    patient.wait_installed(1, "late")  # and that needs a confirmation of the one that slept
+    patient.wait_installed(1, "late")  # this requires a confirmation of the suspended agent
     eventually(lambda: sleeper.silent(0.2) or sleeper.received.clear(), "it has caught up")
     patient.client(2).publish("late", b"end")
     assert late.wait_for(b"end") == [("late", b"end")]

@@ -13,11 +13,11 @@ from tests.agent.waiting import until
 from hansa.agent import sockets
 from hansa.agent.sockets import SocketTransport
 
-MUCH = bytes(range(256)) * (1 << 16)  # 16 MiB: more than two kernels' buffers take
+MUCH = bytes(range(256)) * (1 << 16)  # 16 MiB: more than the buffers of both kernels
 
 
 class RecordingProtocol(asyncio.BufferedProtocol):
-    """A protocol that remembers what it is told."""
+    """Records received bytes and the end of the connection."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -35,14 +35,14 @@ class RecordingProtocol(asyncio.BufferedProtocol):
 
 
 class FaultyProtocol(RecordingProtocol):
-    """A protocol with a fault."""
+    """A protocol that raises."""
 
     def buffer_updated(self, nbytes: int) -> None:
         raise ZeroDivisionError
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection."""
+    """Return two ends of a TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         dialled = socket.create_connection(listening.getsockname())
         return dialled, listening.accept()[0]
@@ -53,7 +53,7 @@ Work = Callable[[SocketTransport, RecordingProtocol, socket.socket], Awaitable[N
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def joined(request):
-    """Return what runs some work with a transport, its ear, and the socket at the other end."""
+    """Return a function that runs work with a transport, its protocol and the remote socket."""
 
     def run(work: Work, protocol: RecordingProtocol | None = None) -> RecordingProtocol:
         protocol = protocol or RecordingProtocol()
@@ -75,7 +75,7 @@ def joined(request):
 
 
 async def read(theirs: socket.socket, count: int) -> bytes:
-    """Read so many bytes, or all that come until the end."""
+    """Read `count` bytes, or all until the end."""
     loop = asyncio.get_running_loop()
     received = bytearray()
     while len(received) < count and (data := await loop.sock_recv(theirs, 1 << 16)):
@@ -101,7 +101,7 @@ def test_small_writes_leave_at_once(joined):
     ) -> None:
         assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         transport.write(b"now")
-        theirs.setblocking(True)  # the loop does not turn while this waits
+        theirs.setblocking(True)  # the event loop is blocked meanwhile
         theirs.settimeout(5.0)
         assert theirs.recv(10) == b"now"
 
@@ -146,7 +146,7 @@ def test_aborting_does_not_wait(joined):
     ) -> None:
         transport.write(MUCH)
         transport.abort()
-        assert not protocol.lost  # never in the midst of a call
+        assert not protocol.lost  # never during a call
         await until(lambda: protocol.lost, "lost")
         assert len(await read(theirs, len(MUCH))) < len(MUCH)
 
@@ -172,9 +172,9 @@ def test_connection_lost_right_after_the_last_bytes_is_reported(joined):
     async def work(
         transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
     ) -> None:
-        await asyncio.sleep(0)  # the loop looks at the socket by now
+        await asyncio.sleep(0)  # the event loop polls the socket by now
         theirs.send(b"last words")
-        _reset(theirs)  # both have come when the loop looks again
+        _reset(theirs)  # both have arrived when the event loop polls again
         await until(lambda: protocol.lost, "lost")
 
     protocol = joined(work)

@@ -1,7 +1,7 @@
-"""Every strategy, live: what is wanted arrives once, also after a link or a node is lost.
+"""Every strategy, live: subscribed publications arrive once, also after a link or a node is lost.
 
-More is tried with every strategy with --long, and in every run with the default: all that clients
-can see of a federation (test_federation, test_clients, as_one), and chaos (tests/chaos).
+With --long more tests run with every strategy: test_federation, test_clients, as_one and
+tests/testbed/chaos.
 """
 
 import os
@@ -21,7 +21,7 @@ from hansa.testbed.federation import LinkProfile, LocalFederation
 from hansa.testbed.mosquitto import free_port
 
 DIAMOND = Topology("diamond", 4, ((0, 1), (0, 2), (1, 3), (2, 3)))
-"""Two ways from 0 to 3, which share nothing."""
+"""Two disjoint paths from 0 to 3."""
 
 VALUE = b"1: value"
 
@@ -43,7 +43,7 @@ def fifty_arrive(publisher: Client, subscribers: list[Client], name: bytes) -> N
 
 
 def test_subscribed_publications_arrive_once_despite_faults(diamond):
-    """One story, because each step takes seconds: at rest, with a link cut, without a node."""
+    """One test, because each step takes seconds: undisturbed, with a link cut, without a node."""
     subscribers = [diamond.subscriber(number, "t/#") for number in (0, 3)]
     for number in range(4):
         publisher = diamond.client(number)
@@ -76,7 +76,7 @@ def test_subscribed_publications_arrive_once_despite_faults(diamond):
 
 
 def publish_guaranteed(diamond: Live) -> dict[int, list[bytes]]:
-    """Publish at QoS 1 and 2, and a retained value; return what must arrive besides at each QoS."""
+    """Publish at QoS 1 and 2, and a retained value; return the further expected payloads by QoS."""
     publisher = diamond.client_of(GuaranteedClient, 0)
     expected = {qos: [b"%d: %d" % (qos, number) for number in range(20)] for qos in (1, 2)}
     for qos, payloads in expected.items():
@@ -86,11 +86,11 @@ def publish_guaranteed(diamond: Live) -> dict[int, list[bytes]]:
 
 
 def assert_all_have_come(subscriber: GuaranteedClient, expected: dict[int, list[bytes]]) -> None:
-    """In order, at each QoS by itself; at QoS 2 exactly once, though the agent has crashed. A value
-    may come before what was owed: its owner tells of it to whoever comes into reach."""
+    """In order within each QoS; at QoS 2 exactly once despite the crash. A retained value may
+    arrive before pending publications: its owner sends it to each node that becomes reachable."""
     received = subscriber.read_until(41)
     last = {VALUE, expected[1][-1], expected[2][-1]}
-    while not last <= {*received}:  # a crash may bring copies at QoS 1
+    while not last <= {*received}:  # a crash may duplicate QoS 1
         received = subscriber.read_until(len(received) + 1)
     guaranteed = [each for each in received if each[:1] == b"1" and each != VALUE]
     assert list(dict.fromkeys(guaranteed)) == expected[1]

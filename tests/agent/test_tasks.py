@@ -1,4 +1,4 @@
-"""Work in the background: its faults are told, its end is not one."""
+"""Background tasks: exceptions are reported, completion is not."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Live federations whose links are datagrams, lossy or not, or long, or go through brokers."""
+"""Live federations linked by datagrams, lossy or slow links, or through brokers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,12 +41,13 @@ def test_publications_arrive_once_or_are_lost(ring):
         arrived = publish_until_heard(publisher, subscriber)
         assert len(arrived) == len(set(arrived))
         numbers = [int(payload) for payload in arrived if not payload.startswith(b"end")]
-        # Where a tenth is lost, so is control: how much arrives depends on when the ways stand.
+        # With a tenth lost, control frames are lost too: the number that arrives depends on the
+        # time at which paths are installed.
         assert len(numbers) == 200 or cable.loss
 
 
 def publish_until_heard(publisher: Any, subscriber: Any) -> list[bytes]:
-    """Publish until something has come last; return all that came."""
+    """Publish until a last payload arrives; return all payloads."""
     arrived: list[bytes] = []
     for attempt in range(100):
         publisher.publish("t/a", b"end %d %d" % (subscriber.port, attempt))
@@ -80,7 +81,7 @@ def test_round_trip_times_match_link_delay(ring):
 
     eventually(lambda: all(seen["rtt_ms"] for seen in all_seen()), "every link is measured")
     least = 2_000 * cable.delay_s
-    measured = [seen["rtt_ms"] for seen in all_seen() if seen["rtt_ms"]]  # a lossy one may be new
+    measured = [seen["rtt_ms"] for seen in all_seen() if seen["rtt_ms"]]  # a lossy link may be new
     assert min(measured) > least
 
     def all_short() -> bool:

@@ -1,8 +1,8 @@
-"""Clients that subscribed before the agent came miss nothing, whatever the broker's log tells.
+"""Clients that subscribed before the agent started miss nothing, whatever the broker logged.
 
-Each case is one that operators meet with Mosquitto: log settings enabled with SIGHUP, a restart
-with persistence, logrotate, and the configuration in deploy/. Two brokers, two agents; a client
-that the agent cannot know of gets publications of every QoS from the other broker.
+The cases are those of Mosquitto's operators: log settings enabled with SIGHUP, a restart with
+persistence, logrotate, and the configuration in deploy/. Two brokers, two agents; a client that the
+agent cannot know gets publications of every QoS from the other broker.
 """
 
 import gzip
@@ -64,7 +64,7 @@ class Broker:
         return True
 
     def reload(self) -> None:
-        """Send SIGHUP, and wait until the broker has acted on it: it answers a client then."""
+        """Send SIGHUP, and wait until the broker has handled it: it answers a client then."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
         Client(self.port).close()
@@ -87,7 +87,7 @@ def observed(mosquitto: str, tmp_path: Path) -> Iterator[Broker]:
 
 
 class Pair:
-    """The observed broker with its agent, and another with its own that publishes."""
+    """The observed broker with its agent, and another pair that publishes."""
 
     def __init__(self, scene: Scene, broker: Broker) -> None:
         self._scene = scene
@@ -109,7 +109,7 @@ class Pair:
         return self._scene.agent(**{**settings, **more})
 
     def wait_until_linked(self) -> None:
-        """Wait until all interest is in force."""
+        """Wait until all interest is installed."""
 
         def is_linked(agent: Process) -> bool:
             found = status(agent)
@@ -121,7 +121,7 @@ class Pair:
         eventually(lambda: is_linked(self.far_agent), "linked")
 
     def publish(self, topic: str) -> set[bytes]:
-        """Publish one of each QoS at the other broker; return what should arrive."""
+        """Publish once per QoS at the other broker; return the expected payloads."""
         for qos in range(3):
             self.publisher.publish_guaranteed(qos, topic, b"QoS %d" % qos)
         return {b"QoS 0", b"QoS 1", b"QoS 2"}
@@ -139,7 +139,7 @@ def status(agent: Process) -> Any:
 
 
 def wait_until_settled(agent: Process, *, is_complete: bool) -> Any:
-    """Wait until the agent knows every subscription, or has said why not; return its status."""
+    """Wait until the agent is complete or has reported why not; return its status."""
 
     def settled() -> Any:
         found = status(agent)
@@ -155,7 +155,7 @@ def wait_until_settled(agent: Process, *, is_complete: bool) -> Any:
 
 
 def assert_incomplete(agent: Process, *reasons: str) -> None:
-    """The agent says what it does not know, wherever an operator or a program may look."""
+    """The agent reports the gap in /status, /readyz, /metrics and its alarm."""
     found = wait_until_settled(agent, is_complete=False)
     assert found["interest"]["wide"] == ["#"]
     eventually(
@@ -183,7 +183,7 @@ def assert_complete(agent: Process, *local: str) -> None:
 
 
 def wait_for_samples(agent: Process, broker: Broker, count: int, holds: Callable[[], bool]) -> None:
-    """Check something before and after each of some samples of the broker's counters."""
+    """Run a check before and after each of several samples of the broker's counters."""
     watch = Client(broker.port).subscribe("$SYS/broker/uptime")
     for _ in range(count):
         watch.received.clear()
@@ -216,7 +216,7 @@ def test_log_settings_enabled_by_sighup(scene, observed):
     )
     assert "observer complete" not in pair.agent.log
 
-    for n, client in enumerate(early):  # they come back, and the broker logs what they subscribe to
+    for n, client in enumerate(early):  # they reconnect, and the broker logs their subscriptions
         client.close()
         early[n] = scene.client_of(GuaranteedClient, observed.port, name=f"early-{n}")
         early[n].subscribe_qos2(f"early/{n}", f"also/{n}")
@@ -232,15 +232,15 @@ def test_log_settings_enabled_by_sighup(scene, observed):
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_single_unknown_subscriber_is_detected(leaves, scene, observed):
-    """The agent reads retained values with clients of MQTT 5 that leave again. The unknown
-    subscription must not be taken for one that such a client has left behind."""
+    """The agent reads retained values with short-lived MQTT 5 clients. The unknown subscription
+    must not be attributed to such a client."""
     observed.configure(observed=False)
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     observed.configure()
     observed.reload()
     pair = Pair(scene, observed)
-    scene.client(pair.far.port).subscribe("wanted/far/#")  # has the agent read what is retained
+    scene.client(pair.far.port).subscribe("wanted/far/#")  # makes the agent read retained values
     assert_incomplete(pair.agent, f"counts 1 {COUNTED}", "reload (SIGHUP)")
     pair.assert_arrives(early, "early/1")
     wait_for_samples(
@@ -264,7 +264,7 @@ def test_sessions_restored_by_persistent_broker_are_detected(scene, observed, tm
     )
     away.subscribe_qos2("away/1").close()
     observed.stop()
-    observed.log_file.unlink()  # nothing tells what the restored session wants
+    observed.log_file.unlink()  # no log shows the filters of the restored session
     observed.start()
     pair = Pair(scene, observed)
     assert_incomplete(pair.agent, "restored sessions", f"counts 1 {COUNTED}")
@@ -273,12 +273,12 @@ def test_sessions_restored_by_persistent_broker_are_detected(scene, observed, tm
     back = scene.client_of(
         GuaranteedClient, observed.port, name="away", clean=False, session_expiry=3600
     )
-    back.wait_for_all(expected - {b"QoS 0"})  # none of QoS 0 waits for a client that is away
+    back.wait_for_all(expected - {b"QoS 0"})  # QoS 0 is not queued for a disconnected client
     back.forget()
     pair.assert_arrives(back, "away/1")
     assert (
         status(pair.agent)["broker"]["observer_complete"] is False
-    )  # a session that resumes logs nothing
+    )  # a resumed session logs nothing
     back.subscribe_qos2("away/1")
     assert_complete(pair.agent, "away/1")
     pair.assert_arrives(back, "away/1")
@@ -309,7 +309,7 @@ def test_complete_agent_knows_restored_sessions(scene, observed, tmp_path):
 
 
 def rotate(log_file: Path) -> None:
-    """Do what logrotate does before it has the broker open its log again."""
+    """Rotate like logrotate, before the broker reopens its log."""
     for number in (2, 1):
         for suffix in ("", ".gz"):
             old = log_file.with_name(f"{log_file.name}.{number}{suffix}")
@@ -319,7 +319,7 @@ def rotate(log_file: Path) -> None:
 
 
 def compress(log_file: Path) -> None:
-    """Do what logrotate does afterwards."""
+    """Compress like logrotate, after the broker reopened its log."""
     plain = log_file.with_name(f"{log_file.name}.1")
     packed = log_file.with_name(f"{plain.name}.gz")
     with plain.open("rb") as source, gzip.open(packed, "wb") as target:
@@ -342,7 +342,7 @@ def test_logrotate_that_keeps_no_old_logs(scene, observed):
 
 
 def test_logrotate(scene, observed):
-    """The old logs are read, too."""
+    """Rotated logs are read, too."""
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     for _ in range(2):
@@ -357,7 +357,7 @@ def test_logrotate(scene, observed):
 
 
 def test_complete_agent_needs_only_newer_log(scene, observed, tmp_path):
-    """A broker may run for longer than its old logs are kept."""
+    """A broker may run for longer than its logs are kept."""
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     pair = Pair(scene, observed)
@@ -366,7 +366,7 @@ def test_complete_agent_needs_only_newer_log(scene, observed, tmp_path):
     pair.agent = pair.start_agent(state=tmp_path / "kept")
     assert_complete(pair.agent, "early/1")
     lines = observed.log_file.read_text().splitlines(keepends=True)
-    observed.log_file.write_text("".join(lines[-3:]))  # in place: the broker goes on appending
+    observed.log_file.write_text("".join(lines[-3:]))  # in place: the broker continues to append
     pair.agent.process.terminate()
     pair.agent.wait()
     pair.agent = pair.start_agent(state=tmp_path / "kept")
@@ -391,7 +391,7 @@ def test_configuration_in_deploy(scene, observed, tmp_path):
 
 
 def test_broker_without_counters_is_complete_only_with_log(scene, observed):
-    """Without $SYS the log since the start decides; where it has a gap the agent stays wide."""
+    """Without $SYS the log since the start decides; with a gap the agent stays wide."""
     observed.configure("sys_interval 0")
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
@@ -417,7 +417,7 @@ def test_filters_when_unknown_are_configurable(scene, observed):
 def test_retained_values_are_cleared_when_wide_interest_ends(scene, observed):
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/#")
-    observed.log_file.write_text("")  # in place: nothing shows the subscription
+    observed.log_file.write_text("")  # in place: the subscription is not in the log
     pair = Pair(scene, observed)
     pair.publisher.publish_as(
         packets.PublishPacket("early/kept", b"kept", 1, retain=True),
@@ -425,7 +425,7 @@ def test_retained_values_are_cleared_when_wide_interest_ends(scene, observed):
     )
     assert_incomplete(pair.agent, "does not reach back", f"counts 1 {COUNTED}")
 
-    own_id = f"hansa-{status(pair.agent)['node']}-test"  # a client of the agent has no interest
+    own_id = f"hansa-{status(pair.agent)['node']}-test"  # clients of the agent announce no interest
 
     def retained() -> set[str]:
         reader = Client(observed.port, own_id).subscribe("early/#", "other/#")
@@ -464,7 +464,7 @@ def test_wide_interest_serves_share_group_once(scene, observed):
 
 @pytest.mark.long
 def test_agent_is_complete_without_retained_counters(scene, observed):
-    """Mosquitto retains them for 60 s, and publishes them when they change."""
+    """Mosquitto retains counters for 60 s, and publishes them when they change."""
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
 

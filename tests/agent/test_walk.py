@@ -50,10 +50,10 @@ OTHER_FILES = re.compile(
     r"|protocol/routing/(early_announcements|mesh/(announce\w*|election|members))\.py"
     r"|mqtt/(bodies|body\w*|forms|limits|options|requests)\.py"
 )
-"""Files that are active beside a publication, without handling it: the last section of the walk."""
+"""Files that run beside a publication without handling it: the last section of the walk."""
 
 NOT_ALWAYS = {"OutboxJournal.read_journal"}
-"""Functions that the walk names for a case that does not occur here."""
+"""Functions of the walk for cases that do not occur here."""
 
 
 class Traced:
@@ -88,7 +88,7 @@ class Traced:
         return bool(interest["installed"] and "plant/+" in interest["local"])
 
     def is_settled(self) -> bool:
-        """Whether the origin knows that the receiver has everything."""
+        """Whether the receiver has acknowledged everything."""
         delivery = json.loads(self._agents[0].page("/status")[1])["delivery"]
         return bool(delivery["acknowledged_by_all"] == delivery["position"] > 0)
 
@@ -123,7 +123,7 @@ def named(section: str) -> tuple[set[str], set[str]]:
 def test_publication_passes_through_every_file_and_function_of_the_walk(traced):
     qos0_files, qos0_functions = named("QoS 0")
     qos1_files, qos1_functions = named("QoS 1 and 2")
-    for number in range(3):  # the second and third take the fast path
+    for number in range(3):  # the second and third publication take the fast path
         traced.publisher.publish("plant/temp", b"%d" % number)
         traced.subscriber.wait_for(b"%d" % number)
     used = traced.calls()

@@ -1,4 +1,4 @@
-"""The web page of an agent, in a real browser, beside real brokers."""
+"""The web console of an agent in a real browser, with real brokers."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ STRANGE_NAME = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def render(tmp_path: Path):
-    """Return the page as the browser shows it after some seconds."""
+    """Return the page as rendered after some seconds."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not installed")

@@ -1,4 +1,4 @@
-"""What observers share."""
+"""The base class of observers."""
 
 from hansa.observers.base import NO_CHANGE, FilterCounts, ObservationComplete, ObserverOutput
 

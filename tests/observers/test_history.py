@@ -1,4 +1,4 @@
-"""What is read of a broker's files, and whom a signal may reach."""
+"""Reading of a broker's log and tree files, and the target of SIGUSR2."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ def test_end_of_long_log_is_read(tmp_path, monkeypatch):
 
 
 def rotated(directory: Path) -> Path:
-    """A log with three rotated files, the oldest of which was not rotated by a reload."""
+    """A log with three rotated files; the oldest was not rotated by a reload."""
     path = directory / "log"
     path.write_bytes(b"4\n")
     (directory / "log.1").write_bytes(b"3\n1794789610: Reloading config.\n")
@@ -85,7 +85,7 @@ def test_pid_file_must_contain_process_id(tmp_path, text):
 
 
 def test_other_program_is_not_signalled(tmp_path):
-    """A stale file may hold the number of anybody by now, whom SIGUSR2 would end."""
+    """A stale file may hold the id of another process, which SIGUSR2 would end."""
     pid_file, output = tmp_path / "pid", tmp_path / "out"
     output.touch()
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as other:
@@ -99,7 +99,7 @@ def test_other_program_is_not_signalled(tmp_path):
 
 @pytest.fixture
 def mute(tmp_path: Path) -> Iterator[PrintedSubscriptionTree]:
-    """A process that is called mosquitto and prints nothing."""
+    """A process named mosquitto that prints nothing."""
     if not Path("/proc/self/comm").exists():
         pytest.skip("no /proc here")
     program = tmp_path / "mosquitto"
@@ -117,7 +117,7 @@ def _ignore_signal() -> None:
 
 
 def test_broker_that_cannot_be_signalled_is_reported_with_advice(mute, monkeypatch):
-    """Tests may run as root, whom nothing is refused."""
+    """Tests may run as root, which is permitted everything."""
 
     def refuse(pid: int, number: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -1,4 +1,4 @@
-"""The observer that is told by the configuration."""
+"""The observer of configured filters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""/metrics as the programs of Prometheus see it: `promtool check metrics`, and a real server."""
+"""/metrics checked by `promtool check metrics` and scraped by a real Prometheus server."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.agent.process import Process, Scene
 from hansa.testbed.mosquitto import free_port
 
 DOWNLOADED = Path(__file__).parents[3] / ".prometheus"
-"""Where `./run test` puts the programs of Debian's package."""
+"""Path where `./run test` installs the programs of Debian's package."""
 
 CONFIG = """
 global:
@@ -32,7 +32,7 @@ scrape_configs:
 """
 
 AWKWARD = 'plant "north" \\ 1'
-"""A name with everything that a label has to escape."""
+"""A name with every character that a label has to escape."""
 
 
 def find(program: str) -> str:
@@ -43,7 +43,7 @@ def find(program: str) -> str:
 
 
 def check_metrics(page: str) -> None:
-    """Let promtool parse and lint a page; it complains about everything that is not as usual."""
+    """Check a page with promtool; it must report nothing."""
     command = [find("promtool"), "check", "metrics"]
     said = subprocess.run(command, input=page, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
@@ -95,8 +95,7 @@ class Prometheus:
 
 @pytest.fixture
 def pair(scene: Scene) -> list[Process]:
-    """Two linked agents; between them a publication has passed, and a client at the second has
-    seen it."""
+    """Two linked agents; one publication has been forwarded and received."""
     link_port, brokers = free_port(), [scene.broker(), scene.broker()]
     agents = [
         scene.agent(
@@ -182,7 +181,7 @@ def test_prometheus_scrapes_two_agents(pair, prometheus):
 
 
 def test_idle_link_has_no_outstanding_bytes(pair):
-    """Heartbeats go on: what is outstanding is some of them, and often none."""
+    """Heartbeats continue, so a few of them may be outstanding."""
 
     def is_confirmed() -> bool:
         (link,) = json.loads(pair[0].page("/status")[1])["neighbours"].values()

@@ -1,4 +1,4 @@
-"""The agent's pages, asked over a real socket."""
+"""The agent's HTTP endpoints over a real socket."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ PAGES = {
 
 
 def ask(request: bytes) -> tuple[bytes, bytes]:
-    """Send a request as it is; return the status line and the body."""
+    """Send a raw request; return the status line and the body."""
 
     async def run() -> bytes:
         server = await serve("127.0.0.1", 0, PAGES)

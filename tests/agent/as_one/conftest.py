@@ -1,4 +1,4 @@
-"""Four brokers in a line with an agent each, and beside them one broker alone: the oracle."""
+"""Four brokers in a line with one agent each, and a single broker as the reference."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ PLACES = {"same": 0, "one hop": 1, "three hops": 3}
 
 
 class SideBySide(Live):
-    """A federation, and one broker that none of its agents knows."""
+    """A federation and a reference broker outside it."""
 
     def __init__(self, federation: LocalFederation, oracle: Mosquitto) -> None:
         super().__init__(federation)
@@ -30,7 +30,7 @@ class SideBySide(Live):
         super().start()
 
     def at(self, place: str, **options: Any) -> GuaranteedClient:
-        """A client at a place of the line, or at the oracle."""
+        """Return a client at a place of the line or at the reference broker."""
         if place != ORACLE:
             return self.client_of(GuaranteedClient, PLACES[place], **options)
         made = GuaranteedClient(self.oracle.port, **options)
@@ -62,7 +62,7 @@ def running_line(
 
 @pytest.fixture
 def line(running_line: SideBySide) -> Iterator[SideBySide]:
-    """The line, and the broker beside it; a test that breaks something leaves it healed."""
+    """The line and the reference broker; each test must restore what it breaks."""
     running_line.wait_converged()
     yield running_line
     running_line.hang_up()

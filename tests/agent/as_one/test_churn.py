@@ -1,4 +1,4 @@
-"""Retained messages on five brokers, written, deleted, parted at random: all agree at the end."""
+"""Random writes, deletions and partitions of retained messages on five brokers converge."""
 
 import random
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def test_retained_churn_with_partitions_converges(ring_of_five, seed):
         for link in cut:
             live.federation.restore_link(*link)
         live.wait_converged()
-    # What was written last, and by one alone, is what all must hold; what was deleted is gone.
+    # Every broker must hold the last value of each single-writer topic and no deleted value.
     last = {topic: b"last" if number % 2 else b"" for number, topic in enumerate(TOPICS[:6])}
     eventually(lambda: _agree(live), "agreement after the last partition", SETTLED_S)
     for topic, payload in last.items():

@@ -1,8 +1,8 @@
-"""Whatever is published and however it is subscribed to, every place gets it as from one broker.
+"""A federation delivers the same messages as a single broker.
 
-QoS published and subscribed, MQTT 3.1.1 and 5 on both sides, retained or not, on the same broker,
-one hop and three hops away, heard live or read later: all of it at once, and each answer is
-compared with that of a single broker beside the federation.
+Every combination of published and subscribed QoS, MQTT 3.1.1 and 5 on both sides, retained or not,
+at the same broker, one hop and three hops away, live or stored, is compared with a single broker
+beside the federation.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from hansa.mqtt.types import Version
 
 EXPIRY_S = 3_600
 EXPIRY_SLACK_S = 60
-"""Seconds that a message may be on its way in a test on busy cores; nothing is judged by it."""
+"""Seconds in flight allowed on busy cores; the value is not asserted."""
 
 PROPERTIES = properties.encode_properties(
     (
@@ -37,7 +37,7 @@ PROPERTIES = properties.encode_properties(
 
 
 class Kind(NamedTuple):
-    """How a client subscribes."""
+    """MQTT version and subscription options of a client."""
 
     version: Version
     qos: int
@@ -69,7 +69,7 @@ COUNT = sum(map(len, PUBLICATIONS.values()))
 KEPT = sum(each.retain for batch in PUBLICATIONS.values() for each in batch)
 
 Seen = dict[str, list[tuple[object, ...]]]
-"""Per topic all that came: payload, QoS, retain, DUP, properties in order."""
+"""Received messages by topic: payload, QoS, retain, DUP, properties in order."""
 
 
 def seen_by(client: GuaranteedClient) -> Seen:
@@ -81,7 +81,7 @@ def seen_by(client: GuaranteedClient) -> Seen:
 
 
 def read(raw: bytes) -> tuple[tuple[Property, object], ...]:
-    """Properties as they are, but for the seconds that were spent on the way."""
+    """Decode properties; the expiry ignores seconds spent in flight."""
     return tuple(
         (name, EXPIRY_S if expires(name, value) else value)
         for name, value in properties.decode_properties(raw)
@@ -116,7 +116,7 @@ def collect(clients: dict[tuple[str, Kind], GuaranteedClient], count: int) -> di
 
 @pytest.fixture(scope="module")
 def answers(running_line: SideBySide) -> Iterator[tuple[dict[object, Seen], dict[object, Seen]]]:
-    """What live subscribers saw, and what those saw who came later."""
+    """Return the messages of live subscribers and of those that subscribed later."""
     live = running_line
     live.wait_converged()
     first = subscribers(live, kept_only=False)

@@ -1,4 +1,4 @@
-"""What outlives a connection or a while, across brokers: expiry, wills, sessions, answers."""
+"""Expiry, wills, persistent sessions and request/response across brokers."""
 
 import time
 
@@ -90,7 +90,7 @@ def test_messages_of_a_disconnected_session_wait_at_its_own_broker(line, version
 
 
 def test_response_reaches_requester(line):
-    """The one who asks waits until its own subscription is installed; see docs/differences.md."""
+    """The requester waits until its subscription is installed; see docs/differences.md."""
     served = line.at("three hops").subscribe_qos2("service/+")
     line.wait_installed(FAR, "service/+")
     asking = line.at("same").subscribe_qos2("answers/7")

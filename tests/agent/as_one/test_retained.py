@@ -1,4 +1,4 @@
-"""Retained messages across brokers: who wants a topic holds its value, and all hold the same."""
+"""Retained messages across brokers: every broker with a subscriber holds the same value."""
 
 import random
 from typing import Any
@@ -17,10 +17,10 @@ SETTLED_S = 30.0
 
 
 def stored(live: Live, number: int, topic_filter: str) -> dict[str, bytes]:
-    """What a broker holds, read by a client that comes for it alone; each value once."""
-    name = f"hansa-{live.nodes[number].status()['node']}-test"  # it is not wanted for that
+    """Return the retained values of a broker, read by a separate client; each value once."""
+    name = f"hansa-{live.nodes[number].status()['node']}-test"  # not a subscriber for the agent
     reader = live.client_of(GuaranteedClient, number, name=name).subscribe_qos2(topic_filter)
-    reader.unsubscribe(topic_filter)  # what the broker answers when it has sent all that it holds
+    reader.unsubscribe(topic_filter)  # the broker answers this after all retained values
     reader.read_for(0.1)
     reader.close()
     kept = [(each.topic, each.payload) for each in reader.received if each.retain]
@@ -47,7 +47,7 @@ def test_earlier_retained_value_reaches_a_later_subscriber_elsewhere(line):
     assert {e.topic: (e.payload, e.qos, e.retain, e.properties) for e in later.received} == {
         topic: (payload, int(topic[-1]), True, sent_properties) for topic, payload in values.items()
     }
-    assert stored(line, 2, "before/+") == {}  # nobody wants it there
+    assert stored(line, 2, "before/+") == {}  # no subscriber there
 
 
 def test_deleted_value_is_removed_everywhere(line):
@@ -58,7 +58,7 @@ def test_deleted_value_is_removed_everywhere(line):
     for each in subscribers:
         each.read_until(2)
     line.at("three hops").publish_as(kept("gone/a", b""))
-    everywhere = (0, NEAR, FAR)  # where it was published, too, though nobody there wants it
+    everywhere = (0, NEAR, FAR)  # also at the origin, which has no subscriber
     eventually(
         lambda: [stored(line, n, "gone/#") for n in everywhere] == [{"gone/b": b"2"}] * 3,
         "gone/a gone",
@@ -101,7 +101,7 @@ def test_value_written_by_local_client_is_kept(line):
     wanting.unsubscribe("own/a")
     fence = line.at("three hops")
     eventually(lambda: "own/a" not in _wanted(line, FAR), "withdrawn")
-    fence.read_for(2.5)  # as long as the agent might look before it clears
+    fence.read_for(2.5)  # the agent may read the broker before it clears
     assert stored(line, FAR, "own/#") == {"own/a": b"ours"}
 
 

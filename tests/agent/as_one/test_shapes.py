@@ -1,4 +1,4 @@
-"""Payloads and topics of every shape that MQTT allows, across three hops."""
+"""All payloads and topics that MQTT allows, across three hops."""
 
 import random
 
@@ -36,7 +36,8 @@ def test_unusual_topics_arrive_unchanged(line):
 
 
 def is_allowed(code: int) -> bool:
-    """Whether Mosquitto takes a character in a topic: MQTT lets a broker refuse the others."""
+    """Whether Mosquitto accepts a character in a topic; MQTT allows brokers to refuse the
+    others."""
     is_control = code < 0x20 or 0x7F <= code < 0xA0
     is_surrogate = 0xD800 <= code < 0xE000
     is_none = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code < 0xFDF0

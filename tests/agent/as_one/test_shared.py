@@ -1,4 +1,4 @@
-"""Shared subscriptions across brokers: each publication to one consumer, wherever it is."""
+"""Shared subscriptions across brokers: each publication reaches one consumer of the group."""
 
 from collections import Counter
 from itertools import cycle
@@ -21,7 +21,7 @@ def consumers(live: SideBySide, share: str, *numbers: int) -> list[GuaranteedCli
 
 
 def drain(clients: list[GuaranteedClient], count: int) -> Counter[bytes]:
-    """Read all, until so many have come in all and a little longer; count each payload."""
+    """Read until `count` messages have arrived, and a little longer; count each payload."""
 
     def came() -> int:
         for each in clients:
@@ -43,14 +43,14 @@ def test_each_publication_goes_to_one_of_six_consumers_at_three_brokers(line, qo
         mine = [each for each in payloads if each.startswith(b"%d-" % number)]
         line.client_of(GuaranteedClient, number).publish_guaranteed(qos, topic, *mine)
     assert drain(group, len(payloads)) == Counter(payloads)
-    # Each has what its broker's publisher published, and a third of what came from the fourth, by
-    # halves: brokers and nodes take turns, so that nobody is more than two ahead.
+    # Each broker has the messages of its own publisher and a third of those of the fourth.
+    # Brokers and nodes alternate, so no consumer is more than two messages ahead.
     fair = len(payloads) / len(group)
     assert [abs(len(each.received) - fair) <= 2 for each in group] == [True] * len(group)
 
 
 def test_shares_are_served_while_consumers_change(line):
-    """A consumer leaves in order: it unsubscribes, reads what is its own, and goes."""
+    """A consumer unsubscribes, reads its remaining messages and disconnects."""
     share, topic = "$share/crew/churn", "churn"
     group = consumers(line, share, *(2 * WITH_CONSUMERS))
     publishers = [line.client_of(GuaranteedClient, number) for number in range(4)]
@@ -68,7 +68,7 @@ def test_shares_are_served_while_consumers_change(line):
         group[place] = line.client_of(GuaranteedClient, WITH_CONSUMERS[place % 3])
         group[place].subscribe_qos2(share)
     assert drain([*group, *gone], len(payloads)) == Counter(payloads)
-    # Brokers stay as even as they were: each has its own publisher's, and a third of the fourth's.
+    # Each broker has the messages of its own publisher and a third of the fourth's.
     shares = Counter({line.nodes[number].broker.port: 0 for number in WITH_CONSUMERS})
     for each in (*group, *gone):
         shares[each.port] += len(each.received)
@@ -101,7 +101,7 @@ def test_unavoidable_share_overlap_is_counted(line):
 
 
 def test_disconnected_consumer_keeps_its_share(line):
-    """Its session lasts, and so does the interest of its node: what is its turn waits for it."""
+    """Its session and the interest of its node persist, so its share waits for it."""
     lasting = {"name": "away-consumer", "clean": False, "session_expiry": 600}
     away = line.client_of(GuaranteedClient, 3, **lasting).subscribe_qos2("$share/away/late")
     line.wait_installed(3, "$share/away/late")

@@ -31,7 +31,7 @@ RULES = {
 
 
 def access_control(directory: Path) -> tuple[str, ...]:
-    """Lines for a broker that refuses the subscription itself, which `acl_file` does not."""
+    """Configuration lines that refuse the subscription itself; `acl_file` does not."""
     plugins = [path for place in PLUGINS for path in Path("/usr").glob(place)]
     if not plugins:
         pytest.skip("mosquitto's dynamic security plugin is not installed")

@@ -1,4 +1,4 @@
-"""A Mosquitto in miniature: what it holds, logs and counts, as its source has it."""
+"""A model of Mosquitto: its sessions, log lines and counters, after its source."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,12 +15,12 @@ OWN = "hansa-"
 VERSIONS = ("2.0", "2.1.0", "2.1.1")
 
 Branch: TypeAlias = dict[str | None, Any]
-"""A level of the tree: the levels below it, and under None who subscribed exactly here."""
+"""A level of the tree: the levels below it, and under None the subscribers of this level."""
 
 
 NOON = 1_794_789_600
 RETAINED_S = 60
-"""Seconds for which Mosquitto retains what it publishes below $SYS."""
+"""Seconds for which Mosquitto retains a $SYS value."""
 
 
 def stamped(line: str, now: int = NOON + 23) -> bytes:
@@ -29,7 +29,7 @@ def stamped(line: str, now: int = NOON + 23) -> bytes:
 
 @dataclass
 class Client:
-    """A session; `lasts` is what no line tells of an MQTT 5 one."""
+    """A session; `lasts` is unknown to the log for an MQTT 5 session."""
 
     protocol: int
     is_clean: bool
@@ -40,7 +40,7 @@ class Client:
 
 
 class Model:
-    """The broker. Each of VERSIONS logs ends and takeovers in its own way."""
+    """The broker. Each of VERSIONS logs disconnections and takeovers differently."""
 
     def __init__(
         self, version: str, websockets: bool = False, logs_subscriptions: bool = True
@@ -106,7 +106,7 @@ class Model:
         self._log(NOTICE, f"Expiring client {name} due to timeout.")
 
     def turn_away(self, name: str) -> None:
-        """Somebody without the right password says to be this client."""
+        """A client with this id and a wrong password tries to connect."""
         if self.version == "2.0":
             self._log(NOTICE, "Client <unknown> disconnected, not authorised.")
         elif self.version == "2.1.0":
@@ -115,7 +115,7 @@ class Model:
             self._log(NOTICE, f"Client {name} [10.0.0.66:6] disconnected: not authorised.")
 
     def save(self) -> None:
-        """Write sessions that last to disk."""
+        """Save persistent sessions to disk."""
         self._saved = {
             name: replace(client, filters=dict(client.filters), is_online=False, address="(null):0")
             for name, client in self.clients.items()
@@ -123,7 +123,7 @@ class Model:
         }
 
     def restart(self, in_order: bool = True) -> None:
-        """Stop and start; if that is not in order, with what was saved at some time before."""
+        """Restart; after a crash, with the state of an earlier save."""
         self.listener = None
         if in_order:
             self.history.append(stamped("mosquitto version 2.0.11 terminating", self.now).decode())
@@ -133,7 +133,7 @@ class Model:
         self._start()
 
     def reload(self) -> None:
-        """Read the configuration again: from now on subscriptions are logged."""
+        """Reload the configuration: from now on subscriptions are logged."""
         self.history.append(stamped("Reloading config.", self.now).decode())
         self._logs_subscriptions = True
 
@@ -166,7 +166,7 @@ class Model:
     # ------------------------------------------------------------ what an observer sees
 
     def attach(self, observer: MosquittoObserver) -> None:
-        """Connect and subscribe for an observer, whose former connection is gone."""
+        """Connect and subscribe as an observer; its former connection has ended."""
         self.listener = None
         observer.on_connected(session_lost=True, now=0.0)
         name = f"{OWN}watch"
@@ -206,7 +206,7 @@ class Model:
             self._subscribe_extra()
 
     def wanted(self) -> set[str]:
-        """What must be announced."""
+        """Filters that must be announced."""
         return {
             topic_filter
             for name, client in self.clients.items()
@@ -219,7 +219,7 @@ class Model:
         return "".join(f"{line}\n" for line in self.history)
 
     def tree(self) -> str:
-        """What `kill -USR2` prints."""
+        """The subscription tree as printed after `kill -USR2`."""
         plain: Branch = {"": {}, "$SYS": {}}
         shared: Branch = {"": {}}
         for name, client in self.clients.items():

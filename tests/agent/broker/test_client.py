@@ -1,4 +1,4 @@
-"""The agent's client: subscribing, giving up, capturing, injecting; with a broker made of lists."""
+"""The broker client: subscribe, unsubscribe, capture and inject, with fake connections."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ from hansa.protocol.model import NodeId, PlainMessage, Publication
 
 
 class FakeConnection:
-    """Takes orders; its `told` says what the broker says. It is its own session."""
+    """Records inputs; `on_effect` passes effects of the broker. It is also its own session."""
 
     def __init__(self, on_effect: Any) -> None:
         self.on_effect = on_effect
@@ -124,7 +124,7 @@ def test_suback_during_unsubscribe_is_not_reported():
     scene.client.unsubscribe(["a"])
     scene.client.subscribe(["a"])
     scene.grant("a")
-    assert scene.events == []  # the broker will read the unsubscription after this
+    assert scene.events == []  # the broker reads UNSUBSCRIBE after this
     scene.ended("a")
     assert scene.broker.take()[-1:] == subscribed(("a", 2))
     scene.grant("a")
@@ -179,7 +179,7 @@ def test_nothing_is_duplicated_or_lost_during_unsubscribe():
     scene.client.subscribe(["t/#", "t/1"])
     scene.client.unsubscribe(["t/#"])
     assert scene.broker.take()[-1] == inputs.Unsubscribe(("t/#",))
-    scene.receive(("t/1", 1), ("t/1", 2))  # from before the end: both copies
+    scene.receive(("t/1", 1), ("t/1", 2))  # both copies were sent before the unsubscription
     assert len(scene.captured) == 1
     scene.ended("t/#")
     scene.receive(("t/1", 2))
@@ -271,7 +271,7 @@ def test_echoes_are_not_captured():
     scene = Scene(connected=False)
     scene.connect(identifiers=False, version=Version.V311)
     scene.client.subscribe(["t/#", "t/1", "gone/#"])
-    scene.client.unsubscribe(["gone/#"])  # ordered before: what follows does not come back
+    scene.client.unsubscribe(["gone/#"])  # published before; the following ones are no echoes
     scene.client.publish([publication("t/1"), publication("t/2"), publication("gone/1")])
     arrivals = ["t/1", "t/1", "t/2", "t/2", "gone/1"]
     scene.broker.on_effect(
@@ -285,7 +285,7 @@ def test_retained_values_in_3_1_1_are_recognised_by_retain_flag():
     scene = Scene(connected=False)
     scene.connect(identifiers=False, version=Version.V311)
     scene.client.subscribe(["t"])
-    wish = packets.Subscription("t", qos=0)  # it knows no other options
+    wish = packets.Subscription("t", qos=0)  # 3.1.1 has no other options
     assert scene.broker.take() == [inputs.Subscribe((wish,), None)]
     arrivals = [packets.PublishPacket("t", b"old", retain=True), packets.PublishPacket("t", b"new")]
     scene.broker.on_effect(effects.PublishReceived(arrivals))
@@ -381,11 +381,11 @@ def test_publication_that_cannot_be_injected_is_counted_with_the_reason():
     }
 
 
-# ---------------------------------------------------------------- QoS 1 and 2, a lasting session
+# ---------------------------------------------------------------- QoS 1 and 2, a persistent session
 
 
 class FakeDelivery:
-    """Remembers what it is told; stands for guaranteed delivery."""
+    """Records calls in place of guaranteed delivery."""
 
     def __init__(self) -> None:
         self.calls: list[object] = []
@@ -411,7 +411,7 @@ class FakeDelivery:
         self.calls += [(publish.packet_id, reason) for publish in batch]
 
     has_pending_retained = False
-    """Whether it holds retained publications of QoS 0 back."""
+    """Whether it delays retained QoS 0 publications."""
 
     def hold_back(
         self, publications: Sequence[PlainMessage | Publication]
@@ -423,7 +423,7 @@ class FakeDelivery:
 
 
 class GuaranteedScene(Scene):
-    """A client with guarantees, in one of its lives."""
+    """One incarnation of a client with guaranteed delivery."""
 
     def __init__(self, path: Path, session_present: bool = False) -> None:
         super().__init__(connected=False)
@@ -445,11 +445,11 @@ class GuaranteedScene(Scene):
         self._present = True
 
     async def written(self) -> None:
-        """Wait until nothing waits for the disk."""
+        """Wait until the subscription log is written."""
         await until(lambda: self.client._subscriber._write_task is None, "written")  # noqa: SLF001
 
     async def wishes(self) -> list[tuple[str, int | None]]:
-        """The filters that the broker was told, with identifiers; None for an end."""
+        """Return the requested filters with identifiers; None marks an unsubscription."""
         await self.written()
         found: list[tuple[str, int | None]] = []
         for order in self.broker.take():
@@ -463,7 +463,7 @@ class GuaranteedScene(Scene):
 
 @pytest.fixture
 def start_incarnation(tmp_path: Path) -> Iterator[Callable[..., Awaitable[GuaranteedScene]]]:
-    """Starts one life after the other, with the same file."""
+    """Starts successive incarnations with the same file."""
     scenes: list[GuaranteedScene] = []
 
     async def start(**options: bool) -> GuaranteedScene:
@@ -478,7 +478,7 @@ def start_incarnation(tmp_path: Path) -> Iterator[Callable[..., Awaitable[Guaran
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Let a test use what the agent's loop is needed for."""
+    """Run a test inside an event loop."""
 
     @wraps(test)
     def play(*args: Any, **kwargs: Any) -> None:
@@ -505,7 +505,7 @@ async def test_resumed_session_is_subscribed_again_with_the_same_identifiers(sta
 
 @in_loop
 async def test_unconfirmed_filter_is_subscribed_again_in_a_resumed_session(start_incarnation):
-    """Or what it brings now were taken for copies of what came before it was there."""
+    """Otherwise its publications would be mistaken for copies of earlier ones."""
     scene = await start_incarnation()
     scene.client.subscribe(["a/#", "a/b"])
     scene.connect()
@@ -522,7 +522,7 @@ async def test_unconfirmed_filter_is_subscribed_again_in_a_resumed_session(start
 async def test_resumed_session_subscribes_new_filters_before_unsubscribing(
     start_incarnation,
 ):
-    """Nothing that is published between the two is missed, and the older one decides until then."""
+    """No publication in between is missed; the older filter decides until it is unsubscribed."""
     scene = await start_incarnation()
     scene.client.subscribe(["x", "a/b"])
     scene.connect()
@@ -580,7 +580,7 @@ async def test_single_copy_is_captured_after_timeout_unless_disconnected(
 
 @in_loop
 async def test_only_subscriptions_wait_for_disk(start_incarnation, monkeypatch):
-    """Requests stay in their order; what was decided for a connection that is gone is dropped."""
+    """Requests keep their order; decisions for a lost connection are discarded."""
     may_sync = threading.Event()
     monkeypatch.setattr(subscription_log, "sync_file", lambda file: may_sync.wait(PATIENCE))
     scene = await start_incarnation()
@@ -633,7 +633,7 @@ async def test_lost_session_is_subscribed_from_scratch(start_incarnation):
 
 @in_loop
 async def test_session_loss_is_reported_without_subscriptions(start_incarnation):
-    """What others published was on its way into the broker, perhaps."""
+    """Publications of other nodes may have been in flight to the broker."""
     scene = await start_incarnation()
     scene.connect()
     scene._present = False  # noqa: SLF001
@@ -649,7 +649,7 @@ async def test_session_loss_is_reported_if_broker_falls_back_to_3_1_1(start_inca
     scene = await start_incarnation()
     scene.connect()
     scene = await start_incarnation(session_present=True)
-    assert scene.broker.is_trusted  # although nothing is subscribed to: handshakes may be under way
+    assert scene.broker.is_trusted  # handshakes may be in flight even without subscriptions
     scene.client.subscribe(["a"])
     scene.connect()
     scene = await start_incarnation()
@@ -658,7 +658,7 @@ async def test_session_loss_is_reported_if_broker_falls_back_to_3_1_1(start_inca
     assert scene.delivery.calls == [(False, True)]
     assert await scene.wishes() == [("a", 1)]
     scene = await start_incarnation()
-    assert not scene.broker.is_trusted  # or a broker that is silent to MQTT 5 were never connected
+    assert not scene.broker.is_trusted  # otherwise a broker that ignores MQTT 5 is never connected
     scene.client.subscribe(["a"])
     scene.connect(version=Version.V311)
     assert scene.delivery.calls == [(False, False)]
@@ -697,7 +697,7 @@ async def test_guaranteed_copies_are_all_acknowledged_and_qos_0_is_not(start_inc
     over = effects.PublishNotSent(
         [packets.PublishPacket("a", b"", 2, packet_id=6)], "bye", connection_ended=True
     )
-    scene.broker.on_effect(over)  # as behind an answer that came together with DISCONNECT
+    scene.broker.on_effect(over)  # like data after an answer sent with DISCONNECT
     assert len(scene.delivery.calls) == 6
 
 

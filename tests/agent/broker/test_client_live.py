@@ -1,4 +1,4 @@
-"""The agent's client at a real Mosquitto, under load while its set of subscriptions changes."""
+"""The broker client at a real Mosquitto under load while its subscriptions change."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ from hansa.testbed.mosquitto import Mosquitto, free_port
 from hansa.testbed.relay import Relay
 
 FILTERS = ("t/#", "t/+", "+/x", "t/x", "+/+", "+/#")
-"""All match t/x, and no two of them could be replaced by one."""
+"""All match t/x, and no filter covers another."""
 
 CHANGES = 100
 PER_TICK = 20
@@ -36,17 +36,17 @@ PER_TICK = 20
 CONNECTIONS_MAX = 2
 
 REFUSALS = 3
-"""Connections in a row that are closed without a word until the version is doubted."""
+"""Consecutive silent closes after which the client tries MQTT 3.1.1."""
 
 
 class FakeDelivery:
-    """Stands for guaranteed delivery: takes what counts, and answers so late that the broker's
-    window is full and it has to queue."""
+    """Fake guaranteed delivery. It acknowledges so late that the broker's window fills and it
+    queues."""
 
     def __init__(self, captured: list[tuple[str, bytes]]) -> None:
         self.captured = captured
         self.sessions: list[bool] = []
-        """Of each connection, whether the broker still had the session."""
+        """Session present flag of each connection."""
         self.client: BrokerClient
 
     def on_connected(
@@ -83,7 +83,7 @@ class FakeDelivery:
 
 
 class Counted(Connection):
-    """Counts how often a connection has ended."""
+    """Counts lost connections."""
 
     ends = 0
 
@@ -93,12 +93,12 @@ class Counted(Connection):
 
 
 class Scene:
-    """A broker, the agent's client and somebody who publishes numbers."""
+    """A broker, the agent's client and a publisher of numbers."""
 
     def __init__(
         self, mosquitto: Mosquitto, port: int, front: Relay, qos: int = 0, **options: Any
     ) -> None:
-        """The agent's client goes to this port: the broker's, or that of a front."""
+        """Port that the agent's client dials: the broker's or that of a proxy."""
         self.mosquitto = mosquitto
         self.front = front
         address = BrokerAddress("127.0.0.1", mosquitto.port)
@@ -129,7 +129,7 @@ class Scene:
         self.sent = 0
 
     def publish(self, topic: str, *payloads: bytes) -> None:
-        # Nobody waits for its answers, so it takes other packet ids each time.
+        # Acknowledgements are not awaited, so packet ids differ each time.
         numbered = [
             packets.PublishPacket(topic, p, self.qos, packet_id=next(self._ids)) for p in payloads
         ]
@@ -137,7 +137,7 @@ class Scene:
         self.push()
 
     def push(self) -> None:
-        """Publish as much as the broker takes now."""
+        """Publish as many as the broker's quota allows."""
         session = self.publisher.session
         assert session is not None
         room = session.quota if self.qos else len(self._unpublished)
@@ -200,8 +200,8 @@ def run(
 def test_nothing_is_duplicated_or_lost_while_overlapping_filters_change(
     mosquitto, tmp_path, seed, qos
 ):
-    """One filter at least is always in force; the reader stops now and then, so that the broker has
-    much to send when a subscription ends."""
+    """At least one filter is always subscribed; the reader pauses so that the broker has a queue
+    when a subscription ends."""
 
     async def work(scene: Scene) -> None:
         chance = random.Random(seed)
@@ -217,7 +217,7 @@ def test_nothing_is_duplicated_or_lost_while_overlapping_filters_change(
             scene.publish_numbers(PER_TICK)
             if number % 10 == 5:
                 scene.publish_numbers(20 * PER_TICK)
-                time.sleep(0.02)  # the broker goes on, and nobody reads
+                time.sleep(0.02)  # the broker continues to send, but nothing is read
             await scene.granted(new)
             while len(wanted) > 1 and chance.random() < 0.7:
                 old = wanted.pop(chance.randrange(len(wanted) - 1))
@@ -237,7 +237,7 @@ def test_nothing_is_duplicated_or_lost_while_overlapping_filters_change(
 
 
 def test_client_publications_are_captured_without_no_local(mosquitto, tmp_path):
-    """A client publishes the very same as the agent, which no broker can tell apart."""
+    """A client publishes the same content as the agent; no broker can distinguish them."""
 
     async def work(scene: Scene) -> None:
         scene.client.subscribe(["t/#", "u"])
@@ -276,7 +276,7 @@ def publication(topic: str, payload: bytes) -> Publication:
     return Publication(NodeId(1), 1, 1, 0, topic, payload)
 
 
-# ---------------------------------------------------------------- what the broker forbids
+# ---------------------------------------------------------------- refused subscriptions
 
 
 def test_refused_filter_is_reported_and_others_work(mosquitto, tmp_path):
@@ -288,7 +288,7 @@ def test_refused_filter_is_reported_and_others_work(mosquitto, tmp_path):
         assert denied == SubscriptionsDenied(
             ("secret/x",), "the broker refuses 'secret/x' (code 0x87)"
         )
-        scene.publish("secret/x", b"1")  # another filter lets it through: that is the broker's rule
+        scene.publish("secret/x", b"1")  # the broker's rules allow it through another filter
         scene.publish("t/x", b"end")
         await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
         assert scene.captured == [("secret/x", b"1"), ("t/x", b"end")]
@@ -297,12 +297,12 @@ def test_refused_filter_is_reported_and_others_work(mosquitto, tmp_path):
     run(tmp_path, work, access_control(tmp_path))
 
 
-# ---------------------------------------------------------------- while the broker lets nobody in
+# ---------------------------------------------------------------- refused connections
 
 
 @asynccontextmanager
 async def closed_front(scene: Scene) -> AsyncIterator[None]:
-    """Something takes the broker's connections while it is away, and closes them."""
+    """A proxy accepts connections while the broker is away, and closes them."""
     scene.front.cut()
     yield
     scene.front.restore()
@@ -310,7 +310,7 @@ async def closed_front(scene: Scene) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def full_broker(scene: Scene) -> AsyncIterator[None]:
-    """The broker has as many clients as it may, whichever it counts."""
+    """The broker is at its client limit."""
     address = BrokerAddress("127.0.0.1", scene.mosquitto.port)
     effects_seen: list[effects.Effect] = []
     others = [
@@ -332,7 +332,7 @@ async def full_broker(scene: Scene) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("hindrance", [closed_front, full_broker])
 def test_silent_closes_do_not_lose_session(mosquitto, tmp_path, monkeypatch, hindrance):
-    """The next attempt would be one in MQTT 3.1.1, and end the session with all that it queues."""
+    """The next attempt would use MQTT 3.1.1 and end the session with its queue."""
     monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
     monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.02)
 

@@ -1,4 +1,4 @@
-"""The connection's shell against brokers that are a few bytes each."""
+"""The connection against scripted brokers."""
 
 import asyncio
 import random
@@ -22,13 +22,13 @@ V311_ACCEPTED = b"\x20\x02\x00\x00"
 V311_UNKNOWN_VERSION = b"\x20\x02\x00\x01"
 
 REFUSALS = 3
-"""Connections in a row that are closed without a word until the version is doubted."""
+"""Consecutive silent closes after which the client tries MQTT 3.1.1."""
 
 SHORT_S = 0.5
-"""Seconds that an answer is waited for where none comes; others must come in that time."""
+"""Timeout where no answer is expected; expected answers must arrive within it."""
 
 MUCH_BYTES = 1 << 20
-"""More, a few times, than waits between two sockets."""
+"""Several times the capacity of the socket buffers."""
 
 
 def level(connect: bytes) -> int:
@@ -37,8 +37,8 @@ def level(connect: bytes) -> int:
 
 
 class Scene:
-    """A broker that answers each CONNECT by its level, and the connection to it. It closes one that
-    gets no bytes, and leaves one open that gets None."""
+    """A broker that answers each CONNECT by its level, and the connection to it. It closes the
+    connection after an empty answer and keeps it open after None."""
 
     def __init__(self, answer: Callable[[int], bytes | None]) -> None:
         self.levels: list[int] = []
@@ -49,7 +49,7 @@ class Scene:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         connect = await reader.read(1_000)
-        if not connect:  # the connection left before it said anything
+        if not connect:  # closed before CONNECT
             writer.close()
             return
         self.levels.append(level(connect))
@@ -60,7 +60,7 @@ class Scene:
 
 
 async def rounds() -> None:
-    """Let the loop do what it has put off."""
+    """Let the event loop run pending callbacks."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -91,10 +91,10 @@ def run(
             await asyncio.gather(task, return_exceptions=True)
             made.abort()
             server.close()
-            await rounds()  # what was just accepted gets to `serve`
+            await rounds()  # `serve` runs for accepted connections
             for writer in scene.writers:
                 writer.close()
-            await rounds()  # and sockets are closed
+            await rounds()  # sockets are closed
 
     asyncio.run(inside())
 
@@ -130,7 +130,7 @@ def test_unanswered_mqtt_5_connect_falls_back_to_3_1_1(monkeypatch):
 
 @pytest.mark.parametrize("silence", [None, b""], ids=["hangs", "closes"])
 def test_broker_with_our_session_is_not_tried_with_3_1_1(monkeypatch, silence):
-    """A session of 3.1.1 would be a clean one, and end the one that it keeps for us."""
+    """A 3.1.1 session would be clean and end the existing session."""
     scene = Scene(lambda level: silence if level == 5 else V311_ACCEPTED)
 
     async def work(made: Connection) -> None:
@@ -177,9 +177,7 @@ def test_refusal_is_reported_once_and_retried(monkeypatch):
     async def work(made: Connection) -> None:
         await until(lambda: len(scene.levels) >= 4, "four attempts")
         assert made.problem
-        (reported,) = (
-            scene.reported
-        )  # by now: an attempt that the end of the test breaks off is told, too
+        (reported,) = scene.reported  # so far: the end of the test aborts one more attempt
         assert isinstance(reported, effects.ConnectRefused)
 
     run(monkeypatch, scene, work)
@@ -203,7 +201,7 @@ def test_refused_login_is_reported_with_advice_and_retried(monkeypatch, version_
             f"login refused by the broker ({code}), tried without a user name: "
             "check the user name and the password"
         )
-        (refused,) = scene.reported  # one that the end of the test breaks off is not counted
+        (refused,) = scene.reported  # the attempt aborted by the end of the test is not counted
         assert isinstance(refused, effects.ConnectRefused)
 
     run(monkeypatch, scene, tried_again)
@@ -257,7 +255,7 @@ def test_connection_to_broker_that_stops_reading_is_closed(monkeypatch):
 
 
 class SlowDisk:
-    """Syncs when it is told to."""
+    """Syncs on request of the test."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.is_asked, self.syncs = threading.Event(), threading.Event()
@@ -335,7 +333,7 @@ def test_protocol_violation_is_reported_and_reconnection_backs_off(monkeypatch):
 
 
 class RecordingRandom:
-    """Chance that notes how long the pause is that it spreads."""
+    """Random source that records the back-off it jitters."""
 
     def __init__(
         self, pauses: list[float], made: Connection, uniform: Callable[..., float]

@@ -1,4 +1,4 @@
-"""Which class follows from what a broker did."""
+"""Delivery class derived from the observed features of a broker."""
 
 from dataclasses import replace
 

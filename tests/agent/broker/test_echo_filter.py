@@ -1,4 +1,4 @@
-"""How many of equal publications are our own, coming back."""
+"""Echoes of injected publications among identical ones of clients."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""The broker inside the agent: what it tells of its clients; nothing is lost or doubled."""
+"""The embedded broker: it reports the subscriptions of its clients, and nothing is lost or
+duplicated."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,7 @@ def test_filter_is_subscribed_while_a_client_is_subscribed():
     observer = EmbeddedObserver()
     assert observer.on_subscribed("one", "a/#") == ObserverOutput(added=("a/#",))
     assert observer.on_subscribed("two", "a/#") == NO_CHANGE
-    assert observer.on_subscribed("two", "a/#") == NO_CHANGE  # once more, as clients may
+    assert observer.on_subscribed("two", "a/#") == NO_CHANGE  # subscribed again
     assert observer.on_unsubscribed("two", "a/#") == NO_CHANGE
     assert observer.on_unsubscribed("two", "a/#") == NO_CHANGE
     assert observer.subscribed_filters() == ("a/#",)

@@ -1,4 +1,4 @@
-"""The observer client between a connection and an observer, both made of lists."""
+"""The observer client with a fake connection and a fake observer."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ CONNECTED = effects.Connected(
 
 
 class ListObserver(Observer):
-    """Takes `+a` and `-a` as changes, and `?a` for a sign that it missed something."""
+    """Reads `+a` and `-a` as changes, and `?a` as a sign of missed lines."""
 
     is_complete = True
     incomplete_reason = ""
@@ -113,7 +113,7 @@ class Scene:
 
 
 def run(work: Callable[[], Any]) -> Any:
-    """Run something inside a loop, for the clock of the client."""
+    """Run a function inside an event loop, for the clock of the client."""
 
     async def inside() -> Any:
         outcome = work()
@@ -123,7 +123,7 @@ def run(work: Callable[[], Any]) -> Any:
 
 
 class ListHistory:
-    """A history with these words."""
+    """A history that returns these texts in turn."""
 
     def __init__(self, *words: str) -> None:
         self.words = list(words)
@@ -145,7 +145,7 @@ def test_client_subscribes_then_reads_the_log_then_reports_to_the_node():
     run(work)
     wishes = (packets.Subscription(LOG), packets.Subscription("b"))
     assert scene.broker.orders == [inputs.Subscribe(wishes)]
-    assert {wish.qos for wish in wishes} == {0}  # at others a burst overflows the broker's queue
+    assert {wish.qos for wish in wishes} == {0}  # at QoS 1 a burst overflows the broker's queue
     assert scene.observer.calls == ["begin", "history"]
     assert scene.fed == [InterestChanged(("r",))]
     assert scene.found == [ObservationComplete()]
@@ -310,7 +310,7 @@ def test_expired_interest_is_withdrawn():
 
 
 class UncertainObserver(ListObserver):
-    """Knows everything or not as a test says; wants `a`."""
+    """An observer whose completeness the test sets; subscribed to `a`."""
 
     def subscribed_filters(self) -> tuple[str, ...]:
         return self.names

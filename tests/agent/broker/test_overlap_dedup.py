@@ -1,4 +1,4 @@
-"""Which copy of a publication counts when filters overlap, come and go, and connections end."""
+"""Which copy of a publication counts if filters overlap or change and connections end."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ def guaranteed(
 
 
 def taken(copies: OverlapDedup, *came: PublishPacket) -> list[tuple[int, ...]]:
-    """Which copies count, by their identifiers; every other one is decided, too, in its turn."""
+    """Return the identifiers of the copies that count, in the order of decisions."""
     decided = [each for copy in came for each in copies.receive_copy(copy)]
     decided += copies.decide_waiting()
     assert [copy for copy, _ in decided] == list(came)
@@ -47,7 +47,7 @@ def test_filter_ended_between_two_copies_still_deduplicates(order):
 
 
 def end(made: SubscriptionTable, name: str) -> None:
-    """Its end is confirmed; copies from before it may still come."""
+    """Confirm the unsubscription; earlier copies may still arrive."""
     made.stop_requiring(name)
     made.on_unsubscribed(name)
 
@@ -91,7 +91,7 @@ def test_publication_before_suback_has_no_copy_from_that_filter():
 
 
 def test_late_copy_is_not_mistaken_for_the_next_publication():
-    """Of three that say the same the second was captured when the connection ended."""
+    """Of three identical publications the second was captured when the connection ended."""
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made, captured_before(b"same"))
     assert taken(copies, guaranteed(1, payload=b"x"), *map(guaranteed, (1, 2, 1))) == [(1,)] * 3
@@ -138,7 +138,7 @@ def test_copy_counts_if_deciding_copy_does_not_arrive():
 
 
 def captured_before(*payloads: bytes, by: int = 1) -> Callable[[PublishPacket], int]:
-    """Another copy of these, which that subscription brought, was captured before."""
+    """A copy of these payloads by subscription `by` was captured before."""
     return lambda copy: by if copy.payload in payloads else 0
 
 
@@ -167,7 +167,7 @@ def test_equal_copy_from_the_same_filter_is_a_new_publication():
 
 @pytest.mark.parametrize("rest", [1, 2])
 def test_late_copy_does_not_count_even_if_its_filter_decides(rest):
-    """The filter of the other copy has ended meanwhile, or it was the only one that had come."""
+    """The other copy's filter has ended, or the other copy was the only one received."""
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made, captured_before(b"same"))
     assert taken(copies, guaranteed(1, payload=b"before"), guaranteed(3 - rest)) == [

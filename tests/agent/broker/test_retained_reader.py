@@ -1,4 +1,4 @@
-"""What a broker has stored, read from a real Mosquitto."""
+"""Retained values read from a real Mosquitto."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What a node wants to know of a real broker's stored values, whatever else is under way."""
+"""Retained values of a real broker, read on request of the node while deliveries are in flight."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ OTHER = NodeId(9)
 
 
 class Busy:
-    """Guaranteed delivery that always has something under way, and the driver of a node."""
+    """Guaranteed delivery that always has publications in flight, and the driver of a node."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -50,7 +50,7 @@ class Busy:
 
 
 class AtBroker:
-    """The agent's own client, as far as it counts here."""
+    """The part of the agent's client that is needed here."""
 
     problem = ""
 

@@ -1,4 +1,4 @@
-"""What the agent's session is subscribed to, across lives."""
+"""The subscriptions of the agent's session across incarnations."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ Changes = list[tuple[str, int]]
 
 
 class Incarnation:
-    """One life of the agent, as far as its log."""
+    """The subscription log of one incarnation."""
 
     def __init__(self, directory: Path) -> None:
         self.problems: list[str] = []

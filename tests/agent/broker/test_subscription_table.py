@@ -1,4 +1,4 @@
-"""Which copy of a publication counts, also while the set of subscriptions changes."""
+"""Which filter decides for a topic, also while subscriptions change."""
 
 from hansa.agent.broker import subscription_table
 from hansa.agent.broker.subscription_table import TOPIC_TOO_DEEP, SubscriptionTable

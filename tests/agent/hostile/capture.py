@@ -1,4 +1,4 @@
-"""A TCP port that keeps every byte it is sent: what would an attacker at this address learn?"""
+"""A TCP port that records every byte: what an attacker at this address would learn."""
 
 import socket
 import threading
@@ -11,7 +11,7 @@ class Capture:
 
     def __init__(self, answer: Callable[[bytes], bytes] = lambda data: b"") -> None:
         self.received: list[bytes] = []
-        """What each connection sent first, in order."""
+        """The first bytes of each connection, in order."""
         self._answer = answer
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._listening.settimeout(0.1)

@@ -21,6 +21,6 @@ def running_federation(mosquitto: str) -> Iterator[Live]:
 
 @pytest.fixture
 def live(running_federation: Live) -> Iterator[Live]:
-    """The federation; its clients end with the test."""
+    """The federation; its clients are closed after the test."""
     yield running_federation
     running_federation.hang_up()

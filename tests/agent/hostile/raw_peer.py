@@ -38,7 +38,7 @@ from hansa.testbed.federation import LocalNode
 HEARTBEAT_S = 0.5
 READ_BYTES = 1 << 16
 GROWTH_BYTES_MAX = 50 << 20
-"""Resident memory that an attack may cost an agent."""
+"""Limit for the growth of an agent's resident memory during an attack."""
 
 Frame = ControlFrame | Publication
 _F = TypeVar("_F", bound=Frame)
@@ -65,11 +65,11 @@ class RawPeer:
         self.name = name
         self.incarnation = incarnation or time.time_ns() // 1_000_000
         self.received: list[Frame] = []
-        """Every frame that came, in order."""
+        """Received frames, in order."""
         self.closed = threading.Event()
         """Set when the agent has closed the connection, or the test has."""
         self.agent: Hello | None = None
-        """The agent's hello, once it has come."""
+        """The agent's hello, if received."""
         self._version = 0
         self._beat = 0
         self._heard = Heartbeat(0, 0, 0, 0)
@@ -87,7 +87,7 @@ class RawPeer:
         self.close()
 
     def close(self) -> None:
-        """Vanish without a goodbye."""
+        """Close without a goodbye."""
         self.closed.set()
         self._thread.join()
         self._socket.close()
@@ -95,7 +95,7 @@ class RawPeer:
     # ------------------------------------------------------------ sending
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes as they are; what an agent that closed the link does not take is lost."""
+        """Send raw bytes; ignore that the agent closed the link."""
         with self._sending, suppress(OSError):
             self._socket.settimeout(PATIENCE)
             self._socket.sendall(data)

@@ -1,5 +1,5 @@
-"""A peer that asks for too much, or brings too many nodes and filters: memory stays bounded, and
-there is room for everybody else."""
+"""A peer that requests too much or announces too many nodes and filters: memory stays bounded, and
+other nodes are still accepted."""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ SETTINGS = ProtocolSettings()
 
 @pytest.fixture
 def peer(live: Live) -> Iterator[RawPeer]:
-    """A member of the federation that hangs on the middle agent alone."""
+    """A member of the federation whose only link is to the middle agent."""
     with RawPeer(live.nodes[1].link_port) as made:
         made.hello().announce_self()
         eventually(lambda: has_member(live.nodes[0], made), "the peer is a member")
@@ -37,11 +37,11 @@ def peer(live: Live) -> Iterator[RawPeer]:
 
 
 HUB_LINKS = 500
-"""Made-up nodes behind each made-up hub: a record has at most 1,024 links."""
+"""Forged nodes behind each forged hub: a record has at most 1,024 links."""
 
 
 def made_up(peer: RawPeer, count: int) -> list[NodeRecord]:
-    """Records of nodes that exist nowhere: hubs linked to the peer, the others to a hub."""
+    """Records of forged nodes: hubs linked to the peer, the others to a hub."""
     keys = [os.urandom(32) for _ in range(count)]
     one = peer.record(links=((peer.node, 100),), version=1)
     found: list[NodeRecord] = []
@@ -55,7 +55,7 @@ def made_up(peer: RawPeer, count: int) -> list[NodeRecord]:
 
 
 def announce(peer: RawPeer, crowd: list[NodeRecord]) -> None:
-    """Make the crowd members of the federation, behind the peer."""
+    """Announce the forged nodes as members behind the peer."""
     assert peer.agent is not None
     hubs = crowd[::HUB_LINKS]
     links = sorted([(peer.agent.node, 100), *((each.node, 100) for each in hubs)])
@@ -106,7 +106,7 @@ def in_force(node: LocalNode, other: NodeId) -> bool:
 
 
 def test_crowd_of_made_up_nodes_keeps_no_subscriber_out(live: Live, peer: RawPeer):
-    """1,100 made-up subscribers come first; a copy names 1,024."""
+    """1,100 forged subscribers come first; a copy lists at most 1,024."""
     first, topic = live.nodes[0], "crowd/shared"
     with unharmed(live):
         crowd = made_up(peer, 1_100)

@@ -1,4 +1,4 @@
-"""Agents and managers against machines and web pages that should not reach them."""
+"""Agents and managers refuse other machines and other web origins."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ from hansa.agent.settings import load_settings
 
 
 def get(port: int, path: str, **headers: str) -> int:
-    """The status of an answer; a browser sends the name of the page's site as Host."""
+    """Return the HTTP status; a browser sends the host name of the page as Host."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request("GET", path, headers=headers)

@@ -1,5 +1,5 @@
-"""Well-formed frames that lie, from a peer with a single link: each is refused and counted, no
-agent ends, and nothing that was acknowledged is lost."""
+"""Forged, well-formed frames from a peer with one link: each is refused and counted, no agent ends,
+and no acknowledged publication is lost."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def wall_ms() -> int:
 
 @pytest.fixture
 def peer(live: Live) -> Iterator[RawPeer]:
-    """A member of the federation that hangs on the middle agent alone."""
+    """A member of the federation whose only link is to the middle agent."""
     with RawPeer(live.nodes[1].link_port) as made:
         made.hello().announce_self()
         eventually(lambda: has_member(live.nodes[0], made), "the peer is a member")
@@ -83,7 +83,7 @@ def records(peer: RawPeer) -> dict[NodeId, NodeRecord]:
 
 @contextmanager
 def hanging(node: LocalNode) -> Iterator[None]:
-    """The agent of a node does not answer meanwhile."""
+    """Suspend the agent of a node meanwhile."""
     pid = agent_pid(node)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -224,7 +224,7 @@ def test_forged_receipts_clear_nothing(live: Live, peer: RawPeer):
 
 
 def test_receipt_for_unsent_bytes_is_refused(live: Live, peer: RawPeer):
-    """The peer may acknowledge what it was sent, but no more."""
+    """The peer may acknowledge only bytes that it was sent."""
     middle = live.nodes[1]
     publisher, _ = path(live, "forged/other", 1, 0)
     peer.send(Update((InterestRecord(peer.node, peer.incarnation, 1, 0, ("forged/own",)),)))

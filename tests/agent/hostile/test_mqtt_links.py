@@ -45,7 +45,7 @@ def running_federation(mosquitto: str) -> Iterator[Live]:
 
 
 def links(live: Live) -> list[tuple[int, int]]:
-    """Neighbours of each node, and how many bytes their links have carried."""
+    """Neighbours of each node, and the bytes their links have carried."""
     found: list[Any] = [node.status()["neighbours"] for node in live.nodes]
     return [(len(each), sum(link["bytes_in"] for link in each.values())) for each in found]
 
@@ -73,11 +73,11 @@ def test_client_can_neither_open_a_link_nor_end_one_by_publishing(live: Live):
         assert all(now >= then for (_, now), (_, then) in zip(after, before, strict=True))
         assert_delivers(live, 0, 1, "forged")
         assert "neighbour down" not in live.log(0) + live.log(1)
-        assert counted(listening, "refused: ") == 0  # no stream was begun
+        assert counted(listening, "refused: ") == 0  # no stream was opened
 
 
 def test_acl_of_the_broker_decides_which_node_a_user_can_be(scene: Scene, tmp_path: Path):
-    """As docs/links.md writes it."""
+    """Configured as in docs/links.md."""
     states = [tmp_path / name for name in ("neighbour", "stranger")]
     nodes = []
     for path in states:
@@ -126,7 +126,7 @@ def test_acl_of_the_broker_decides_which_node_a_user_can_be(scene: Scene, tmp_pa
 
 
 class Impostor(RecordingListener):
-    """Says hello as another node than the one its topics name."""
+    """Sends the hello of another node than its topics name."""
 
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         for frame in map(decode, frames):

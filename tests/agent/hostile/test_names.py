@@ -1,4 +1,4 @@
-"""Names that a stranger chose reach neither the terminal nor the log raw (finding 21)."""
+"""Names chosen by untrusted peers are escaped on the terminal and in the log (finding 21)."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def hansa(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def squeezed(text: str) -> str:
-    """The text without the line breaks of a table's cells."""
+    """The text without line breaks inside table cells."""
     return re.sub(r"\s+", "", text)
 
 

@@ -1,4 +1,4 @@
-"""The raw peer itself: it becomes a neighbour and a member, and stays one."""
+"""The raw peer becomes a neighbour and a member, and stays one."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Connections that never introduce themselves cost little and shut nobody out (finding 18)."""
+"""Connections without hello use few resources and block no other connection (finding 18)."""
 
 import http.client
 import resource
@@ -32,12 +32,12 @@ from hansa.protocol.wire.frames import Summary
 
 IDLE = 2_000
 LINKED_WITHIN_S = 20.0
-"""A newcomer that is shut out would be closed after HELLO_S; busy cores answer /status late."""
+"""A rejected connection would be closed after HELLO_S; busy cores answer /status late."""
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """As many open sockets as the test needs; they end with it."""
+    """Raise the limit of open files for the test."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < IDLE + 256:
         pytest.skip(f"only {hard} files may be open")
@@ -67,7 +67,7 @@ def test_connection_that_sends_only_garbage_is_closed(live: Live):
     with unharmed(live), RawPeer(node.link_port) as peer:
         began = time.monotonic()
         while not peer.closed.is_set() and time.monotonic() < began + 4 * HELLO_S:
-            peer.send(Summary(()))  # keeps the connection from falling silent
+            peer.send(Summary(()))  # prevents the idle timeout
             time.sleep(0.2)
         peer.wait_closed(1)
     assert counted(node, NO_HELLO) == before + 1

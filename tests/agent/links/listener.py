@@ -1,4 +1,4 @@
-"""One end of links in tests, and who listens there."""
+"""One end of links in tests, with a recording listener."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -14,7 +14,7 @@ Links = TypeVar("Links", TcpLinks, UdpLinks, MqttLinks)
 
 
 class RecordingListener:
-    """A listener that remembers. Unlike a node, it admits every connection."""
+    """Records link events. Unlike a node, it admits every connection."""
 
     def __init__(self, admits: bool = True) -> None:
         self._admits = admits
@@ -39,7 +39,7 @@ class RecordingListener:
 
 
 class End(Generic[Links]):
-    """One end: its links and what they told."""
+    """One end: its links and their recorded events."""
 
     def __init__(self, make: Callable[[RecordingListener], Links]) -> None:
         self.listener = RecordingListener()
@@ -69,7 +69,7 @@ class End(Generic[Links]):
 
 
 async def join(server: End[Links], client: End[Links]) -> None:
-    """Make a link; the second one dials."""
+    """Open a link dialled by the second end."""
     await server.listen()
     client.dial(server.address)
     await until(lambda: server.listener.opened and client.listener.opened, "link up")

@@ -1,4 +1,4 @@
-"""Connections without an agreed hello: little time, few bytes, few places."""
+"""Connections that are not admitted: limits of time, bytes and number."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ Scene = Callable[["Port"], Awaitable[None]]
 
 
 class Port:
-    """A link port that admits nobody by itself."""
+    """A link port that admits no connection automatically."""
 
     def __init__(self) -> None:
         self.listener = RecordingListener(admits=False)
@@ -79,7 +79,7 @@ def test_connection_without_hello_is_closed_in_time(monkeypatch):
 
     async def scene(port: Port) -> None:
         reader, writer = await port.connect()
-        writer.write(framed(b"x"))  # what it says does not matter until the node admits it
+        writer.write(framed(b"x"))  # its content is ignored until the node admits it
         assert await reader.read() == b""
 
     port = play(scene)
@@ -88,7 +88,7 @@ def test_connection_without_hello_is_closed_in_time(monkeypatch):
 
 
 def test_admitted_connection_stays(monkeypatch):
-    monkeypatch.setattr(admission, "HELLO_S", 1.0)  # busy cores may take half of it to accept
+    monkeypatch.setattr(admission, "HELLO_S", 1.0)  # accepting may take half of it on busy cores
 
     async def scene(port: Port) -> None:
         await port.connect()
@@ -104,7 +104,7 @@ def test_admitted_connection_stays(monkeypatch):
     [
         framed(*[b"x" * 60] * 100),
         framed(b"x" * 10_000),
-        framed(b"x" * 10_000)[:8],  # a length is enough
+        framed(b"x" * 10_000)[:8],  # only the length is sent
         framed(b"x" * HELLO_BYTES)[:HELLO_BYTES],
     ],
 )

@@ -1,4 +1,4 @@
-"""Large frames in pieces, and what may pass them."""
+"""Fragmentation of large frames, and which frames may overtake them."""
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ ANSWER = encode(RepairResponse(ONE, TWO, 1, 0, 1, 0, ()))
 
 
 def drained(bulk: FragmentQueue) -> list[bytes]:
-    """All that waits, as it arrives."""
+    """Return the queued frames as they arrive."""
     assembly, arrived = StreamReassembly(FRAME_BYTES_MAX), []
     while bulk:
         data, is_piece, is_whole = bulk.pop_chunk()

@@ -11,7 +11,7 @@ from hansa.agent.links.mqtt import MqttLinkAccess
 from hansa.agent.links.settings import LinkSettings
 
 PLACE, OTHER = "127.0.0.1:1", "127.0.0.1:2"
-"""Nobody listens there: every attempt is told."""
+"""No listener at this address: every attempt is reported."""
 
 
 @pytest.mark.parametrize("configured", [True, False])

@@ -38,7 +38,7 @@ NODE = "00000000000000aa"
 
 
 class Side(End[MqttLinks]):
-    """One end of links of this kind; the broker is the one that others dial."""
+    """One end of MQTT links; others dial its broker."""
 
     def __init__(self, port: int, name: str, prefix: str = PREFIX, **access_: Any) -> None:
         access = MqttLinkAccess(prefix, BrokerAddress("127.0.0.1", port), f"{name}-", **access_)
@@ -51,7 +51,7 @@ class Side(End[MqttLinks]):
 
 
 class Stage:
-    """A broker, and what two sides do through it."""
+    """A broker and two sides linked through it."""
 
     def __init__(self, broker: Mosquitto) -> None:
         self.broker = broker
@@ -69,7 +69,7 @@ class Stage:
 
 @pytest.fixture
 def run(mosquitto: str, tmp_path: Path) -> Callable[..., Stage]:
-    """Run something on a stage, with a broker of its own."""
+    """Run a function on a stage with a separate broker."""
 
     def play(work: Callable[[Stage], Coroutine[Any, Any, None]], *extra: str) -> Stage:
         async def whole() -> Stage:
@@ -119,7 +119,7 @@ def test_window_limits_slow_neighbour(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         (link,) = stage.client.listener.opened
-        for _ in range(1_000):  # without a chance for the other side to take anything
+        for _ in range(1_000):  # before the other side can read
             link.send([publication])
         assert link.outstanding_bytes < WINDOW + 2 * len(publication)
         sent = 1_000 - link.dropped_publications
@@ -186,7 +186,7 @@ def test_link_is_restored_after_a_broker_restart(run):
 
 
 async def kick(port: int, client_id: str) -> None:
-    """Take over a client's id: the broker ends its connection, and publishes its will."""
+    """Take over a client id: the broker closes the old connection and publishes its will."""
     ousted = asyncio.Event()
 
     def on_effect(effect: effects.Effect) -> None:
@@ -212,7 +212,7 @@ def test_death_of_listening_agent_is_detected_at_once(run):
 def publish(
     port: int, topic: str, *payloads: bytes
 ) -> Coroutine[Any, Any, list[packets.PublishPacket]]:
-    """As a stranger, publish and return what comes back below the prefix."""
+    """Publish as an unrelated client and return the replies below the prefix."""
 
     async def work() -> list[packets.PublishPacket]:
         seen: list[packets.PublishPacket] = []
@@ -268,7 +268,7 @@ def test_single_publication_opens_no_link(run):
 
 
 async def answer_to_open(port: int, topic: str) -> list[packets.PublishPacket]:
-    """Ask until the agent, which may still be subscribing, answers."""
+    """Repeat until the agent, which may still be subscribing, answers."""
     while True:
         try:
             return await asyncio.wait_for(publish(port, topic, bytes((OPEN,))), 1)
@@ -299,7 +299,7 @@ def test_link_outlives_a_forged_end(run):
 
 
 async def shout(port: int, topic: str, *payloads: bytes) -> None:
-    """As a stranger, publish at QoS 1 and wait until the broker has taken all."""
+    """Publish at QoS 1 as an unrelated client; wait for all acknowledgements."""
     taken: list[object] = []
 
     def on_effect(effect: effects.Effect) -> None:
@@ -360,7 +360,7 @@ def test_agent_that_cannot_accept_links_at_its_broker_reports_why(run):
         await stage.join()
         await stage.broker.stop()
         await until(lambda: stage.server.failures, "the loss is reported, too")
-        assert len(nowhere.failures) == refused  # what has stopped says nothing more
+        assert len(nowhere.failures) == refused  # a stopped side reports nothing more
 
     said = run(work).server.failures[0]
     assert said.startswith("no links are taken at our broker: ")

@@ -1,4 +1,4 @@
-"""Streams through a broker, here without one: two ends, and a wire that a test holds."""
+"""Streams through a broker, without one: two ends, and the test transfers the publications."""
 
 import asyncio
 from collections import deque
@@ -24,7 +24,7 @@ TOKENS = (b"token of the one", b"token of another")
 
 
 class Protocol(asyncio.BufferedProtocol):
-    """Keeps what came, in a buffer that is smaller than what comes."""
+    """Records received bytes, with a buffer smaller than the input."""
 
     def __init__(self) -> None:
         self.taken = b""
@@ -42,7 +42,7 @@ class Protocol(asyncio.BufferedProtocol):
 
 
 class End:
-    """One end, and what it has published."""
+    """One end and its publications."""
 
     def __init__(self, token: bytes = TOKENS[0], theirs: bytes = TOKENS[1]) -> None:
         self.protocol = Protocol()
@@ -62,13 +62,13 @@ class End:
         self.ended += 1
 
     def give(self, other: "End", count: int | None = None) -> None:
-        """Let the other end have what this one published."""
+        """Pass the publications of this end to the other."""
         size = len(self.wire) if count is None else min(count, len(self.wire))
         other.stream.receive([self.wire.popleft() for _ in range(size)])
 
 
 def play(work: Callable[[End, End], None]) -> tuple[End, End]:
-    """Do something with two ends, and let the loop tell what followed."""
+    """Run a function with two ends; return them after pending callbacks ran."""
 
     async def run() -> tuple[End, End]:
         ends = End(), End(*TOKENS[::-1])

@@ -110,7 +110,7 @@ def test_reset_connection_is_reported_without_an_error_number(make_loop):
         await server.listen()
         with socket.create_connection(("127.0.0.1", server.address.port)) as client:
             await until(lambda: server.listener.opened, "link up")
-            no_linger = struct.pack("ii", 1, 0)  # closing it then resets it
+            no_linger = struct.pack("ii", 1, 0)  # closing with unread data resets the connection
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
         await until(lambda: server.listener.closed, "closed")
         await server.stop()
@@ -121,7 +121,7 @@ def test_reset_connection_is_reported_without_an_error_number(make_loop):
 
 
 async def unread() -> tuple[Side, asyncio.StreamWriter]:
-    """A side with a link to somebody who never reads."""
+    """A side linked to a peer that never reads."""
     server = Side()
     await server.listen()
     _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
@@ -240,7 +240,7 @@ def test_large_publication_gets_share_of_busy_link():
         link.send([large])
         while large not in server.listener.frames:
             if link.outstanding_bytes < WINDOW:
-                link.send([small] * 4)  # always more than the link takes at once
+                link.send([small] * 4)  # more than the link sends at once
             await asyncio.sleep(0)
         await asyncio.gather(client.stop(), server.stop())
         return server

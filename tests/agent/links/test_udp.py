@@ -43,7 +43,7 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 def run(
     work: Callable[[Side, Side], Coroutine[Any, Any, None]], loop: str = "asyncio"
 ) -> tuple[Side, Side]:
-    """Run something with two sides that are joined."""
+    """Run a function with two joined sides."""
 
     async def whole() -> tuple[Side, Side]:
         server, client = await joined()
@@ -201,12 +201,12 @@ def test_link_opens_despite_one_third_packet_loss():
         def arrived() -> bool:
             link = client.listener.opened[-1]
             if not link.outstanding_bytes:
-                link.send([large])  # as the node does, which misses an acknowledgement
+                link.send([large])  # like a node that misses an acknowledgement
             return large in server.listener.frames
 
         await until(arrived, "the large frame")
         await asyncio.gather(client.stop(), server.links.stop())
-        for link in server.listener.opened:  # the end itself may be lost
+        for link in server.listener.opened:  # the closing datagram may be lost
             link.close("test over")
         await relay.stop()
         return server.listener.frames
@@ -214,11 +214,11 @@ def test_link_opens_despite_one_third_packet_loss():
     assert large in asyncio.run(whole())
 
 
-# ---------------------------------------------------------------- strangers
+# ---------------------------------------------------------------- unknown senders
 
 
 class Stranger:
-    """A socket that says what it likes to a listener."""
+    """A raw socket that sends arbitrary datagrams to a listener."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -254,7 +254,7 @@ async def opened(stranger: Stranger) -> bytes:
 
 def test_garbage_opens_no_link_and_replies_do_not_amplify():
     async def work(server: Side, stranger: Stranger) -> None:
-        for kind in (CONFIRM, DATA, FRAGMENT):  # a session that nobody offered
+        for kind in (CONFIRM, DATA, FRAGMENT):  # a session without an offer
             assert await stranger.ask(kind + b"s" * 16) == CLOSE + b"s" * 16
         for garbage in (b"", b"?", b"GET / HTTP/1.1\r\n\r\n", bytes(1_500), CLOSE + b"s" * 16):
             stranger.socket.send(garbage)

@@ -1,7 +1,7 @@
-"""A second writing of mqtt-fed's format: a federator of its own.
+"""An independent implementation of an mqtt-fed federator.
 
-It shares no code with Hansa's: paho-mqtt speaks MQTT, and the bytes are cut by hand. It is as
-simple as the description, with one lock around everything.
+It shares no code with Hansa: paho-mqtt speaks MQTT, and frames are parsed by hand. It follows the
+description literally, with one lock around everything.
 """
 
 import threading
@@ -24,7 +24,7 @@ def words(*numbers: int) -> bytes:
 
 
 class Peer:
-    """A node with its broker's port, and its neighbours' by id."""
+    """A node: its broker's port and its neighbours' ports by id."""
 
     def __init__(
         self, id_: int, port: int, neighbours: dict[int, int], interval: float, redundancy: int = 2

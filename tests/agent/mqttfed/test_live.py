@@ -1,6 +1,6 @@
-"""A Hansa agent among nodes of mqtt-fed, on real brokers: in each of the four places it can have.
+"""A Hansa agent among mqtt-fed nodes on real brokers, in each of its four roles.
 
-The others are `peer`, a second reading of the format. Intervals are short, as they are settings.
+The other nodes are `peer`, an independent implementation. Intervals are short.
 """
 
 import json
@@ -19,7 +19,7 @@ INTERVAL = 1.0
 
 
 class Fed:
-    """Brokers in a given graph; beside one of them Hansa's agent, beside the others peers."""
+    """Brokers in a given graph: one with Hansa's agent, the others with peers."""
 
     def __init__(self, scene: Scene, links: list[tuple[int, int]], hansa: int, **more: Any) -> None:
         self.scene = scene
@@ -61,13 +61,13 @@ class Fed:
         return made
 
     def subscriber(self, id_: int) -> GuaranteedClient:
-        """A client that wants the topic, and says so with beacons."""
+        """Return a client that subscribes to the topic and sends beacons."""
         made = self.client(id_).subscribe_qos2("federated/t")
         self.wanting.append(made)
         return made
 
     def wait(self, holds: Callable[[], Any], what: str) -> None:
-        """Wait while all subscribers send beacons, as those of mqtt-fed do."""
+        """Wait while all subscribers send beacons, like those of mqtt-fed."""
 
         def look() -> Any:
             for each in self.wanting:
@@ -86,7 +86,7 @@ class Fed:
             return len(subscriber.received) >= len(payloads)
 
         publisher.publish_guaranteed(2, "federated/t", *payloads)
-        self.wait(has_come, "all of it")  # without beacons it would soon not be wanted any more
+        self.wait(has_come, "all of it")  # without beacons the interest would expire
         assert subscriber.read_until(len(payloads)) == payloads
         subscriber.forget()
 
@@ -120,7 +120,7 @@ def test_agent_as_core_and_publisher_in_mesh(fed):
     world.wait(lambda: world.topic().get("children") == [2], "it has a child")
     world.wait(lambda: world.peers[2].children_of("t") == [3], "and that one, too")
     world.assert_arrives_once(one, three)
-    assert one.read_until(20)[-1] == b"19"  # its own broker's copies
+    assert one.read_until(20)[-1] == b"19"  # copies of its own broker
     one.forget()
     world.assert_arrives_once(three, one)
 
@@ -150,7 +150,7 @@ def test_agent_as_interconnecting_node(fed):
     world.wait(lambda: world.peers[1].children_of("t") == [2], "and is one")
     assert world.topic()["has_interest"] is False
     world.assert_arrives_once(three, one)
-    assert three.read_until(20)[-1] == b"19"  # its own broker's copies
+    assert three.read_until(20)[-1] == b"19"  # copies of its own broker
     three.forget()
     world.assert_arrives_once(one, three)
 
@@ -187,7 +187,7 @@ def test_restarted_agent_is_distinguished_from_its_earlier_incarnation(fed, scen
     )
     world.agent = again
     world.wait(lambda: world.topic().get("core") == 1, "a core is known")
-    world.assert_arrives_once(two, one)  # numbers that start at 0 again would be cut as duplicates
+    world.assert_arrives_once(two, one)  # sequence numbers from 0 would be duplicates
 
 
 def test_unreachable_neighbour_is_reported_and_delays_nothing(scene, capsys):

@@ -20,7 +20,7 @@ from hansa.testbed.mosquitto import Mosquitto, free_port
 
 
 class Pair:
-    """Two clients of one broker; the second one listens."""
+    """Two clients of one broker; the second one subscribes."""
 
     def __init__(self, broker: Mosquitto) -> None:
         self.broker = broker

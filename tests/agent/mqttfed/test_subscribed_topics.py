@@ -1,4 +1,4 @@
-"""Filters as topics: what one client gives up, another may still want."""
+"""Reference counts of subscribed topics."""
 
 from hansa.agent.mqttfed import subscribed_topics as module
 from hansa.agent.mqttfed.subscribed_topics import SubscribedTopics
@@ -34,4 +34,4 @@ def test_repeated_filter_is_logged_once_and_memory_is_bounded(caplog, monkeypatc
         wishes.apply_change([], [f"federated/{level}/#"])
     assert logged() == 2
     wishes.apply_change(["federated/c/#", "federated/a/#"], [])
-    assert logged() == 4  # told anew, as the third one had no room
+    assert logged() == 4  # logged again because the third had no room

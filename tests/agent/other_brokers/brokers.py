@@ -1,7 +1,7 @@
-"""Brokers of other makes, from package registries: installed once, started as processes.
+"""Third-party brokers from package registries, installed once and started as processes.
 
-They go into `.brokers` beside `.venv`, by version, so that a later run finds them. What cannot be
-installed here is skipped, with the reason.
+They are installed in `.brokers` beside `.venv`, by version. If an installation fails, the tests are
+skipped with the reason.
 """
 
 import os
@@ -39,7 +39,7 @@ asyncio.run(serve())
 
 
 def install(tool: str, command: Sequence[str], made: Path, **environment: str) -> None:
-    """Run an installer in the directory of what it makes, unless that is there."""
+    """Run an installer in its target directory unless that exists."""
     if made.exists():
         return
     if shutil.which(tool) is None:
@@ -90,7 +90,7 @@ KINDS = {"aedes": aedes, "NATS": nats, "amqtt": amqtt}
 
 
 class Other:
-    """A broker that is no Mosquitto."""
+    """A broker other than Mosquitto."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind

@@ -1,6 +1,6 @@
-"""Brokers of other makes in one federation with Mosquitto, as far as each can; see docs/brokers.md.
+"""Third-party brokers in one federation with Mosquitto; see docs/brokers.md.
 
-None of them can be observed yet: their agents know from their settings what is wanted there.
+They cannot be observed yet: their agents are configured with the subscribed filters.
 """
 
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ pytestmark = [
 ]
 
 PATIENCE_S = 60.0
-"""One of them lets the first attempt to connect wait for ten seconds."""
+"""One broker delays the first connection by ten seconds."""
 
 
 class Capabilities(NamedTuple):
-    """What a broker makes of QoS 0, 1 and 2, of two filters that match one topic, and what `hansa
-    doctor` says of it."""
+    """Delivered QoS of QoS 0, 1 and 2, the reason reported by `hansa doctor`, and the copies for
+    two filters that match one topic."""
 
     qos: tuple[int, ...]
     delivery: str
@@ -41,7 +41,7 @@ class Capabilities(NamedTuple):
 CAPABILITIES = {
     "aedes": Capabilities((0, 1, 2), "exactly-once: it resumes sessions", "once"),
     "NATS": Capabilities((0, 1, 2), "at-least-once: "),
-    # It passes everything on with the QoS of the subscription.
+    # It delivers everything with the QoS of the subscription.
     "amqtt": Capabilities((2, 2, 2), "best effort: it keeps nothing for a client that is away"),
 }
 
@@ -58,11 +58,11 @@ class Stage(Scene):
         return self._others[-1]
 
     def old(self, place: Other | GuaranteedClient) -> GuaranteedClient:
-        """A client of MQTT 3.1.1, at a broker or where another one is."""
+        """Return an MQTT 3.1.1 client at a broker or at that of another client."""
         return self.client_of(GuaranteedClient, place.port, version=Version.V311)
 
     def new(self, place: GuaranteedClient | Mosquitto) -> GuaranteedClient:
-        """One of MQTT 5."""
+        """Return an MQTT 5 client."""
         return self.client_of(GuaranteedClient, place.port)
 
     def close(self) -> None:
@@ -89,7 +89,8 @@ def beside(stage: Stage, broker: Other, link_port: int, wanted: str) -> Process:
 
 
 def with_mosquitto(stage: Stage, *others: Other, wanted: str) -> GuaranteedClient:
-    """Link the others' agents to that of a Mosquitto, whose client wants the same; return it."""
+    """Link the agents to that of a Mosquitto with an equally subscribed client; return that
+    client."""
     mosquitto, link_port = stage.broker(), free_port()
     hub = stage.agent(
         broker_port=mosquitto.port, broker_log_file=mosquitto.log_file, link_port=link_port
@@ -107,7 +108,7 @@ def with_mosquitto(stage: Stage, *others: Other, wanted: str) -> GuaranteedClien
 
 
 def seen(subscriber: GuaranteedClient, count: int) -> dict[str, list[tuple[int, bytes]]]:
-    """Per topic what came, with its QoS, in order."""
+    """Received payloads with QoS by topic, in order."""
     subscriber.read_until(count, pause=1.0)
     found: dict[str, list[tuple[int, bytes]]] = {}
     for each in subscriber.received:

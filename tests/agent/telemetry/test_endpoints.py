@@ -1,4 +1,4 @@
-"""Journals and telemetry read from another machine: over a real socket, as from the files."""
+"""Journals and telemetry served over a real socket equal the files."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ NAME = f"journal/{EPOCH:020d}"
 
 @contextmanager
 def listening(pages: AdminPages, logs: LogHandler | None = None) -> Iterator[str]:
-    """A server on a loop of its own; yields where it is."""
+    """Run a server in a background event loop; yield its address."""
     thread = LoopThread()
 
     async def stop() -> None:
@@ -45,7 +45,7 @@ def listening(pages: AdminPages, logs: LogHandler | None = None) -> Iterator[str
 
 @contextmanager
 def served(state: Path, token: str = TOKEN) -> Iterator[str]:
-    """An agent's pages about a state directory."""
+    """The endpoints of an agent for a state directory."""
     logs = LogEndpoints(token, state / JOURNAL_DIRECTORY, state / "telemetry")
     with listening({"/healthz": lambda: json_response({})}, logs.handle_request) as url:
         yield url
@@ -53,7 +53,7 @@ def served(state: Path, token: str = TOKEN) -> Iterator[str]:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A journal of several segments, and telemetry of two lives."""
+    """A journal of several segments, and telemetry of two incarnations."""
     written = [captured(number) for number in range(1, 51)]
     write(
         tmp_path / NAME,

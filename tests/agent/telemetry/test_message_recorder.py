@@ -1,4 +1,4 @@
-"""Messages recorded for the lake: by real agents at real brokers, wanted elsewhere or not."""
+"""Messages recorded by agents at real brokers, subscribed elsewhere or not."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ from hansa.testbed.federation import LocalFederation
 
 
 def journal(state: Path) -> list[JournalRecord]:
-    """What the journals of all epochs of an agent say."""
+    """Return the journal records of all epochs of an agent."""
     return [
         record
         for epoch in sorted((state / JOURNAL_DIRECTORY).iterdir())
@@ -39,7 +39,7 @@ def journal(state: Path) -> list[JournalRecord]:
 
 
 def recorded(state: Path) -> list[tuple[int, str, bytes]]:
-    """QoS, topic and payload of what was recorded, in order."""
+    """Return QoS, topic and payload of the recorded messages, in order."""
     return [
         (getattr(record, "qos", 0), record.topic, record.payload)
         for record in journal(state)
@@ -119,7 +119,7 @@ def test_subscribed_publication_is_recorded_once_and_delivered_and_stays_recorde
     pub.publish_guaranteed(1, "plant/one", b"3")
     eventually(lambda: len(recorded(state(pair, 0))) == 3, "all recorded")
     assert recorded(state(pair, 0)) == [(1, "plant/one", payload) for payload in (b"1", b"2", b"3")]
-    # Others may begin to want it again: the broker has long granted it.
+    # Other nodes may subscribe again: the broker has granted it before.
     pair.client_of(GuaranteedClient, 1).subscribe_qos2("plant/#")
     pair.wait_installed(1, "plant/#")
 
@@ -161,11 +161,11 @@ def test_killed_agent_records_each_accepted_message_once(scene, tmp_path, qos):
     assert of_x() == payloads
 
 
-# ---------------------------------------------------------------- its parts
+# ---------------------------------------------------------------- units
 
 
 class FakePorts:
-    """A node and a broker's client that remember what they were told; a disk that may be full."""
+    """Records the calls of a node and a broker client; its disk may be full."""
 
     def __init__(self) -> None:
         self.fed: list[Event] = []

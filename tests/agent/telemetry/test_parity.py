@@ -1,4 +1,4 @@
-"""Real agents and simulated ones tell the same story of the same publications, row by row."""
+"""Real and simulated agents record the same rows for the same publications."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,12 +17,12 @@ from hansa.testbed.federation import LocalFederation
 
 COUNT = 3
 TOPICS = ("plant/zero", "plant/one", "plant/two")
-"""Each at its QoS: from one end of a line of three to the other."""
+"""One publication per QoS, from one end of a line of three to the other."""
 
 TOLD = schema.Captured | schema.CopySent | schema.CopyReceived | schema.Delivered
 
 Story = list[tuple[str, str, int, str, int | None, str]]
-"""Who tells, what, QoS, topic, hops and the other node: nodes by their names."""
+"""Node, record type, QoS, topic, hops and peer node; nodes by name."""
 
 
 def story(recorded: Iterable[TelemetryRow]) -> Story:

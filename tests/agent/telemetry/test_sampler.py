@@ -1,6 +1,6 @@
-"""Three drivers in a row, joined by real TCP: what passes in bytes is told, step by step.
+"""Three drivers in a row, joined by real TCP: the sampler records each step.
 
-The first publishes, the second passes on and delivers, the third delivers.
+The first publishes, the second forwards and delivers, the third delivers.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from hansa.telemetry.event_mapper import is_sampled
 
 
 class SampledSide(Side):
-    """A side whose witness writes to a list, on a clock that counts."""
+    """A side whose sampler writes to a list, with a counting clock."""
 
     def __init__(self, number: int, sample: int) -> None:
         super().__init__(number, ProtocolSettings())
@@ -37,18 +37,18 @@ class SampledSide(Side):
 
     @property
     def is_settled(self) -> bool:
-        """Whether all three know each other, and what the others want is in force."""
+        """Whether all three know each other and all interest is installed."""
         view = self.driver.node.status()
         return len(view.reachable) == 3 and view.installed and self.broker.filters == {"a/#"}
 
     def of(self, kind: type) -> list[tuple[int, str, int | None]]:
-        """Number, topic and hops of what was told of one kind."""
+        """Sequence, topic and hops of the records of one type."""
         found: list[Any] = [each for each in self.records if isinstance(each, kind)]
         return [(each.sequence, each.topic, getattr(each, "hops", None)) for each in found]
 
 
 def row_of_three(sample: int, payloads: int) -> list[SampledSide]:
-    """Play: `a/b` is wanted by the second and third; `c` by nobody."""
+    """Publish `a/b`, to which the second and third subscribe, and `c` without subscribers."""
 
     async def run() -> list[SampledSide]:
         sides = [SampledSide(number, sample) for number in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""What an agent writes down, as its file says it."""
+"""Telemetry and recording settings of an agent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The telemetry of real agents: what it adds up to is what clients saw."""
+"""Telemetry of real agents agrees with what clients received."""
 
 import signal
 from collections import Counter
@@ -91,7 +91,7 @@ def test_killed_agent_continues_its_log_and_a_stopped_one_records_its_end(record
     agent = recorded.nodes[1].agent
     assert agent is not None
     agent.terminate()
-    recorded.run(agent.wait())  # the federation would have no more than some seconds of patience
+    recorded.run(agent.wait())  # the federation would wait only some seconds
     assert len(of(schema.NodeStopped, read(recorded, 1))) == 1
     lives: dict[int, list[int]] = {}
     for row in read(recorded, 1):

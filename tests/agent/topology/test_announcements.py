@@ -1,4 +1,4 @@
-"""An agent that hears of changes at its broker, as in the paper, and not from the stream."""
+"""An agent learns of changes from announcements at its broker, not from the event stream."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def scene(mosquitto: str, tmp_path) -> Iterator[Scene]:
 
 @pytest.fixture
 def served(tmp_path) -> Iterator[Served]:
-    # So rare are reports that no change can come with the answer to one.
+    # Reports are so rare that no change arrives with the answer to one.
     running = Served(f"sqlite:///{tmp_path / 'm.db'}", {"HANSA_MANAGER_HEALTH_INTERVAL": "3600"})
     yield running
     running.stop()

@@ -7,7 +7,7 @@ from hansa.agent.topology.http import HttpClient, ManagerRefused, ManagerUnavail
 
 
 async def serve(answer: bytes, hold: bool = False):
-    """A server that answers whatever it is asked; return it, and what it was asked."""
+    """Start a server with a fixed answer; return it, its URL and the requests."""
     asked: list[bytes] = []
 
     async def handle(reader, writer):
@@ -21,7 +21,7 @@ async def serve(answer: bytes, hold: bool = False):
             if hold:
                 await reader.read()
         except ConnectionError:
-            pass  # it has heard enough
+            pass  # the client closed after it read enough
         finally:
             writer.close()
 
@@ -114,7 +114,7 @@ def test_slow_reader_does_not_end_stream():
             with pytest.raises(ManagerUnavailable, match="the stream has ended"):
                 async for line in HttpClient(url).stream_lines("/events", 1.0):
                     seen.append(line)
-                    await asyncio.sleep(1.1)  # longer than the server may be silent
+                    await asyncio.sleep(1.1)  # longer than the server's idle limit
         assert seen == [": hello", "data: 1"]
 
     asyncio.run(scene())

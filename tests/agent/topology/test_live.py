@@ -1,4 +1,4 @@
-"""Real brokers and agents that join through a real manager, lose neighbours, and lose it."""
+"""Real agents that join through a manager, lose neighbours, and lose the manager."""
 
 import shutil
 import threading
@@ -18,7 +18,7 @@ from hansa.testbed.mosquitto import Mosquitto, free_port
 
 TOPIC = "federated/data"
 INTERVAL_S = 1.0
-"""Between health reports: the default of 5 s would only make the tests wait."""
+"""Seconds between health reports, shorter than the default of 5."""
 
 
 class Managed(Live):
@@ -38,7 +38,7 @@ class Managed(Live):
         return self.nodes[number].status()
 
     def neighbours(self, number: int) -> list[int]:
-        """The neighbours of a node, as it sees them, by their places."""
+        """The neighbours of a node in its own view, by number."""
         status = self.status(number)
         by_id = {self.status(n)["node"]: n for n in range(len(self.nodes)) if n not in self.dead}
         return sorted(by_id[each] for each in status["neighbours"] if each in by_id)
@@ -65,7 +65,7 @@ class Managed(Live):
         self.wait_converged()
 
     def wait(self, holds: Callable[[], object], what: str) -> Any:
-        """Wait until something holds; if it never does, say how everybody sees it."""
+        """Wait until a condition holds; on timeout show the views of all nodes."""
         try:
             return eventually(holds, what, 60)
         except AssertionError as error:
@@ -86,7 +86,7 @@ class Managed(Live):
         )
 
     def wait_settled(self) -> None:
-        """Wait until the manager wants no more changes, and what it wants is what there is."""
+        """Wait until the manager plans no changes and the actual topology is the planned one."""
 
         def holds() -> bool:
             numbers = {node["node"]: node["id"] for node in self.ask("/nodes")}
@@ -107,14 +107,14 @@ class Managed(Live):
         return [number for number in range(len(self.nodes)) if number not in self.dead]
 
     def wait_apart(self, last: int) -> list[int]:
-        """Wait until some node is no neighbour of the last one; return all of these."""
+        """Wait until some nodes are no neighbours of the last one; return these."""
         return self.wait(  # type: ignore[no-any-return]
             lambda: sorted(set(range(last)) - set(self.neighbours(last))),
             f"a node that is no neighbour of {last}",
         )
 
     def wait_whole(self) -> None:
-        """Wait until all that live know just each other, each with a second way."""
+        """Wait until all running nodes know exactly each other, each with a second path."""
 
         def holds() -> bool:
             pages = [self.status(number) for number in self.alive()]
@@ -134,7 +134,7 @@ def running_five(mosquitto: str) -> Iterator[Managed]:
 
 @pytest.fixture
 def five(running_five: Managed) -> Iterator[Managed]:
-    """The five, as they should be, whatever the test before did to them."""
+    """The shared five nodes, restored after each test."""
     running_five.restore()
     yield running_five
     running_five.hang_up()
@@ -160,7 +160,7 @@ def running(count: int, directory: Path | None = None) -> Iterator[Managed]:
 
 
 def lose_its_neighbours(live: Managed, subscriber: Client, last: int) -> None:
-    """The paper's availability test: all neighbours of one node stop, and it takes part again."""
+    """The paper's availability test: all neighbours of one node stop, and it is linked again."""
     away = live.wait_apart(last)
     near = sorted(set(range(last)) - set(away))
     publisher = live.client(away[0])
@@ -175,7 +175,7 @@ def availability(live: Managed) -> None:
     subscriber = live.subscriber(last, TOPIC)
     lose_its_neighbours(live, subscriber, last)
     live.revive()
-    live.wait_apart(last)  # those that come back may link to all: only the manager takes links away
+    live.wait_apart(last)  # returning nodes may link to all: only the manager removes links
     live.run(live.federation.kill_manager())
     lose_its_neighbours(live, subscriber, last)
 
@@ -213,11 +213,11 @@ def test_drained_node_can_stop_without_loss(five):
 
 LINK_EVENTS = ("neighbour up", "neighbour down", "link refused", "link closed")
 QUIET_S = 6.0
-"""Seconds for which no link may change; without the fix a link was replaced every second."""
+"""Seconds without link changes; before the fix a link was replaced every second."""
 
 
 def link_events(live: Managed) -> int:
-    """How often the logs of all agents report that a link came, went or was refused."""
+    """Count link events in the logs of all agents: opened, closed, refused."""
     logs = [live.log(number) for number in live.alive()]
     return sum(log.count(event) for log in logs for event in LINK_EVENTS)
 
@@ -250,7 +250,7 @@ def test_reinstalled_agent_replaces_the_old_node_at_its_address(four):
 
 
 class Publisher:
-    """Publishes so many a second at QoS 1 for as long as it runs."""
+    """Publishes at a constant rate at QoS 1 while it runs."""
 
     def __init__(self, client: GuaranteedClient, rate: float) -> None:
         self.count = 0
@@ -291,7 +291,7 @@ def test_joins_and_new_links_under_load_lose_and_duplicate_nothing(five, tmp_pat
         five.wait_members(6)
         five.wait_settled()
         five.wait(lambda: publisher.count > 1000, "publications")
-        # What carries the stream is taken away, once another way is there.
+        # The links that carry the stream are removed once another path exists.
         near = five.neighbours(4)
         numbers = {int(n["name"]): n["id"] for n in five.ask("/nodes") if n["name"].isdigit()}
         for other in near[:2]:

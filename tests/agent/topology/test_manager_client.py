@@ -18,11 +18,11 @@ from hansa.agent.topology.manager_client import (
 )
 
 INTERVAL_S = 0.5
-"""Between reports; who misses two is doubted, also on a busy machine."""
+"""Seconds between reports; a node that misses two is suspected, also on a busy machine."""
 
 
 class Agent:
-    """Somebody who joins."""
+    """An agent that joins."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ def test_unreachable_manager_is_retried(tmp_path, served):
 
 def test_invalid_join_response_is_reported(served):
     async def scene() -> None:
-        agent = Agent(served.url + "/docs?")  # a page, not a manager
+        agent = Agent(served.url + "/docs?")  # an HTML page, not a manager
         task = asyncio.create_task(agent.client.run())
         await until(lambda: agent.client.problem != "not asked yet")
         assert agent.assignments == []
@@ -167,7 +167,7 @@ TOLD = {"id": 0, "version": 1, "neighbors": [], "settings": SETTINGS}
 
 
 class Scripted:
-    """A manager that answers as it is told; the last answer is given again and again."""
+    """A manager with scripted answers; the last one is repeated."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
@@ -194,7 +194,7 @@ def test_client_survives_invalid_report_response(monkeypatch):
 
 
 class Hasty(Agent):
-    """Something changes while it gives its first report."""
+    """Its state changes during its first report."""
 
     async def report(self) -> dict[str, Any]:
         if self.reports == 0:

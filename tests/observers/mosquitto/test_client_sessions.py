@@ -1,4 +1,4 @@
-"""The books: what is certain, what is doubtful, and what a count makes of it."""
+"""Client sessions: certain and uncertain subscriptions, and reconciliation with counts."""
 
 import pytest
 
@@ -21,7 +21,7 @@ TIMED_RESUMED = (SessionMode.EXPIRING, False)
 
 
 def sessions(**held: tuple[SessionMode, bool]) -> SessionTable:
-    """Books in which each client is connected, and all is certain and whole."""
+    """Return sessions of connected clients, all certain and complete."""
     books = SessionTable("hansa-")
     for client, how in held.items():
         books.on_connected(client, *how, f"{client}:1")
@@ -39,7 +39,7 @@ def tally(books: SessionTable) -> tuple[int, int]:
     return books.count_by_certainty(SubscriptionKind.PLAIN)
 
 
-# ---------------------------------------------------------------- lives
+# ---------------------------------------------------------------- sessions
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_late_close_of_old_websocket_keeps_next_session():
     books = sessions(bob=CLEAN)
     books.on_taken_over("bob")
     books.on_connected("bob", *CLEAN, "bob:2")
-    books.on_disconnected("bob", None, is_certain=True)  # its own, but nobody can know
+    books.on_disconnected("bob", None, is_certain=True)  # its own line, but indistinguishable
     books.on_connected("bob", *CLEAN, "bob:3")
     books.on_subscribed("bob", "y")
-    books.on_disconnected("bob", None, is_certain=True)  # that of the first connection
+    books.on_disconnected("bob", None, is_certain=True)  # the line of the first connection
     assert (wanted(books), tally(books)) == (("y",), (0, 1))
     books.on_disconnected("bob", None, is_certain=True)
     assert wanted(books) == ()
@@ -176,7 +176,7 @@ def test_filter_that_cannot_be_announced_is_counted_and_refused():
     assert tally(books) == (0, 0)
 
 
-# ---------------------------------------------------------------- filters that are cut
+# ---------------------------------------------------------------- truncated filters
 
 
 def test_truncated_filter_leaves_gap_until_removed():
@@ -276,7 +276,7 @@ def test_log_read_does_not_end_contradiction():
 
 
 def test_uncertain_subscription_does_not_hide_unknown_one():
-    """The broker has one that it never logged; one of a client that has left may be gone."""
+    """The broker has an unlogged subscription; one of a disconnected client may be gone."""
     books = sessions(ann=TIMED, bob=CLEAN)
     books.reconcile_count(SubscriptionKind.PLAIN, 3)
     books.note_reread()
@@ -304,7 +304,7 @@ def test_uncertain_subscription_does_not_hide_one_of_bridge():
 
 
 def test_own_client_with_clean_start_leaves_no_subscription():
-    """The log does not say how long a session of MQTT 5 lasts, but this client is our own."""
+    """The log does not show the expiry of an MQTT 5 session, but this client is our own."""
     books = sessions()
     books.on_connected("hansa-reader", *TIMED, "h:1")
     books.on_subscribed("hansa-reader", "a/#")
@@ -313,7 +313,7 @@ def test_own_client_with_clean_start_leaves_no_subscription():
 
 
 def test_session_ended_without_line_is_detected_from_count():
-    """An MQTT 5 session ends unseen after its will was delayed."""
+    """An MQTT 5 session ends without a line after its will delay."""
     books = sessions(ann=TIMED, bob=CLEAN)
     books.on_disconnected("ann", None, is_certain=True)
     books.reconcile_count(SubscriptionKind.PLAIN, 2)
@@ -338,7 +338,7 @@ def test_subscription_kinds_are_counted_separately():
     assert subscription_kind("$share/g/x") is SubscriptionKind.SHARED
 
 
-# ---------------------------------------------------------------- all at once
+# ---------------------------------------------------------------- restart, tree
 
 
 def test_disconnection_after_missed_lines_is_uncertain():
@@ -394,7 +394,7 @@ def test_known_shared_subscription_above_another_is_kept():
 def test_shared_subscription_of_unknown_group_is_announced_as_plain():
     books = sessions()
     books.apply_tree(SubscriptionTree({}, ("x/+",), ("x",), is_complete=True))
-    assert wanted(books) == ("x", "x/+")  # what is above it may be shared, too
+    assert wanted(books) == ("x", "x/+")  # the level above may be shared, too
     assert books.incomplete_reason == "the groups of some shared subscriptions are unknown"
     assert UNKNOWN_CLIENT in books
     books.reconcile_count(SubscriptionKind.SHARED, 0)

@@ -1,4 +1,4 @@
-"""Which of Mosquitto's dropped messages may be a loss of the agent."""
+"""Attribution of Mosquitto's dropped messages: which may be a loss of the agent."""
 
 import pytest
 
@@ -13,7 +13,7 @@ UPTIME = "$SYS/broker/uptime"
 
 @pytest.fixture
 def drops() -> DroppedMessageCounter:
-    """As they are after the first connection of an agent."""
+    """State after the first connection of an agent."""
     made = DroppedMessageCounter()
     made.on_connected()
     return made
@@ -42,7 +42,7 @@ def test_drops_caused_by_doctor_are_no_loss(drops):
     drops.on_client_named("hansa-doctor-1-away")
     assert drops.update_total(100) == 0
     drops.now += DOCTOR_GRACE_S - 1
-    assert drops.update_total(200) == 0  # the count may come in the midst of it
+    assert drops.update_total(200) == 0  # the count may arrive during the doctor's run
     drops.now += 1
     assert drops.update_total(201) == 1
 

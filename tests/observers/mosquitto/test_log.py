@@ -1,4 +1,4 @@
-"""Every form of line that Mosquitto is known to log, and what it says."""
+"""Parsing of every known form of Mosquitto's log lines."""
 
 from dataclasses import replace
 
@@ -104,7 +104,7 @@ def test_truncated_unsubscription_gives_filter_prefix():
         ("::1:5 as bob (p4, c1, k60).", ("bob", SessionMode.CLEAN, True, "::1:5")),
         # 1.6 has no port
         ("10.0.0.1 as bob (p2, c1, k60).", ("bob", SessionMode.CLEAN, True, "10.0.0.1")),
-        # users, spaces, and both as bad as can be
+        # user names, spaces, and both in the worst combination
         ("h:1 as bob (p2, c1, k60, u'eve').", ("bob", SessionMode.CLEAN, True, "h:1")),
         (
             "h:1 as with user (p2, c1, k30, u'bo'b).').",
@@ -131,7 +131,7 @@ def test_unparsable_connections_are_reported():
     assert isinstance(read(LogChannel.NOTICE, line, cut=True), UnparsedLine)
 
 
-# ---------------------------------------------------------------- ends
+# ---------------------------------------------------------------- disconnections
 
 UNTIL_2_1_0 = [
     "disconnected.",
@@ -211,13 +211,13 @@ def test_refused_client_had_no_session(rest):
     ],
 )
 def test_ambiguous_disconnection_is_uncertain(line, address):
-    """Nobody who is turned away may end the session of another by the choice of its name."""
+    """A refused client must not end another session by the choice of its name."""
     assert read(LogChannel.NOTICE, line) == ClientDisconnected("bob", address, is_certain=False)
 
 
 @pytest.mark.parametrize("client", ["10.0.0.9", "fe80::1", "<unknown>"])
 def test_id_that_looks_like_an_address_makes_disconnection_uncertain(client):
-    """A port scan from 10.0.0.9 ends with the very line that the client 10.0.0.9 ends with."""
+    """A port scan from 10.0.0.9 logs the same line as the client 10.0.0.9."""
     line = f"Client {client} closed its connection."
     assert read(LogChannel.NOTICE, line) == ClientDisconnected(client, is_certain=False)
     line = f"Client {client} [10.0.0.9:7] disconnected."

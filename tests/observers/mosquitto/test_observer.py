@@ -1,4 +1,4 @@
-"""The observer of a Mosquitto: lines, counts, bridges, and sources that tell what was before."""
+"""The Mosquitto observer: lines, counts, bridges, and sources of earlier subscriptions."""
 
 import json
 
@@ -39,7 +39,7 @@ BEFORE = "what was subscribed before the observer came is unknown"
 
 
 class ObserverDriver:
-    """An observer, and what one would type to tell it something."""
+    """An observer, with methods that send it log lines and counts."""
 
     def __init__(self, stamp: str = "1794789623: ", has_uptime: bool = True) -> None:
         self.observer = MosquittoObserver("hansa-")
@@ -48,7 +48,7 @@ class ObserverDriver:
         self.connect()
 
     def connect(self) -> None:
-        """Connect and subscribe; the first line is about that."""
+        """Connect and subscribe; the first lines are about that."""
         self.observer.on_connected(session_lost=True, now=0.0)
         for topic in self.observer.topics_to_subscribe():
             if topic == UPTIME and self._has_uptime:
@@ -71,7 +71,7 @@ class ObserverDriver:
         return self.notice(f"New client connected from 127.0.0.1:1 as {client} ({how}).")
 
     def count(self, plain: int, shared: int = 0) -> ObserverOutput:
-        """Let the broker count: of what one burst learns, the last change."""
+        """Publish a burst of counts; return the output of its last message."""
         self.send(UPTIME, b"9 seconds")
         self.send(PLAIN, str(plain).encode())
         return self.send(SHARED, str(shared).encode())
@@ -84,7 +84,7 @@ def driver() -> ObserverDriver:
 
 @pytest.fixture
 def complete_driver(driver: ObserverDriver) -> ObserverDriver:
-    """One that knows all."""
+    """A driver with a complete observer."""
     assert driver.count(OWN_COUNT).findings == (ObservationComplete(),)
     return driver
 
@@ -236,7 +236,7 @@ def test_messages_dropped_by_the_broker_are_reported_including_earlier_ones(comp
     assert complete_driver.send(dropped, b"7").findings == (BrokerDroppedPublications(2, 7),)
     assert complete_driver.send(dropped, b"3").findings == (
         BrokerDroppedPublications(3, 3),
-    )  # it began anew
+    )  # the count restarted
     assert complete_driver.send(dropped, b"many") == NO_CHANGE
 
 
@@ -304,7 +304,7 @@ def test_unchanged_count_stays_valid(driver):
 
 
 def test_count_applies_to_time_of_its_burst(driver):
-    """A line after the burst must not be held against a count of the burst."""
+    """A line after the burst must not contradict a count of the burst."""
     driver.send(SHARED, b"0")
     driver.send(UPTIME, b"9 seconds")
     driver.send(PLAIN, str(OWN_COUNT).encode())
@@ -326,8 +326,8 @@ def test_unlogged_subscriptions_are_a_drift(complete_driver):
 
 
 def test_unknown_subscription_is_not_attributed_to_own_reader(driver):
-    """The session of an MQTT 5 client may outlive it, but those of our readers do not: a count
-    must not take the unknown subscription for the reader's."""
+    """The session of an MQTT 5 client may outlive its connection, but not that of our readers: the
+    unknown subscription must not be attributed to the reader."""
     driver.observer.begin_resync(now=0.0)
     driver.observer.resync(HISTORY + OWN_LINES, now=0.0)
     driver.connected("hansa-reader", "p5, c1, k60")
@@ -340,7 +340,7 @@ def test_unknown_subscription_is_not_attributed_to_own_reader(driver):
 
 
 def test_burst_ends_with_bytes_sent(driver):
-    """A count that did not change is not sent: it holds at the end of the burst."""
+    """An unchanged count is not sent: it is valid at the end of the burst."""
     driver.send(PLAIN, str(OWN_COUNT).encode())
     driver.send(SHARED, b"0")
     driver.send(UPTIME, b"9 seconds")
@@ -491,12 +491,12 @@ def test_resync_fails_if_too_many_lines_arrive(driver, monkeypatch):
 
 
 def test_information_log_is_not_subscribed():
-    """Where the broker saves on every change, each line of it would bring the next."""
+    """If the broker saves on every change, each of these lines would cause the next."""
     asked = MosquittoObserver("hansa-").topics_to_subscribe()
     assert not [name for name in asked if matches(name, "$SYS/broker/log/I")]
 
 
-# ---------------------------------------------------------------- what a log proves
+# ---------------------------------------------------------------- completeness from a log
 
 STARTED = "1794789600: mosquitto version 2.0.11 starting\n"
 STOPPED = "1794789650: mosquitto version 2.0.11 terminating\n"
@@ -508,7 +508,7 @@ OWN_LINES = "".join(
 
 
 class LateObserver:
-    """An observer that connects at 20 s, and finds what the broker retained at its last look."""
+    """An observer that connects at 20 s and receives the counts retained before."""
 
     def __init__(
         self,
@@ -556,7 +556,7 @@ def test_count_in_same_second_as_line_confirms_only_lower_number():
 
 
 def test_restored_session_is_not_mistaken_for_disconnected_one():
-    """The count fits what is certain and what is doubtful, but it may be another's."""
+    """The count matches certain and uncertain subscriptions, but may be of another client."""
     text = STARTED + (
         "1794789601: New client connected from h:1 as eve (p5, c1, k60).\n"
         "1794789601: eve 1 e\n"
@@ -579,7 +579,7 @@ def test_reload_before_first_subscription_line_leaves_gap():
 
 
 def test_missing_retained_counts_are_prompted():
-    """Mosquitto retains a count for 60 s after it has changed, and publishes it when it does."""
+    """Mosquitto retains a count for 60 s after a change, and publishes it on change."""
     observer = MosquittoObserver("hansa-")
     observer.on_connected(session_lost=True, now=0.0)
     observer.receive_publication(PLAIN, b"0", now=0.0)
@@ -640,7 +640,7 @@ def test_reload_after_subscription_line_leaves_no_gap():
 
 
 def test_reload_without_connection_line_makes_subscriptions_uncertain():
-    """The end of a session may not have been logged before it."""
+    """The end of a session may be missing from the log."""
     text = STARTED + "1794789605: bob 1 a\n" + RELOADING + OWN_LINES
     late = LateObserver(plain=1, uptime=12).read(text)
     assert (late.observer.is_complete, late.observer.uncertain_count) == (False, 1)
@@ -663,7 +663,7 @@ def test_log_file_without_subscriptions_is_reported():
 
 
 def complete_before_a_restart(*lines: str) -> dict[str, object]:
-    """What an observer saves that knew everything, and saw these lines last."""
+    """Return the snapshot of a complete observer whose last lines were these."""
     first = LateObserver(plain=0, uptime=0).read(STARTED + OWN_LINES)
     assert first.observer.is_complete
     for line in lines:
@@ -695,7 +695,7 @@ def test_count_older_than_anchor_is_already_confirmed():
 @pytest.mark.parametrize("start", ["", STARTED], ids=["cut", "from the start"])
 @pytest.mark.parametrize(("stopped", "is_complete"), [(STOPPED, True), ("", False)])
 def test_broker_stopped_in_order_restores_known_sessions(stopped, is_complete, start):
-    """A broker that was killed restores the state that it saved some time before."""
+    """A killed broker restores an earlier saved state."""
     saved = complete_before_a_restart(ANCHOR)
     started = "1794789660: mosquitto version 2.0.11 starting\n"
     own = OWN_LINES.replace("1794789620", "1794789670")

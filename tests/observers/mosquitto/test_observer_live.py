@@ -1,4 +1,4 @@
-"""The observer beside a real Mosquitto, over plain sockets."""
+"""The observer at a real Mosquitto, over plain sockets."""
 
 import os
 import shutil
@@ -39,15 +39,15 @@ V4, V5 = Version.V311, Version.V5
 
 
 class Process(Broker):
-    """A broker of which the tests also read what it prints."""
+    """A broker whose output the tests read."""
 
     def terminate(self) -> None:
-        """End it as an operator does; it saves what it keeps."""
+        """Stop it with SIGTERM; it saves its state."""
         self._process.terminate()
         self._process.wait()
 
     def printed_tree(self) -> str:
-        """Return what it prints at SIGUSR2; a connection makes sure that it has been printed."""
+        """Return its output after SIGUSR2; a new connection ensures that it is printed."""
         os.kill(self._process.pid, signal.SIGUSR2)
         join(self, "hansa-flush").do(inputs.Disconnect())
         return Path(self._log.name).read_text()
@@ -58,7 +58,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(mosquitto: str, tmp_path: Path) -> Iterator[Start]:
-    """Start brokers, in turn; they share a directory."""
+    """Start successive brokers in one directory."""
     started: list[Process] = []
 
     def start_one(*settings: str) -> Process:
@@ -71,7 +71,7 @@ def start(mosquitto: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def printing(mosquitto: str, directory: Path) -> str:
-    """Return a Mosquitto that prints line by line, which 2.0.11 does not when nobody looks."""
+    """Return a Mosquitto with line-buffered output; 2.0.11 buffers blocks without a terminal."""
     stdbuf = shutil.which("stdbuf")
     if stdbuf is None:
         return mosquitto
@@ -95,7 +95,7 @@ def subscribe(client: Client, *filters: str) -> None:
 
 
 class Watch:
-    """The smallest shell that an observer can have."""
+    """A minimal shell for an observer."""
 
     def __init__(self, broker: Broker, observer: MosquittoObserver | None = None) -> None:
         self.observer = observer or MosquittoObserver("hansa-")
@@ -109,7 +109,7 @@ class Watch:
         self._client.wait(Subscribed)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Feed the observer until something is so, or the socket's timeout comes."""
+        """Feed the observer until a condition holds or the socket times out."""
         while not condition():
             for publication in self._client.wait(PublishReceived).batch:
                 self.learn(
@@ -244,11 +244,11 @@ def test_bridge_is_reported(start):
     watch.until(lambda: watch.findings == [BridgeDetected("north", is_up=True)])
 
 
-# ---------------------------------------------------------------- what was before
+# ---------------------------------------------------------------- earlier subscriptions
 
 
 def crowd(broker: Broker) -> list[Client]:
-    """Subscribe with all sorts of clients, of whom some are gone again."""
+    """Subscribe with clients of all kinds, some of which disconnect."""
     ann, bob = join(broker, "a n n", V5), join(broker, "bob", clean=False)
     subscribe(ann, "a/+", "/", "trail/", "$share/g/s/1", "$SYS/x")
     subscribe(bob, "a/+", "b 1 c/#")
@@ -285,7 +285,7 @@ def test_late_observer_learns_from_the_tree(start, has_shared):
         ann.wait(Unsubscribed)
     watch = Watch(broker)
     watch.resync(broker.printed_tree())
-    # The tree says neither the group nor whether what lies on the way is shared, too.
+    # The tree shows neither the group nor whether levels above are shared.
     shared = {"s", "s/1"} if has_shared else set()
     assert watch.wanted == {"a/+", "trail/", "b 1 c/#"} | shared
     assert watch.observer.is_complete is not has_shared

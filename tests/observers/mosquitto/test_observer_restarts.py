@@ -1,7 +1,7 @@
-"""Any interleaving of client lives, seen through the log, against a model of the broker.
+"""Random interleavings of client sessions, seen through the log, against a model of the broker.
 
-What must always hold: what clients want is wanted, if the observer was there from the start or
-says that it knows all. What must hold when nothing is in doubt: nothing else is wanted.
+Always: every subscribed filter is announced if the observer was connected from the start or reports
+itself complete. Without uncertainty: no other filter is announced.
 """
 
 from hypothesis import example, given, settings
@@ -22,7 +22,7 @@ many = settings(max_examples=300)
 
 
 def lives(names, protocols=(3, 4, 5), min_size=0):
-    """Lists of steps: what a client does, and as what it connects if it must for that."""
+    """Lists of steps: an action of a client, and how it connects if necessary."""
     how = st.tuples(st.sampled_from(protocols), FLAG, FLAG)
     step = st.one_of(
         st.tuples(st.just("connect"), names, how),
@@ -39,7 +39,7 @@ def lives(names, protocols=(3, 4, 5), min_size=0):
 
 
 def play(broker: Model, step) -> None:
-    """Do a step, and before it what it needs."""
+    """Perform a step and its preconditions."""
     word, *rest = step
     if word in ("count", "pass_time"):
         getattr(broker, word)(*rest)
@@ -80,7 +80,7 @@ def test_observer_connected_from_start_converges_to_exact_interest(version, webs
 
 
 def finish(broker: Model, observer: MosquittoObserver) -> None:
-    """Let all clients go, and the broker count."""
+    """Disconnect all clients and publish the counts."""
     for name, client in list(broker.clients.items()):
         if not name.startswith(OWN):
             if client.is_online:
@@ -222,7 +222,7 @@ def test_late_observer_learns_all_from_log_file_or_tree(
 @many
 @given(FLAG, lives(PLAIN_NAMES), lives(PLAIN_NAMES), lives(PLAIN_NAMES))
 def test_observer_is_complete_after_reload_only_if_it_knows_all(has_saved, before, between, after):
-    """Subscriptions that were never logged, or were restored from disk, are noticed."""
+    """Subscriptions that were not logged, or restored from disk, are detected."""
     broker = Model("2.0", logs_subscriptions=False)
     for step in before:
         play(broker, step)
@@ -248,7 +248,7 @@ def test_observer_is_complete_after_reload_only_if_it_knows_all(has_saved, befor
 def test_observer_is_not_falsely_complete_after_restarts(
     in_order, starts_complete, parts, rotated_at
 ):
-    """Whatever the disk of the broker restored, and whatever is left of its log."""
+    """For any restored state of the broker and any remainder of its log."""
     broker = Model("2.0")
     observer = observed(broker) if starts_complete else None
     for number, steps in enumerate(parts):

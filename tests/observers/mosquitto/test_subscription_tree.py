@@ -1,4 +1,4 @@
-"""The tree of subscriptions, as Mosquitto 2.0.11 prints it."""
+"""The subscription tree as printed by Mosquitto 2.0.11."""
 
 from hypothesis import given
 from hypothesis import strategies as st

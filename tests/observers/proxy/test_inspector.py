@@ -1,4 +1,4 @@
-"""One connection after the other, in the bytes that clients and brokers send."""
+"""Inspection of successive connections from the bytes of client and broker."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def encode(packet: packets.Packet, version: Version) -> bytes:
 
 
 class Proxy:
-    """An observer, and connections of clients that speak one version of MQTT."""
+    """An observer and connections of clients with one MQTT version."""
 
     def __init__(self, version: Version = Version.V5, may_have_earlier_sessions: bool = False):
         self.version = version
@@ -411,7 +411,7 @@ def test_unparsable_connection_makes_observer_incomplete(from_client, from_broke
     client.inspector.receive_from_broker(from_broker, 0.0)
     assert not proxy.observer.is_complete
     client.unsubscribe("a")
-    assert proxy.filters == ("a",)  # it is not followed any more
+    assert proxy.filters == ("a",)  # it is no longer inspected
     assert client.close() == ObserverOutput(removed=("a",), findings=(ObservationComplete(),))
 
 

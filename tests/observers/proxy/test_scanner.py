@@ -1,4 +1,4 @@
-"""Packets in a stream of bytes, cut anywhere."""
+"""Packets in a byte stream that is split anywhere."""
 
 import pytest
 from hypothesis import given
