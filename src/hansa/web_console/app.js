@@ -21,7 +21,7 @@ const state = {
 
 function currentView() {
   const name = location.hash.slice(1);
-  return name in VIEWS ? name : "graph";
+  return Object.hasOwn(VIEWS, name) ? name : "graph";
 }
 
 function choose(id) { state.chosen = id; render(); }

@@ -1,19 +1,25 @@
 // The graph of nodes and links. Positions come from a small force simulation that starts from a
-// circle, so the same federation looks the same each time.
+// circle, so the same federation looks the same each time. After a change it continues from the
+// former positions, with fewer steps.
 
 import { svg } from "./format.js";
 
-const WIDTH = 900, HEIGHT = 600, STEPS = 300;
+const WIDTH = 900, HEIGHT = 600, STEPS = 300, STEPS_AFTER_CHANGE = 60, PAIRS = 3e7;
 
-export function layout(nodes, links) {
+export function layout(nodes, links, former) {
   const places = new Map(nodes.map((node, index) => {
     const angle = (2 * Math.PI * index) / nodes.length - Math.PI / 2;
-    return [node.id, { x: Math.cos(angle), y: Math.sin(angle) }];
+    const old = former.get(node.id);
+    return [node.id, old
+      ? { x: (2 * old.x) / WIDTH - 1, y: (2 * old.y) / HEIGHT - 1 }
+      : { x: Math.cos(angle), y: Math.sin(angle) }];
   }));
+  const wanted = former.size ? STEPS_AFTER_CHANGE : STEPS;
+  const steps = Math.max(20, Math.min(wanted, Math.round(PAIRS / nodes.length ** 2)));
   const all = [...places.values()];
   const spring = 1 / Math.sqrt(Math.max(1, nodes.length));
-  for (let step = 0; step < STEPS && all.length > 2; step += 1) {
-    const heat = 0.1 * (1 - step / STEPS);
+  for (let step = 0; step < steps && all.length > 2; step += 1) {
+    const heat = 0.1 * (1 - step / steps);
     const force = all.map(() => ({ x: 0, y: 0 }));
     for (let i = 0; i < all.length; i += 1) {
       for (let j = 0; j < i; j += 1) {

@@ -13,7 +13,7 @@ let cached = { key: "", places: new Map() };
 export function graphView(state, choose) {
   const { overview, chosen } = state;
   const key = JSON.stringify([overview.nodes.map((n) => n.id), overview.links.map((l) => [l.a, l.b])]);
-  if (cached.key !== key) cached = { key, places: layout(overview.nodes, overview.links) };
+  if (cached.key !== key) cached = { key, places: layout(overview.nodes, overview.links, cached.places) };
   return [element("div", { className: "columns" },
     draw(overview, cached.places, chosen || overview.node, choose),
     nodePanel(state, chosen || overview.node))];

@@ -1,5 +1,6 @@
 """The documents behind the HTTP endpoints of an agent: /status, /overview, /readyz and /metrics."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class AgentEndpoints:
         """Return the handler of each path."""
         return {
             **console_endpoints(),
-            "/overview": lambda: json_response(self.overview()),
+            "/overview": lambda: HttpResponse(json.dumps(self.overview())),
             "/status": lambda: json_response(self.status()),
             "/healthz": lambda: json_response({"ok": True}),
             "/readyz": self._readiness,
