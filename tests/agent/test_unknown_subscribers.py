@@ -195,7 +195,7 @@ def wait_for_samples(agent: Process, broker: Broker, count: int, holds: Callable
 COUNTED = "subscriptions that the agent does not know"
 
 
-def test_log_settings_enabled_by_sighup(scene, observed):
+def test_agent_is_incomplete_if_log_was_enabled_by_sighup(scene, observed):
     observed.configure(observed=False)
     observed.start()
     early = [
@@ -328,7 +328,7 @@ def compress(log_file: Path) -> None:
     plain.unlink()
 
 
-def test_logrotate_that_keeps_no_old_logs(scene, observed):
+def test_agent_is_incomplete_if_logrotate_keeps_no_old_logs(scene, observed):
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     rotate(observed.log_file)
@@ -341,7 +341,7 @@ def test_logrotate_that_keeps_no_old_logs(scene, observed):
     assert_complete(pair.agent)
 
 
-def test_logrotate(scene, observed):
+def test_agent_is_complete_from_rotated_logs(scene, observed):
     """Rotated logs are read, too."""
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
@@ -375,7 +375,7 @@ def test_complete_agent_needs_only_newer_log(scene, observed, tmp_path):
     assert "alarm" not in pair.agent.log
 
 
-def test_configuration_in_deploy(scene, observed, tmp_path):
+def test_agent_is_complete_with_configuration_in_deploy(scene, observed, tmp_path):
     text = (DEPLOY / "mosquitto.conf").read_text()
     assert "\nlistener 1883\n" in text
     assert "\nlog_dest file /var/log/mosquitto/mosquitto.log\n" in text

@@ -43,7 +43,7 @@ def samples(page: str) -> list[str]:
     return [line for line in page.splitlines() if not line.startswith("#")]
 
 
-def test_samples_of_an_agent():
+def test_samples_of_agent():
     node = 'node="0a",node_name="north"'
     first = rf'{node},neighbour="07",neighbour_name="a \"b\"\\\n?"'
     second = f'{node},neighbour="08",neighbour_name=""'

@@ -151,7 +151,7 @@ def test_first_copy_on_a_connection_does_not_count_if_captured_before():
     assert taken(copies, x(2), x(3), y(2), x(2)) == [(2,), (2,)]
 
 
-def test_equal_copy_from_the_same_filter_is_a_new_publication():
+def test_identical_copy_from_same_filter_is_new_publication():
     made = holding("a/#", "a/b")
     copies = OverlapDedup(made, captured_before(b"same"))
     assert taken(copies, guaranteed(1, payload=b"before"), guaranteed(1), guaranteed(2)) == [

@@ -93,7 +93,7 @@ def test_manager_sends_no_password_to_an_address_that_a_node_chose(tmp_path: Pat
     assert (PASSWORD.encode() in b"".join(capture.received)) is trusted
 
 
-def test_manager_with_a_password_needs_the_brokers_that_get_it(tmp_path: Path):
+def test_manager_with_password_requires_trusted_brokers(tmp_path: Path):
     with pytest.raises(UsageError, match="HANSA_MANAGER_BROKERS, the brokers that get it"):
         Served(
             f"sqlite:///{tmp_path / 'm.db'}",

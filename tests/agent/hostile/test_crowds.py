@@ -78,7 +78,7 @@ def wishes(node: NodeId, incarnation: int, filters: list[str]) -> list[Update]:
     ]
 
 
-def test_rows_asked_for_many_times_use_little_memory(live: Live, peer: RawPeer):
+def test_repeated_row_requests_use_bounded_memory(live: Live, peer: RawPeer):
     middle = live.nodes[1]
     filters = [f"crowd/{number}/" + "x" * 200 for number in range(4_000)]
     with unharmed(live):
@@ -105,7 +105,7 @@ def in_force(node: LocalNode, other: NodeId) -> bool:
     return f"{other:016x}" in found["in_force"]
 
 
-def test_crowd_of_made_up_nodes_keeps_no_subscriber_out(live: Live, peer: RawPeer):
+def test_forged_nodes_do_not_displace_subscribers(live: Live, peer: RawPeer):
     """1,100 forged subscribers come first; a copy lists at most 1,024."""
     first, topic = live.nodes[0], "crowd/shared"
     with unharmed(live):
@@ -127,7 +127,7 @@ def test_crowd_of_made_up_nodes_keeps_no_subscriber_out(live: Live, peer: RawPee
         assert sorted(subscriber.read_until(20)) == sorted(payloads)
 
 
-def test_crowd_leaves_room_for_nodes_of_other_neighbours(live: Live, peer: RawPeer):
+def test_forged_nodes_do_not_displace_nodes_of_other_neighbours(live: Live, peer: RawPeer):
     middle = live.nodes[1]
     with unharmed(live):
         announce(peer, made_up(peer, SETTINGS.nodes_per_neighbour_max + 500))
@@ -138,7 +138,7 @@ def test_crowd_leaves_room_for_nodes_of_other_neighbours(live: Live, peer: RawPe
 
 
 @pytest.mark.long
-def test_filters_of_a_crowd_are_bounded(live: Live):
+def test_filters_of_forged_nodes_are_bounded(live: Live):
     """50,000 filters of five nodes: one neighbour may bring 20,000."""
     middle = live.nodes[1]
     with unharmed(live), RawPeer(middle.link_port) as peer:

@@ -25,7 +25,7 @@ def get(port: int, path: str, **headers: str) -> int:
 
 
 @pytest.mark.parametrize("section", ["link", "admin"])
-def test_agent_that_others_could_reach_ends_with_code_2(tmp_path: Path, section: str):
+def test_agent_exposed_without_consent_exits_with_code_2(tmp_path: Path, section: str):
     config = tmp_path / "node.toml"
     config.write_text(f'state = "{tmp_path}/state"\n[{section}]\nhost = "0.0.0.0"\n')
     done = subprocess.run(
@@ -44,7 +44,7 @@ def test_agent_that_others_could_reach_ends_with_code_2(tmp_path: Path, section:
     assert load_settings(config, {}).exposure_text
 
 
-def test_insecure_agent_runs_with_a_lasting_alarm(scene: Scene):
+def test_insecure_agent_runs_with_permanent_alarm(scene: Scene):
     # "127.1" is loopback for the kernel, which the settings cannot know: no port of the test is
     # open to other machines.
     agent = scene.agent(broker_port=scene.broker().port, link_host="127.1", link_insecure="true")

@@ -32,7 +32,7 @@ def squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def test_name_of_a_peer_is_shown_escaped_and_crashes_nothing(live: Live):
+def test_name_of_peer_is_shown_escaped(live: Live):
     node = live.nodes[1]
     with unharmed(live), RawPeer(node.link_port, name=NAME) as peer:
         peer.hello().announce_self()

@@ -73,7 +73,7 @@ def test_connection_that_sends_only_garbage_is_closed(live: Live):
     assert counted(node, NO_HELLO) == before + 1
 
 
-def test_stranger_cannot_fill_a_buffer(live: Live):
+def test_unadmitted_connection_cannot_fill_buffer(live: Live):
     node = live.nodes[1]
     with unharmed(live, 4 << 20), ExitStack() as stack:
         peers = [stack.enter_context(RawPeer(node.link_port)) for _ in range(50)]

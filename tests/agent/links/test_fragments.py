@@ -45,7 +45,7 @@ def drained(bulk: FragmentQueue) -> list[bytes]:
 
 @given(st.lists(st.integers(0, FRAME_BYTES_MAX - 100), max_size=5))
 @settings(max_examples=50)
-def test_large_frames_arrive_whole_and_small_ones_are_left_alone(sizes):
+def test_large_frames_are_fragmented_and_small_ones_are_not(sizes):
     frames = [publication(ONE, str(number), size) for number, size in enumerate(sizes)]
     bulk = FragmentQueue(ROOM)
     small = [frame for frame in frames if len(frame) <= FRAGMENT_BYTES]

@@ -276,7 +276,7 @@ async def answer_to_open(port: int, topic: str) -> list[packets.PublishPacket]:
             continue
 
 
-def test_link_outlives_a_forged_end(run):
+def test_forged_close_does_not_end_link(run):
     async def work(stage: Stage) -> None:
         await stage.join()
         name = stage.server.listener.opened[0].remote.removeprefix("mqtt:")

@@ -130,7 +130,7 @@ async def unread() -> tuple[Side, asyncio.StreamWriter]:
     return server, writer
 
 
-def test_publications_for_a_neighbour_that_never_reads_are_dropped_once_its_window_is_full():
+def test_publications_beyond_window_of_unresponsive_neighbour_are_dropped():
     publication, control = bytes((PUBLICATION,)) * 10_000, CONTROL * 10_000
 
     async def run() -> Side:

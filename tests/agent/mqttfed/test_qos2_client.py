@@ -120,7 +120,7 @@ def test_unsendable_publication_makes_room_for_waiting_ones(run, monkeypatch):
     run(work, "max_packet_size 2000")
 
 
-def test_unusable_broker_is_a_problem_even_if_it_accepts_the_connection(run):
+def test_unusable_broker_is_reported_even_if_it_accepts_connection(run):
     async def work(pair: Pair) -> None:
         assert [pair.one.problem, pair.two.problem] == ["", ""]
         on_effect = pair.two._on_effect  # noqa: SLF001

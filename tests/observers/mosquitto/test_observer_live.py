@@ -138,7 +138,7 @@ class Watch:
     [(), ("log_timestamp false",), ("log_timestamp_format %a %d/%b/%Y:%H:%M:%S %Z",)],
     ids=["seconds", "none", "own"],
 )
-def test_subscribe_unsubscribe_and_all_ends_of_a_clean_session(start, more):
+def test_subscribe_unsubscribe_and_every_end_of_clean_session(start, more):
     broker = start(*more)
     watch = Watch(broker)
     ann, bob = join(broker, "ann"), join(broker, "b 1 ob")

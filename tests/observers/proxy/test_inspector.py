@@ -224,7 +224,7 @@ def test_second_connect_is_not_taken_for_another_client():
     assert (proxy.filters, proxy.observer.is_complete) == (("a",), True)
 
 
-def test_persistent_session_of_version_3_1_continues_although_the_broker_does_not_say_so():
+def test_persistent_session_of_version_3_1_continues_without_session_present():
     observer = ProxyObserver(False)
     connect = b"\x10\x0f\x00\x06MQIsdp\x03\x00\x00\x00\x00\x01c"
     for number in (1, 2):
@@ -386,7 +386,7 @@ def test_subscribe_before_the_answer_to_connect_is_not_followed():
     assert (proxy.filters, proxy.observer.is_complete) == ((), False)
 
 
-def test_long_client_ids_and_filters_are_cut_in_reports():
+def test_long_client_ids_and_filters_are_truncated_in_reports():
     observer = ProxyObserver(False)
     observer.on_opened("x" * 60_000, 1, is_present=True, expiry_s=0)
     assert len(observer.incomplete_reason) < 200
