@@ -49,8 +49,8 @@ def two_agents(scene) -> tuple[Process, Process]:
         link_neighbours=f"127.0.0.1:{link_port}",
         **static,
     )
-    first.says("node in reach")
-    second.says("node in reach")
+    first.says("node reachable")
+    second.says("node reachable")
     return first, second
 
 
@@ -67,7 +67,7 @@ def test_page_shows_nodes_links_topics_and_the_loss_of_a_node(scene, render):
     )
     assert "Links of this agent" in render(second, "#links")
     first.process.kill()
-    second.says("node out of reach")
+    second.says("node unreachable")
     assert re.search(
         r'class="away [^"]*"[^>]*aria-label="&lt;img[^"]*, unreachable"', render(second)
     )
