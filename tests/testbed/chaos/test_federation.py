@@ -124,7 +124,7 @@ def test_agent_killed_during_its_start_is_no_unexpected_exit():
     node = SimpleNamespace(agent=None, last_log_line=lambda: "")
 
     async def start_agent(place: int) -> None:
-        node.agent = await asyncio.create_subprocess_exec("sleep", "60")
+        node.agent = await asyncio.create_subprocess_exec("sleep", "0.2")
         await node.agent.wait()
 
     async def run() -> list[str]:
