@@ -1,6 +1,5 @@
 """The documents behind the HTTP endpoints of an agent: /status, /overview, /readyz and /metrics."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,7 +59,7 @@ class AgentEndpoints:
         """Return the handler of each path."""
         return {
             **console_endpoints(),
-            "/overview": lambda: HttpResponse(json.dumps(self.overview())),
+            "/overview": lambda: json_response(self.overview(), is_compact=True),
             "/status": lambda: json_response(self.status()),
             "/healthz": lambda: json_response({"ok": True}),
             "/readyz": self._readiness,

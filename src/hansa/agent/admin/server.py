@@ -47,9 +47,10 @@ _STATUS_TEXTS = {
 }
 
 
-def json_response(value: object, status: int = 200) -> HttpResponse:
-    """Return a value as JSON."""
-    return HttpResponse(json.dumps(value, indent=1, sort_keys=True) + "\n", status)
+def json_response(value: object, status: int = 200, *, is_compact: bool = False) -> HttpResponse:
+    """Return a value as JSON, indented and sorted for people unless it is for a program."""
+    text = json.dumps(value) if is_compact else json.dumps(value, indent=1, sort_keys=True)
+    return HttpResponse(text + "\n", status)
 
 
 def console_endpoints() -> Endpoints:
