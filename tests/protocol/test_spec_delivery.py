@@ -655,7 +655,7 @@ def test_7_10_returned_node_gets_new_publications():
 
 
 def test_7_11_large_publications_get_more_time():
-    """7.11 One more second per MiB until a reminder, and until the same response is sent again."""
+    """7.11 No reminder within 1 s per MiB; no second response while one may be in flight."""
     settings = ProtocolSettings(packet_bytes_max=8 << 20)
     outbox = Outbox(ONE, settings, WallClock(1))
     kept = outbox.assign_position(ClientPublished("a", bytes(4 << 20), qos=1), (TWO,))
