@@ -1,4 +1,4 @@
-"""Alarms of an agent: logged once, shown on /status until cleared."""
+"""Alarms of an agent: logged when raised, changed or cleared; shown on /status until cleared."""
 
 import asyncio
 import logging

@@ -117,7 +117,7 @@ class Driver:
         self._events: deque[Event] = deque()
         self._is_handling = False
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def feed(self, *events: Event) -> None:
         """Feed events to the node, then perform all effects."""
@@ -331,7 +331,8 @@ class Driver:
         if link is not None and frames:
             try:
                 link.send(frames)
-            except Exception as fault:  # noqa: BLE001  # who caused them has no part in it
+            except Exception as fault:  # noqa: BLE001
+                # A fault of one link must not stop the event that caused the frames.
                 tasks.report_fault(fault)
                 link.close(f"a fault of Hansa: {describe_fault(fault)}")
 

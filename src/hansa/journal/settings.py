@@ -15,7 +15,8 @@ class JournalSettings:
     segment_seconds: float = 3_600.0
     """Seconds after which the next append starts a new segment, whatever the size."""
     retention_seconds: float = 7 * 86_400.0
-    """Seconds for which a segment is kept after its end: the longest partition without loss."""
+    """Seconds for which a segment is kept after its end. A partition without loss lasts no longer
+    than this and `interest_lease`."""
     retention_bytes: int = 4 << 30
     """Bytes of all segments together; the oldest are deleted first, the active one is kept."""
     unsynced_bytes_max: int = 16 << 20

@@ -7,12 +7,12 @@ the caller, and the connection must not be used any further.
 
 The caller decides what most client libraries hide:
 
-- Nothing is acknowledged unless the caller orders it, so a publication can be on disk before.
+- Nothing is acknowledged unless the caller requests it, so a publication can be on disk before.
 - The caller chooses the packet ids of publications, so it can find them again after a crash.
   SUBSCRIBE and UNSUBSCRIBE have packet ids of their own (`in_flight`).
-- Nothing is resent. After a reconnection the caller orders what the broker may not have: PUBLISH
-  with `dup`, or PUBREL alone. A PUBREL for an id of an earlier connection is always allowed, and
-  one from the broker is always reported.
+- Nothing is resent. After a reconnection the caller requests what the broker may not have:
+  PUBLISH with `dup`, or PUBREL alone. A PUBREL for an id of an earlier connection is always
+  allowed, and one from the broker is always reported.
 
 An MQTT session outlives connections; this object does not. A reconnection is a new
 ClientConnection, so a late acknowledgement goes to the ended connection and is ignored there. On

@@ -256,7 +256,7 @@ class EstablishedConnection:
         ):
             return True
         if self._inbound_handshakes.expected_packet(packet.packet_id) is PubCompPacket:
-            return False  # resent before our PUBCOMP was ordered
+            return False  # resent before our PUBCOMP was requested
         problem = f"PUBREL: packet id {packet.packet_id} was not acknowledged with PUBREC"
         raise BrokerMisbehaved(problem, Reason.PROTOCOL_ERROR)
 

@@ -1,7 +1,8 @@
 """The effects that a node returns: its whole output, in the order to perform.
 
 The shell must perform *commands*. *Notifications* may be recorded: they are the only log of the
-protocol, and telemetry, transcripts and checkers read them. They are structs because frozen
+protocol, and telemetry, transcripts and checkers read them; `IncarnationRaised`,
+`EpochRolloverRequired` and `Gap` must also be performed. Effects are structs because frozen
 dataclasses take five times as long to create.
 """
 
@@ -259,7 +260,7 @@ class EpochRolloverRequired(msgspec.Struct, frozen=True):
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """A valid but senseless input was ignored, or a bound was reached."""
+    """Something was refused, dropped or only counted, for this reason."""
 
     reason: str
 

@@ -97,9 +97,9 @@ class ProtocolSettings:
     management_claim_delay: float = 0.1
     """Seconds without a change of the known nodes before a node claims the management group."""
     takeover_delay: float = 0.0
-    """Seconds from the loss of a core until the nearest member takes over."""
+    """Seconds from the loss of a core until the nearest interested node takes over."""
     takeover_fallback_delay: float = 1.0
-    """Seconds that other members wait for the nearest one to take over before they do it
+    """Seconds that other interested nodes wait for the nearest one to take over before they do it
     themselves; should be longer than a flood through the federation."""
     linger: float = 0.5
     """Seconds that an interest or a membership outlives its last subscriber, against flapping."""

@@ -94,7 +94,7 @@ class BrokerClient:
         self._delayed_bytes = 0
         self._retry_timer: asyncio.TimerHandle | None = None
 
-    # ------------------------------------------------------------ what the node orders
+    # ------------------------------------------------------------ commands of the node
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Subscribe now or at the next connection; the node gets SubscriptionsGranted or
@@ -180,7 +180,7 @@ class BrokerClient:
         room = BUFFER_BYTES_MAX + self.connection.packet_bytes_max
         return self.connection.waiting_bytes > room
 
-    # ------------------------------------------------------------ what guaranteed delivery orders
+    # ------------------------------------------------------------ commands of guaranteed delivery
 
     def inject(self, batch: Sequence[packets.PublishPacket]) -> None:
         """Publish QoS 1 and 2 with the given packet ids."""
@@ -211,7 +211,7 @@ class BrokerClient:
         """The newest subscription identifier of which a publication can have arrived."""
         return self.subscriptions.last_confirmed
 
-    # ------------------------------------------------------------ what the broker says
+    # ------------------------------------------------------------ effects of the connection
 
     def _on_effect(self, effect: effects.Effect) -> None:
         match effect:

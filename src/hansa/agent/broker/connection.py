@@ -93,9 +93,9 @@ class Connection(asyncio.BufferedProtocol):
         rng: random.Random,
         is_low_latency: bool = False,
     ) -> None:
-        """A prompt connection sends and acknowledges small packets at once. Otherwise Mosquitto's
-        next packet waits up to 40 ms for the kernel's acknowledgement of the previous one (Nagle's
-        algorithm there, delayed acknowledgements here)."""
+        """With `is_low_latency` it sends and acknowledges small packets at once. Otherwise
+        Mosquitto's next packet waits up to 40 ms for the kernel's acknowledgement of the previous
+        one (Nagle's algorithm there, delayed acknowledgements here)."""
         self._quick_ack = QUICK_ACK if is_low_latency else None
         self._address = address
         self._preferred_options = replace(

@@ -135,7 +135,7 @@ class EmbeddedBroker:
         self._broker: Broker | None = None
         self._queue: asyncio.Queue[PlainMessage] = asyncio.Queue(QUEUE_MAX)
 
-    # ------------------------------------------------------------ what the node orders
+    # ------------------------------------------------------------ commands of the node
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Capture matching publications from now on."""

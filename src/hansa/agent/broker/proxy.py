@@ -1,8 +1,9 @@
 """The proxy that clients connect to instead of the broker (`[broker] observer = "proxy"`).
 
 It forwards bytes in both directions and lets a `ConnectionInspector` read along. Each side is read
-only as fast as the other side takes it, so the proxy holds at most some 100 KiB per direction and
-client. Keep-alive, authentication and limits stay between client and broker.
+only as fast as the other side takes it, so the proxy holds a bounded amount per client
+(`PACKET_BYTES_MAX`, `PENDING_BYTES_MAX`). Keep-alive, authentication and limits stay between client
+and broker.
 
 The filters of a persistent session are on disk before the broker sees the SUBSCRIBE that asks for
 them: a crash in between would otherwise leave a session at the broker with a filter that the next

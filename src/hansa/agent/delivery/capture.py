@@ -5,10 +5,10 @@
             PUBREL → CaptureCompletedRecord durable → PUBCOMP
 
 A publication is acknowledged when its record is durable, in the order of arrival. If no node is
-interested in it, nothing is recorded and it is acknowledged once all earlier ones are. Duplicates
-are acknowledged and not captured (`dedup`). If the journal cannot be written any more, capture
-stops, with an alarm: without acknowledgements the broker keeps the publications for the next
-incarnation.
+interested in it and its topic is not recorded, nothing is written and it is acknowledged once all
+earlier ones are. Duplicates are acknowledged and not captured (`dedup`). If the journal cannot be
+written any more, capture stops, with an alarm: without acknowledgements the broker keeps the
+publications for the next incarnation.
 """
 
 from collections import Counter, deque
@@ -46,7 +46,8 @@ class CaptureCallbacks(NamedTuple):
     """What capture calls."""
 
     assign_position: Callable[[PublishPacket], Publication | None]
-    """Gives a publication its position; returns None if no node is interested."""
+    """Gives a publication its position; returns None if no node is interested and its topic is not
+    recorded."""
     send_steps: Callable[[Sequence[AnyHandshakePacket]], None]
     """Sends acknowledgements to the broker."""
     feed: Callable[[JournalCommitted | HeardPersisted | EpochStarted], None]

@@ -45,7 +45,7 @@ ENTRY_OVERHEAD_BYTES = 200
 
 @dataclass(slots=True, eq=False)
 class InboxEntry:
-    """A publication that the broker does not have for certain."""
+    """A publication that the broker may not have."""
 
     record: InboxRecord
     offset: int

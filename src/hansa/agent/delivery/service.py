@@ -72,8 +72,8 @@ ACK_RECORD_INTERVAL_S = 0.2
 
 CLONE_CHECK_S = 5.0
 """Seconds from the first contact with another node until an agent with a copied journal starts a
-new epoch. If the original runs, this agent detects the id conflict by then and stops before it
-sends anything."""
+new epoch. If the original runs, this agent detects the id conflict by then: alarm
+`incarnation raised`."""
 
 CLONE_CHECK_ALONE_S = 30.0
 """The same from the start, without contact to another node."""
@@ -95,7 +95,8 @@ class DeliveryNodePort(Protocol):
         """Hand events to the node."""
 
     def capture_guaranteed(self, publication: PublishPacket) -> Publication | None:
-        """Give a QoS 1 or 2 publication its position; None if no node is interested."""
+        """Give a QoS 1 or 2 publication its position; None if no node is interested and its
+        topic is not recorded."""
 
 
 class DeliveryBrokerPort(InjectionPort, Protocol):
@@ -415,8 +416,8 @@ class DeliveryService:
     def hold_back(
         self, publications: Sequence[PlainMessage | Publication]
     ) -> Sequence[PlainMessage | Publication]:
-        """Hold back QoS 0 publications to topics with pending retained publications; return the
-        others."""
+        """Hold back retained QoS 0 publications to topics with pending retained publications;
+        return the others."""
         return self.injection.retained_order.hold_back(publications)
 
     def captured_subscription(self, publish: PublishPacket) -> int:

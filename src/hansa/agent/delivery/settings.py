@@ -17,13 +17,13 @@ class DeliverySettings:
     After a crash as many may be duplicated at QoS 1."""
     inbox_bytes: int = 64 << 20
     """Bytes of other nodes' publications that wait for the broker, in memory and on disk. Above
-    this they wait at their origins."""
+    this, received ones are held in memory only and stay pending at their origins."""
     session_loss_policy: str = "no-loss"
     """If the broker loses the agent's session, "no-loss" sends publications in flight again, with
     the risk of duplicates; "no-dup" does not, with the risk of losses."""
     retention_seconds: float = 7 * 86_400.0
-    """Seconds for which local publications are kept for unreachable nodes. Should exceed the
-    longest partition."""
+    """Seconds for which local publications are kept; for unreachable nodes at most
+    `interest_lease`. Both should exceed the longest partition."""
     retention_bytes: int = 4 << 30
     """Bytes of the journal of local publications; the oldest segments are deleted first."""
 

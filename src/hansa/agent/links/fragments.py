@@ -1,8 +1,8 @@
 """Large frames on a stream: sent in fragments, between which small frames pass.
 
-One large frame is in progress at a time and the others wait, so a fragment needs no name. Frames of
-one *strand* (`protocol.wire.codec`) keep their order: small ones wait behind a large one. Control
-frames are never split and never wait.
+One large frame is in progress at a time and the others wait, so a fragment needs no name. Frames
+with equal ordering keys (`protocol.wire.codec`) keep their order: small ones wait behind a large
+one. Control frames other than bulk responses are never split and never wait.
 """
 
 from collections import Counter, deque

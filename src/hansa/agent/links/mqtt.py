@@ -124,7 +124,7 @@ class MqttLinkAccess:
 
 
 class MqttLinks:
-    """Accepts links at the own broker and dials others."""
+    """Accepts links at its own broker and dials others."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class MqttLinks:
         self._acceptor: _LinkAcceptor | None = None
 
     def listen(self, on_failed: OnDialFailed) -> None:
-        """Accept links at the own broker; `on_failed` gets the reason if it refuses."""
+        """Accept links at its own broker; `on_failed` gets the reason if it refuses."""
         self._acceptor = _LinkAcceptor(self, self._access, self._rng, on_failed)
 
     async def stop(self) -> None:
@@ -299,7 +299,7 @@ class _DialledLink:
 
 
 class _LinkAcceptor:
-    """Accepts links at the own broker, with one client for all of them."""
+    """Accepts links at its own broker, with one client for all of them."""
 
     def __init__(
         self, links: MqttLinks, access: MqttLinkAccess, rng: random.Random, on_failed: OnDialFailed

@@ -122,7 +122,7 @@ class MqttStream(asyncio.Transport):
         """Report to the link that the stream is open."""
         self._protocol.connection_made(self)
 
-    # ------------------------------------------------------------ what arrives
+    # ------------------------------------------------------------ receiving
 
     def receive(self, payloads: Sequence[bytes]) -> None:
         """Process publications of this stream, in order."""

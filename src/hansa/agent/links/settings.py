@@ -40,7 +40,7 @@ class MqttLinkSettings:
     wildcards of other clients do not match them either. Not every broker allows clients to use
     such topics."""
     username: str = ""
-    """The credentials of the own broker are in [broker]; they are not sent to others."""
+    """The credentials of the agent's own broker are in [broker]; they are not sent to others."""
     password: str = field(default="", repr=False)
     trusted: tuple[str, ...] = ()
     """Brokers, in addition to [link] neighbours, that get username and password, as host:port.

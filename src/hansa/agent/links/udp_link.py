@@ -79,7 +79,7 @@ class UdpLink:
         ] = {}  # large frames by digest: fragments, the first one last
         self._burst_timer: asyncio.TimerHandle | None = None
 
-    # ------------------------------------------------------------ what arrives
+    # ------------------------------------------------------------ receiving
 
     def receive(self, datagrams: Sequence[bytes]) -> None:
         """Process datagrams of this session."""
@@ -139,7 +139,7 @@ class UdpLink:
             self._transmit(CLOSE, reason.encode()[:BODY_BYTES_MAX])
             self._close(reason)
 
-    # ------------------------------------------------------------ how it is sent
+    # ------------------------------------------------------------ sending
 
     def _send_large(self, frames: Sequence[bytes | bytearray]) -> None:
         control = [bytes(frame) for frame in frames if frame[0] != PUBLICATION]

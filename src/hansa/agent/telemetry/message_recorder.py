@@ -56,7 +56,7 @@ class MessageRecorder:
         self._client = client
         client.subscribe(tuple(self._filters))
 
-    # ------------------------------------------------------------ what the node orders
+    # ------------------------------------------------------------ commands of the node
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Subscribe to filters that are not recorded."""

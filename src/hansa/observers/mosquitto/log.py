@@ -53,7 +53,7 @@ class SessionMode(Enum):
     UNKNOWN = "unknown"
 
 
-# ---------------------------------------------------------------- what happened
+# ---------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,8 +324,8 @@ class Inbox:
 
     def expire_node(self, origin: NodeId) -> list[Effect]:
         """An origin's lease has ended. Its position is kept, so that its publications stay
-        duplicates if it comes back. Only if there are too many origins, the first one whose lease
-        ended is dropped."""
+        duplicates if it comes back. Only if there are too many origins, the first one that has
+        expired, or was not reachable since the start, is dropped."""
         stream = self.streams.get(origin)
         if stream is None:
             return []

@@ -5,8 +5,8 @@ the nodes interested in its topic at that time, reachable or not. With each rece
 `previous`, the position of the previous publication for it; so a receiver detects every gap,
 whatever filters and groups come and go. Nothing leaves before it is durable in the journal.
 
-A silent receiver is reminded. A receiver that misses something gets it from the journal. The
-journal may delete what all receivers have acknowledged.
+A silent receiver is reminded. A receiver that misses something gets it from the journal.
+Retention deletes by age and size, acknowledged or not.
 
 After a restart, a node waits until each receiver has reported its position. If that is beyond what
 was ever sent to it, the journal is an old copy and its positions were used before: a new epoch is
@@ -38,7 +38,8 @@ from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, U
 RETRY_FACTOR_MAX = 8
 
 TRANSFER_BYTES_PER_S_MIN = 1 << 20
-"""Assumed minimum speed of a path: a large publication counts as missed that much later."""
+"""Assumed minimum speed of a path: a large publication does not count as missed before
+it could have arrived at this speed."""
 
 ROLLOVER_PAUSE_S = 60.0
 """Seconds after a new epoch in which no other begins: each copies all pending publications."""
@@ -110,7 +111,8 @@ class Outbox:
 
     @property
     def pending(self) -> dict[NodeId, int]:
-        """Per receiver, how many committed positions lie behind its acknowledgement."""
+        """Per receiver, the number of positions after its acknowledged one, up to the newest
+        committed one for it."""
         return {
             node: progress.last_committed - progress.acknowledged
             for node, progress in self.receivers.items()

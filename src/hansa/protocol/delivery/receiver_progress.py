@@ -38,7 +38,7 @@ class ReceiverProgress:
         """It has everything before this position."""
         self.last_assigned = last_assigned
         self.last_committed = last_assigned
-        """The newest position that is durable in the journal."""
+        """The newest position for this receiver that is durable in the journal."""
         self.acknowledged = acknowledged
         self.retry_interval = retry_interval
         self.remind_at: float | None = None

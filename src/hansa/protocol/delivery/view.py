@@ -44,7 +44,8 @@ class DeliveryView:
 
     @property
     def pending(self) -> dict[NodeId, int]:
-        """Per receiver, how many positions of the journal lie behind its acknowledgement."""
+        """Per receiver, the number of positions after its acknowledged one, up to the newest
+        committed one for it."""
         return self._outbox.pending
 
     def first_pending_before(self, position: int) -> dict[NodeId, int]:

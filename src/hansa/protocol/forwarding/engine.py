@@ -135,7 +135,8 @@ class ForwardingEngine:
     def _append_to_journal(
         self, event: LocalPublication, plan: TopicPlan, version: int
     ) -> list[Effect]:
-        """Append it to the journal first, if it has receivers, reachable or not."""
+        """Append it to the journal first, if it has receivers, reachable or not; the driver
+        journals recorded topics itself."""
         chosen, overlaps = self._share_selector.choose_receivers(
             self._topic_interest(event.topic, plan), is_guaranteed=True
         )

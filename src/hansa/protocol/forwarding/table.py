@@ -275,7 +275,7 @@ class Forwarder:
         )
         return new, new and plan.deliver_locally, copies, unroutable
 
-    def _make_copies(  # the fast path: one call, no objects
+    def _make_copies(
         self,
         plan: TopicPlan,
         target_groups: tuple[GroupId, ...],

@@ -269,7 +269,7 @@ def make_frame_template(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
 
 def ordering_key(frame: bytes | bytearray) -> bytes:
     """Return a key; frames with equal keys must not overtake each other: the origin of a
-    publication, at QoS 0 also the topic; None for bulk responses. The frame must be a whole one of
+    publication, at QoS 0 also the topic; empty for bulk responses. The frame must be a whole one of
     either type."""
     if frame[0] == BULK_RESPONSE:
         return b""
