@@ -14,6 +14,7 @@ SEEDS = {
     70: "a repair requested by the previous incarnation skipped what it had not synced",
     82: "frames released together were merged before the first was forwarded",
     127: "a clone and the restarted original shared an incarnation, and the id stayed contested",
+    296: "the checker of parents took a link to an ended process for one to its successor",
     551: "two parts refused each other's hello and closed before either read the other's Goodbye;"
     " a relay was refused membership of more groups than one node may be interested in",
     734: "QoS 0 publications were assigned to unreachable consumers of a share",

@@ -32,5 +32,5 @@ def publication(**changes):
 
 def end(world, sender=0, receiver=1):
     """Return the sending end of a session."""
-    other = SimpleNamespace(host=world.sites[receiver])
+    other = SimpleNamespace(host=world.sites[receiver], is_open=True)
     return SimpleNamespace(host=world.sites[sender], peer=other, id=receiver)

@@ -70,7 +70,8 @@ class ParentsNearer(Checker):
 
     def _record_neighbour(self, site: Site, notification: NeighbourUp) -> None:
         end = site.link_ends.get(notification.link)
-        if end is None:  # it ended while the node was suspended
+        # It may have ended while the node was suspended, or lead to a process that has ended.
+        if end is None or not end.peer.is_open:
             self._neighbour_processes.pop((site.place, notification.node), None)
         else:
             behind = self.world.sites[end.peer.host.place]
