@@ -51,6 +51,18 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Return when a file with this content, readable by its owner only, is durable in its place."""
+    temporary = path.with_name(f"{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
 def reserve_space(descriptor: int, position: int) -> int:
     """Reserve disk space after a position and return its end, or `position` if that is impossible.
 

@@ -1,7 +1,6 @@
 """The file with the persistent sessions of the proxy's clients, and the filters of each."""
 
 import asyncio
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ import msgspec
 
 from hansa.agent.alarms import SetAlarm
 from hansa.errors import UsageError
-from hansa.journal.disk import sync_directory, sync_file
+from hansa.journal.disk import replace_file, sync_file
 from hansa.observers.proxy.observer import (
     ADDED,
     DOUBTED,
@@ -117,7 +116,7 @@ class SessionFile:
             data = b"".join(msgspec.json.encode(item) + b"\n" for item in content)
             self._needs_rewrite = True  # until it is written: the end of the file may be torn
             try:
-                await asyncio.to_thread(self._replace if rewrite else self._append, data)
+                await asyncio.to_thread(self._write, data, rewrite)
             except OSError as error:
                 self._set_alarm(f"sessions of proxy clients cannot be saved: {error.strerror}")
                 return
@@ -135,17 +134,11 @@ class SessionFile:
                 content.append((client_id, DOUBTED, [session.doubt]))
         return content
 
-    def _append(self, data: bytes) -> None:
+    def _write(self, data: bytes, rewrite: bool) -> None:
+        if rewrite:
+            replace_file(self._path, data)
+            return
         with self._path.open("ab") as file:
             file.write(data)
             file.flush()
             sync_file(file.fileno())
-
-    def _replace(self, data: bytes) -> None:
-        part = self._path.with_name(f"{self._path.name}.part")
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            sync_file(file.fileno())
-        part.replace(self._path)
-        sync_directory(self._path.parent)

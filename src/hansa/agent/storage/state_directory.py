@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from hansa.errors import UsageError
-from hansa.journal.disk import sync_directory
+from hansa.journal.disk import replace_file
 from hansa.protocol.clock import AHEAD_MAX_MS
 from hansa.protocol.model import Identity, node_id
 
@@ -209,15 +209,8 @@ class StateDirectory:
         return incarnation
 
     def _write(self, name: str, data: bytes) -> None:
-        temporary = self.path / f"{name}.new"
         try:
             with self._write_lock:
-                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(self.path / name)
-                sync_directory(self.path)
+                replace_file(self.path / name, data)
         except OSError as error:
             raise UsageError(f"cannot write {self.path / name}: {error.strerror}") from error
