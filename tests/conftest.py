@@ -1,29 +1,43 @@
-"""Shared by all tests: settings of hypothesis, coverage, a real broker."""
+"""Shared by all tests: the compiled core, settings of hypothesis, coverage, a real broker."""
 
 import itertools
 import os
+import pkgutil
 import random
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from hansa import compiled_core
+
+# Coverage and mutants need the sources. Processes that tests start run the compiled core, if there
+# is one; `./run test --compiled` also runs the tests with it. This precedes imports of the core.
+if not os.environ.get("TEST_COMPILED_CORE"):
+    compiled_core.disable()
+
 from hansa.errors import UsageError
 from hansa.testbed import mosquitto as local_mosquitto
 from hansa.testbed.mosquitto import CANDIDATE_PORTS, find_mosquitto, free_port
 
 # Two busy cores make any deadline a lottery; pytest's timeout catches what hangs.
-settings.register_profile("hansa", deadline=None, print_blob=True)
+# The same examples on every run, so that no change fails by chance; `--long` tries new ones.
+settings.register_profile(
+    "hansa", deadline=None, print_blob=True, derandomize=not os.environ.get("TEST_NEW_EXAMPLES")
+)
 settings.load_profile("hansa")
 
 HERE = Path(__file__).parent
-PROTOCOL_TESTS = HERE / "protocol"
+PURE_TESTS = (HERE / "delivery", HERE / "protocol")
+"""They cover every branch of the packages of the same names."""
+
 LONGEST_FIRST = ("pipeline", "testbed", "agent", "manager", "cli", "simulator")
 """Directories with the slowest tests. They start first, so that no process waits at the end."""
 
@@ -39,10 +53,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure coverage only in the protocol's own tests; it also keeps simulations fast."""
+    """Measure coverage only in the own tests of delivery and protocol; it also keeps simulations
+    fast."""
     for item in items:
-        if not item.path.is_relative_to(PROTOCOL_TESTS):
+        if not any(map(item.path.is_relative_to, PURE_TESTS)):
             item.add_marker("no_cover")
+        if compiled_core.is_enabled() and item.get_closest_marker("pure"):
+            item.add_marker(pytest.mark.skip(reason="the core is compiled"))
     items.sort(key=_turn)
 
 
@@ -63,6 +80,35 @@ class ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """Distribute tests like this."""
     return ByFile(config, log)
+
+
+@pytest.fixture
+def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Skips tests that replace a class, function or method of the compiled core, which has no
+    effect. They run with the pure core; constants of modules can be replaced in both."""
+    if compiled_core.is_enabled():
+        replace: Callable[..., None] = monkeypatch.setattr
+
+        def replace_or_skip(target: object, *arguments: object, **options: object) -> None:
+            if _is_fixed(target, arguments):
+                pytest.skip("it replaces compiled code")
+            replace(target, *arguments, **options)
+
+        monkeypatch.__dict__["setattr"] = replace_or_skip
+    return monkeypatch
+
+
+def _is_fixed(target: object, arguments: Sequence[object]) -> bool:
+    """Whether the arguments of `setattr` name something that compiled code does not look up."""
+    if isinstance(target, str):
+        place, _, name = target.rpartition(".")
+        target, arguments = pkgutil.resolve_name(place), (name, *arguments)
+    if isinstance(target, ModuleType):
+        return compiled_core.is_compiled(target.__name__) and callable(
+            getattr(target, str(arguments[0]), None)
+        )
+    kind = target if isinstance(target, type) else type(target)
+    return compiled_core.is_compiled(kind.__module__)
 
 
 @pytest.fixture(scope="session")
@@ -135,13 +181,11 @@ class Brokers:
         self._wait(port)
 
     def stop(self, address: str) -> None:
-        """Stop one."""
         process = self._running.pop(address)
         process.kill()
         process.wait()
 
     def stop_all(self) -> None:
-        """Stop the others."""
         for address in tuple(self._running):
             self.stop(address)
 

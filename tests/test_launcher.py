@@ -16,7 +16,7 @@ from hansa import __version__
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob("requirements/*.lock")}
-COMMANDS = ["demo", "hansa", "test", "check", "bench", "lock"]
+COMMANDS = ["demo", "hansa", "test", "check", "bench", "package", "lock"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -99,6 +99,32 @@ def test_developer_lock_has_the_same_versions(lock):
 def _files(lock: str) -> dict[str, str]:
     """What is installed, by version and hashes; on which platforms may differ."""
     return {name: re.sub(r" ;.*?(?= +--hash)", "", text) for name, text in locked(lock).items()}
+
+
+@pytest.mark.parametrize(
+    ("command", "installed"),
+    [
+        ("simulate --campaign --seeds 0-9", "compiled"),
+        ("simulate --topology ring:3 --runs 5", "compiled"),
+        ("simulate --runs 5 --help", ""),
+        ("simulate --scenario random", ""),
+        ("experiment run sweep.toml", "spark compiled"),
+        ("up --manager ring:3", "manager"),
+        ("up ring:3", ""),
+        ("pipeline run --lake lake", "spark"),
+    ],
+)
+def test_command_installs_the_parts_that_it_needs(tmp_path, command, installed):
+    """`run_hansa` itself, with stand-ins for the installations."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "hansa").symlink_to("/bin/true")
+    body = (ROOT / "run").read_text().partition("\nrun_hansa() {\n")[2].partition("\n}\n")[0]
+    parts = ("spark", "manager", "compiled")
+    stubs = "".join(f"want_{part}() {{ echo {part}; }}\n" for part in parts)
+    functions = f"need() {{ :; }}\n{stubs}run_hansa() {{\n{body}\n}}\n"
+    script = f"{functions}venv='{tmp_path}'\nrun_hansa {command}"
+    done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == installed.split()
 
 
 @pytest.mark.long

@@ -4,4 +4,8 @@
 the command line. Imports only go down the tree: docs/architecture.md.
 """
 
+from hansa import compiled_core
+
 __version__ = "0.2.0"
+
+compiled_core.enable()

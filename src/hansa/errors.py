@@ -3,6 +3,7 @@
     HansaError
     ├── UsageError          invalid input of the user: one line on stderr, exit code 2
     │   ├── InvalidTopic    not an MQTT topic name or topic filter
+    │   ├── InvalidCertificate    a certificate, request or revocation list cannot be used
     │   └── JournalError    a journal on disk cannot be used
     │       ├── JournalUnusable    disk full, no permission, another writer
     │       │   └── AgentUnreachable    the agent that serves the journal does not answer
@@ -28,6 +29,10 @@ class UsageError(HansaError):
 
 class InvalidTopic(UsageError):
     """A text that breaks MQTT's rules for topic names or topic filters."""
+
+
+class InvalidCertificate(UsageError):
+    """A certificate, request or revocation list of this node or of a peer that is refused."""
 
 
 class JournalError(UsageError):

@@ -1,0 +1,116 @@
+"""Loads the compiled core: extension modules that mypyc made of the sources below.
+
+A build is a directory whose name begins with the digest of the sources that it was made from:
+
+    hansa_core__mypyc.SUFFIX    the code of all compiled modules
+    hansa.protocol.SUFFIX       the entry points of the compiled modules of one package
+    modules                     the names of all compiled modules, one per line
+
+`import hansa` looks for the build of the sources that are there. If there is one, its modules take
+the place of their sources; otherwise, and with HANSA_PURE=1, Python interprets the sources. An
+edited source changes the digest, so an outdated build is never loaded.
+
+`./run` makes builds in a checkout (`tools/compile_core.py`). Wheels and the Debian package contain
+none, so installed agents interpret the core.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+PURE = "HANSA_PURE"
+"""Environment variable: any value but the empty one makes Python interpret all sources."""
+
+PACKAGE = Path(__file__).parent
+BUILDS = PACKAGE.parent.parent / ".build"
+"""Where `./run` puts builds in a checkout; an installed package has none."""
+
+COMPILED = ("delivery", "mqtt", "protocol", "simulator/broker", "simulator/world")
+"""Folders of modules to compile."""
+
+IMPORTED = (
+    "errors.py",
+    *("journal/records.py", "journal/settings.py"),
+    *("simulator/actions.py", "simulator/link_file.py", "simulator/options.py"),
+    *("simulator/result.py", "simulator/topologies.py"),
+    *("topology/former_addresses.py", "topology/graph.py", "topology/healing.py"),
+    *("topology/neighbour_selector.py", "topology/planner.py"),
+)
+"""Sources that compiled modules import, directly or not, and that stay interpreted. The compiler
+relies on their types, so they belong to the digest."""
+
+LIBRARY = "hansa_core__mypyc"
+SUFFIX = EXTENSION_SUFFIXES[0]
+DIGEST_LENGTH = 20
+
+
+def source_files() -> Iterator[Path]:
+    """Yield all sources that a build depends on."""
+    for name in IMPORTED:
+        yield PACKAGE / name
+    for name in COMPILED:
+        yield from sorted((PACKAGE / name).rglob("*.py"))
+
+
+def core_digest() -> str:
+    """Return the digest of the sources, for this version of Python."""
+    digest = hashlib.sha256(f"{sys.version} {SUFFIX}".encode())
+    for path in source_files():
+        content = path.read_bytes()
+        digest.update(f"\n{path.relative_to(PACKAGE)} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:DIGEST_LENGTH]
+
+
+class CompiledFinder:
+    """Finds the modules of one build."""
+
+    def __init__(self, build: Path) -> None:
+        self._build = build
+        self._modules = frozenset((build / "modules").read_text().split())
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == LIBRARY:
+            file = name
+        elif name in self._modules:
+            file = name.rpartition(".")[0]
+        else:
+            return None
+        place = str(self._build / f"{file}{SUFFIX}")
+        return spec_from_file_location(name, place, loader=ExtensionFileLoader(name, place))
+
+
+def find_build() -> Path | None:
+    """Return the build of the present sources, if there is one."""
+    if not BUILDS.is_dir():
+        return None
+    return next(iter(sorted(BUILDS.glob(f"{core_digest()}-*"))), None)
+
+
+def enable() -> None:
+    """Let the compiled modules take the place of their sources, if there is a build."""
+    if not os.environ.get(PURE) and (build := find_build()):
+        sys.meta_path.insert(0, CompiledFinder(build))
+
+
+def disable() -> None:
+    """Interpret all modules that are not yet imported."""
+    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, CompiledFinder)]
+
+
+def is_enabled() -> bool:
+    return any(isinstance(each, CompiledFinder) for each in sys.meta_path)
+
+
+def is_compiled(module: str) -> bool:
+    """Whether an imported module is compiled."""
+    found = sys.modules.get(module)
+    spec = found.__spec__ if found else None
+    return spec is not None and isinstance(spec.loader, ExtensionFileLoader)

@@ -1,0 +1,114 @@
+"""The compiled core: when a build is loaded, and what the compiler depends on."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools import compile_core
+
+from hansa import compiled_core
+from hansa.compiled_core import PURE, core_digest, find_build, source_files
+
+SOURCE = Path("protocol/node.py")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A small package with a build of its sources."""
+    package = tmp_path / "src" / "hansa"
+    for name in (*compiled_core.IMPORTED, SOURCE):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("value = 1\n")
+    builds = tmp_path / ".build"
+    monkeypatch.setattr(compiled_core, "PACKAGE", package)
+    monkeypatch.setattr(compiled_core, "BUILDS", builds)
+    build = builds / f"{core_digest()}-tools"
+    build.mkdir(parents=True)
+    (build / "modules").write_text("hansa.protocol.node\n")
+    return package
+
+
+def test_build_of_the_sources_is_found(package):
+    build = find_build()
+    assert build is not None and build.name == f"{core_digest()}-tools"
+
+
+@pytest.mark.parametrize("name", [SOURCE, Path("errors.py")])
+def test_build_of_other_sources_is_not_found(package, name):
+    (package / name).write_text("value = 2\n")
+    assert find_build() is None
+
+
+def test_build_of_fewer_sources_is_not_found(package):
+    (package / "protocol" / "new.py").write_text("")
+    assert find_build() is None
+
+
+def test_modules_of_a_build_are_extension_modules(package):
+    build = find_build()
+    assert build is not None
+    finder = compiled_core.CompiledFinder(build)
+    spec = finder.find_spec("hansa.protocol.node")
+    assert spec is not None and spec.origin == str(build / f"hansa.protocol{compiled_core.SUFFIX}")
+    assert finder.find_spec("hansa.protocol.model") is None
+
+
+def test_variable_switches_it_off(package, monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.setenv(PURE, "1")
+    compiled_core.enable()
+    assert not compiled_core.is_enabled()
+    monkeypatch.delenv(PURE)
+    compiled_core.enable()
+    assert compiled_core.is_enabled()
+    compiled_core.disable()
+    assert sys.meta_path == []
+
+
+@pytest.mark.parametrize(("value", "core"), [("1", "pure"), ("", "compiled")])
+def test_version_says_which_core_runs(value, core):
+    if core == "compiled" and find_build() is None:
+        pytest.skip("there is no build of these sources")
+    command = [sys.executable, "-m", "hansa.cli", "--version"]
+    shown = subprocess.check_output(command, env={**os.environ, PURE: value}, text=True)
+    assert shown.endswith(f" ({core})\n")
+
+
+def test_digest_includes_everything_that_compiled_modules_import():
+    known = set(source_files())
+    waiting, found = list(known), set(known)
+    while waiting:
+        new = _imported_files(waiting.pop()) - found
+        waiting += new
+        found |= new
+    assert found - known == set()
+
+
+def _imported_files(path: Path) -> set[Path]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    ours = [name.split(".") for name in names if name.startswith("hansa.")]
+    files = [compiled_core.PACKAGE.parent.joinpath(*words).with_suffix(".py") for words in ours]
+    return {file for file in files if file.is_file()}
+
+
+def test_missing_compiler_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv(PURE, raising=False)
+    monkeypatch.setattr(sys, "argv", ["compile_core"])
+    assert compile_core.main() == 0
+    assert capsys.readouterr().err == (
+        "hansa: the core is not compiled, so Python interprets it:"
+        " there is no C compiler (Debian: apt-get install gcc)\n"
+    )
+
+
+def test_compiler_accepts_the_sources():
+    """`./run test` compiles first. A build that was stopped by its time limit is no failure."""
+    failures = compile_core.BUILDS.glob(f"failed-{core_digest()}-*")
+    assert [failure.read_text() for failure in failures] == []

@@ -1,0 +1,1 @@
+"""Tools of `./run`; not installed with the package."""
