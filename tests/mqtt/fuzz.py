@@ -53,7 +53,7 @@ def _run_connection(stream: bytes, version: Version, accepted: bool, piece: int)
         effects += connection.handle(inputs.Received(ACCEPTED[version]), 0.0)
         publications = [PublishPacket("a", b"x", qos, packet_id=qos) for qos in (1, 2)]
         effects += connection.handle(inputs.Publish(publications), 0.0)
-        effects += connection.handle(inputs.Answer([PubRelPacket(3)]), 0.0)
+        effects += connection.handle(inputs.SendHandshakePackets([PubRelPacket(3)]), 0.0)
         effects += connection.handle(inputs.Subscribe((Subscription("a"),)), 0.0)
         effects += connection.handle(inputs.Unsubscribe(("a", "b")), 0.0)
     for start in range(0, len(stream), piece):

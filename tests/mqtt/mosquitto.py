@@ -16,12 +16,10 @@ from hansa.testbed.mosquitto import free_port
 PATIENCE = 60.0
 """Seconds until a test stops waiting for the broker."""
 
-_News = TypeVar("_News")
+_Effect = TypeVar("_Effect")
 
 
 class Broker:
-    """One Mosquitto process."""
-
     def __init__(self, program: str, directory: Path, *settings: str) -> None:
         self._sockets: list[socket.socket] = []
         self.port = free_port()
@@ -78,7 +76,7 @@ class Client:
                 case _:
                     self._pending.append(effect)
 
-    def wait(self, kind: type[_News]) -> _News:
+    def wait(self, kind: type[_Effect]) -> _Effect:
         """Read until there is a notification of this type; return it and keep all others."""
         while True:
             for index, effect in enumerate(self._pending):

@@ -196,7 +196,6 @@ def client_packets(version: Version) -> st.SearchStrategy[Any]:
 
 @cache
 def broker_packets(version: Version) -> st.SearchStrategy[Any]:
-    """All packets of a broker."""
     v5 = version is Version.V5
     subacks = st.lists(st.sampled_from([0, 1, 2, 0x80, 0x87]), min_size=1, max_size=5).map(bytes)
     unsubacks = st.lists(st.sampled_from([0, 0x11, 0x80]), min_size=1, max_size=5).map(bytes)

@@ -19,7 +19,6 @@ from hansa.mqtt.effects import (
     Write,
 )
 from hansa.mqtt.inputs import (
-    Answer,
     Closed,
     Disconnect,
     Input,
@@ -27,10 +26,12 @@ from hansa.mqtt.inputs import (
     Ping,
     Publish,
     Received,
+    SendHandshakePackets,
     Subscribe,
     TimerFired,
 )
 from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.options import NEVER_EXPIRES
 from hansa.mqtt.packets import (
     ConnAckPacket,
     PubAckPacket,
@@ -48,7 +49,8 @@ both_versions = pytest.mark.parametrize("version", Version)
 
 def limits(version: Version = V5, **changed) -> BrokerLimits:
     identifiers = {"subscription_ids_available": version is V5}
-    given = {"keep_alive": 30, "session_expiry": 0, **identifiers, **changed}
+    expiry = 0 if version is V5 else NEVER_EXPIRES
+    given = {"keep_alive": 30, "session_expiry": expiry, **identifiers, **changed}
     return BrokerLimits(version=version, client_id="me", **given)
 
 
@@ -73,7 +75,7 @@ def test_resumes_session_that_is_present(version):
         PublishReceived([again]),
         HandshakePacketsReceived([PubRelPacket(7)]),
     ]
-    assert peer.do(Answer([PubRecPacket(3), PubCompPacket(7)])) == [
+    assert peer.do(SendHandshakePackets([PubRecPacket(3), PubCompPacket(7)])) == [
         PubRecPacket(3),
         PubCompPacket(7),
     ]
@@ -232,7 +234,9 @@ def test_late_acknowledgement_is_ignored():
     peer = established()
     peer.receive(Message("a", b"x", 1, packet_id=7))
     peer.do(Closed("reset"))
-    assert peer.do(Answer([PubAckPacket(7)])) == [InputIgnored("Answer: reset")]
+    assert peer.do(SendHandshakePackets([PubAckPacket(7)])) == [
+        InputIgnored("SendHandshakePackets: reset")
+    ]
 
 
 def test_late_publication_is_reported_as_not_sent():
@@ -299,7 +303,7 @@ def test_pings_on_command():
 # ---------------------------------------------------------------- mistakes of the caller
 
 
-@pytest.mark.parametrize("event", [Publish([]), Answer([]), Subscribe(()), Ping()])
+@pytest.mark.parametrize("event", [Publish([]), SendHandshakePackets([]), Subscribe(()), Ping()])
 def test_commands_before_connack_are_errors(event):
     peer = Peer(options())
     for _ in range(2):

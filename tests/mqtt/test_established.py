@@ -18,7 +18,7 @@ from hansa.mqtt.effects import (
 )
 from hansa.mqtt.established import KeepAliveTimer
 from hansa.mqtt.in_flight import REQUESTS_MAX
-from hansa.mqtt.inputs import Answer, Publish, Subscribe, Unsubscribe
+from hansa.mqtt.inputs import Publish, SendHandshakePackets, Subscribe, Unsubscribe
 from hansa.mqtt.packets import (
     PubAckPacket,
     PubCompPacket,
@@ -58,23 +58,26 @@ def test_nothing_is_acknowledged_without_command(version):
 def test_qos_1_arrives(version):
     peer = established(version)
     peer.receive(message(1, 7), message(1, 8))
-    assert peer.do(Answer([PubAckPacket(7), PubAckPacket(8)])) == [PubAckPacket(7), PubAckPacket(8)]
+    assert peer.do(SendHandshakePackets([PubAckPacket(7), PubAckPacket(8)])) == [
+        PubAckPacket(7),
+        PubAckPacket(8),
+    ]
 
 
 @both_versions
 def test_qos_2_arrives(version):
     peer = established(version)
     peer.receive(message(2, 7))
-    assert peer.do(Answer([PubRecPacket(7)])) == [PubRecPacket(7)]
+    assert peer.do(SendHandshakePackets([PubRecPacket(7)])) == [PubRecPacket(7)]
     assert peer.receive(PubRelPacket(7)) == [HandshakePacketsReceived([PubRelPacket(7)])]
-    assert peer.do(Answer([PubCompPacket(7)])) == [PubCompPacket(7)]
+    assert peer.do(SendHandshakePackets([PubCompPacket(7)])) == [PubCompPacket(7)]
     assert peer.receive(message(2, 7)) == [PublishReceived([message(2, 7)])]
 
 
 def test_puback_can_carry_a_refusal():
     peer = established()
     peer.receive(message(2, 7))
-    assert peer.do(Answer([PubRecPacket(7, 0x97)])) == [PubRecPacket(7, 0x97)]
+    assert peer.do(SendHandshakePackets([PubRecPacket(7, 0x97)])) == [PubRecPacket(7, 0x97)]
     assert peer.receive(message(2, 7)) == [PublishReceived([message(2, 7)])]
 
 
@@ -119,16 +122,16 @@ def test_unacknowledged_publications_are_bounded_by_packet_ids():
 def test_acknowledgement_frees_receive_maximum(release):
     peer = established(receive_maximum=2)
     peer.receive(message(1, 1), message(2, 2))
-    peer.do(Answer(release))
+    peer.do(SendHandshakePackets(release))
     assert peer.receive(message(1, 3)) == [PublishReceived([message(1, 3)])]
 
 
 def test_qos_2_frees_receive_maximum_at_pubcomp():
     peer = established(receive_maximum=1)
     peer.receive(message(2, 1))
-    peer.do(Answer([PubRecPacket(1)]))
+    peer.do(SendHandshakePackets([PubRecPacket(1)]))
     peer.receive(PubRelPacket(1))
-    peer.do(Answer([PubCompPacket(1)]))
+    peer.do(SendHandshakePackets([PubCompPacket(1)]))
     assert peer.receive(message(2, 2)) == [PublishReceived([message(2, 2)])]
 
 
@@ -138,7 +141,7 @@ def test_releases_of_earlier_connections_do_not_count():
         HandshakePacketsReceived([PubRelPacket(5), PubRelPacket(6)])
     ]
     assert peer.receive(message(2, 1)) == [PublishReceived([message(2, 1)])]
-    assert peer.do(Answer([PubCompPacket(5), PubCompPacket(6)])) == [
+    assert peer.do(SendHandshakePackets([PubCompPacket(5), PubCompPacket(6)])) == [
         PubCompPacket(5),
         PubCompPacket(6),
     ]
@@ -169,7 +172,7 @@ def test_wrong_handshake_packet_is_an_error_of_the_caller(answer):
     peer = established()
     peer.receive(message(1, 7))
     with pytest.raises(ValueError, match="not the next step of a handshake"):
-        peer.do(Answer([answer]))
+        peer.do(SendHandshakePackets([answer]))
 
 
 def test_oversized_publication_awaits_acknowledgement():
@@ -179,7 +182,7 @@ def test_oversized_publication_awaits_acknowledgement():
     assert peer.receive(large) == [expected]
     again = Message("a", bytes(300), 1, dup=True, packet_id=7)
     assert peer.receive(again) == [InputIgnored("PUBLISH 7 was resent before it was acknowledged")]
-    assert peer.do(Answer([PubAckPacket(7)])) == [PubAckPacket(7)]
+    assert peer.do(SendHandshakePackets([PubAckPacket(7)])) == [PubAckPacket(7)]
     expected = OversizedPublishReceived(packets.OversizedPublish("a", 0, False, 0, 306))
     assert peer.receive(Message("a", bytes(300))) == [expected]
 
@@ -209,7 +212,7 @@ def test_qos_2_is_released_only_on_command(version):
     peer = established(version)
     peer.do(Publish([message(2, 7)]))
     assert peer.receive(PubRecPacket(7)) == [HandshakePacketsReceived([PubRecPacket(7)])]
-    assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
+    assert peer.do(SendHandshakePackets([PubRelPacket(7)])) == [PubRelPacket(7)]
     assert peer.receive(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
 
 
@@ -218,7 +221,7 @@ def test_release_of_an_earlier_connection(version):
     """The record is on disk, so PUBREL alone: never PUBLISH again."""
     peer = established(version, present=True)
     quota = peer.session.quota
-    assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
+    assert peer.do(SendHandshakePackets([PubRelPacket(7)])) == [PubRelPacket(7)]
     assert peer.session.quota == quota
     with pytest.raises(ValueError, match="still in flight"):
         peer.do(Publish([message(2, 7)]))
@@ -239,13 +242,13 @@ def test_packet_id_of_earlier_connection_can_be_released():
     peer = established(present=True)
     peer.do(Publish([message(2, 7)]))
     peer.receive(PubRecPacket(7, 0x91))
-    assert peer.do(Answer([PubRelPacket(7)])) == [PubRelPacket(7)]
+    assert peer.do(SendHandshakePackets([PubRelPacket(7)])) == [PubRelPacket(7)]
     assert peer.receive(PubCompPacket(7)) == [HandshakePacketsReceived([PubCompPacket(7)])]
 
 
 def test_pubcomp_not_found_ends_the_handshake():
     peer = established(present=True)
-    peer.do(Answer([PubRelPacket(7)]))
+    peer.do(SendHandshakePackets([PubRelPacket(7)]))
     assert peer.receive(PubCompPacket(7, 0x92)) == [
         HandshakePacketsReceived([PubCompPacket(7, 0x92)])
     ]
@@ -260,7 +263,7 @@ def test_quota_is_the_brokers_receive_maximum():
     assert peer.do(Publish([message()])) == [message()]
     peer.receive(PubAckPacket(1), PubRecPacket(2))
     assert peer.session.quota == 1
-    peer.do(Answer([PubRelPacket(2)]))
+    peer.do(SendHandshakePackets([PubRelPacket(2)]))
     peer.receive(PubCompPacket(2))
     assert peer.session.quota == 2
 
@@ -286,7 +289,7 @@ def test_early_pubrel_is_an_error_of_the_caller(packet_id):
     peer = established()
     peer.do(Publish([message(2, 7)]))
     with pytest.raises(ValueError, match="not the next step"):
-        peer.do(Answer([PubRelPacket(packet_id)]))
+        peer.do(SendHandshakePackets([PubRelPacket(packet_id)]))
 
 
 def test_unexpected_acknowledgement_is_ignored():

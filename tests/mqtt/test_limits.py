@@ -4,7 +4,7 @@ import pytest
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.limits import BrokerLimits, limits_from_connack
-from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.options import NEVER_EXPIRES, ConnectOptions
 from hansa.mqtt.packets import ConnAckPacket
 from hansa.mqtt.properties import Property as P
 from hansa.mqtt.types import Version
@@ -72,3 +72,11 @@ def test_too_small_maximum_packet_size_is_refused():
     connack = ConnAckPacket(properties=((P.MAXIMUM_PACKET_SIZE, 63),))
     with pytest.raises(BrokerMisbehaved, match="packets of at most 63 bytes, 64 are needed"):
         limits_from_connack(connack, ConnectOptions(client_id="me"))
+
+
+@pytest.mark.parametrize(("clean_start", "expiry"), [(True, 0), (False, NEVER_EXPIRES)])
+def test_session_of_3_1_1_never_expires_unless_it_is_clean(clean_start, expiry):
+    options = ConnectOptions(
+        client_id="", version=Version.V311, clean_start=clean_start, session_expiry=9
+    )
+    assert limits_from_connack(ConnAckPacket(), options).session_expiry == expiry

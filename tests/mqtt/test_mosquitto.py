@@ -70,7 +70,7 @@ def publish(client: Client, *batch: PublishPacket) -> None:
     while open_ids:
         for step in client.wait(HandshakePacketsReceived).batch:
             if isinstance(step, PubRecPacket):
-                client.do(inputs.Answer([PubRelPacket(step.packet_id)]))
+                client.do(inputs.SendHandshakePackets([PubRelPacket(step.packet_id)]))
             else:
                 open_ids.remove(step.packet_id)
 
@@ -108,9 +108,9 @@ def test_publications_of_all_qos_levels_reach_another_client(broker, version):
         (each.topic, each.payload, each.qos) for each in sent
     ]
     one, two = got[1].packet_id, got[2].packet_id
-    taker.do(inputs.Answer([PubAckPacket(one), PubRecPacket(two)]))
+    taker.do(inputs.SendHandshakePackets([PubAckPacket(one), PubRecPacket(two)]))
     assert taker.wait(HandshakePacketsReceived).batch == [PubRelPacket(two)]
-    taker.do(inputs.Answer([PubCompPacket(two)]))
+    taker.do(inputs.SendHandshakePackets([PubCompPacket(two)]))
     for client in (sender, taker):
         client.do(inputs.Disconnect())
 
@@ -169,7 +169,7 @@ def test_resumed_session_redelivers_unacknowledged_publications(broker, version)
     )
     before = receive(taker, 4)
     ids = [each.packet_id for each in before]
-    taker.do(inputs.Answer([PubAckPacket(ids[0]), PubRecPacket(ids[2])]))
+    taker.do(inputs.SendHandshakePackets([PubAckPacket(ids[0]), PubRecPacket(ids[2])]))
     assert taker.wait(HandshakePacketsReceived).batch == [PubRelPacket(ids[2])]
     taker.drop()
 
@@ -181,9 +181,13 @@ def test_resumed_session_redelivers_unacknowledged_publications(broker, version)
         PublishPacket(topic, b"4", 2, dup=True, packet_id=ids[3]),
         PubRelPacket(ids[2]),
     ]
-    taker.do(inputs.Answer([PubAckPacket(ids[1]), PubRecPacket(ids[3]), PubCompPacket(ids[2])]))
+    taker.do(
+        inputs.SendHandshakePackets(
+            [PubAckPacket(ids[1]), PubRecPacket(ids[3]), PubCompPacket(ids[2])]
+        )
+    )
     assert taker.wait(HandshakePacketsReceived).batch == [PubRelPacket(ids[3])]
-    taker.do(inputs.Answer([PubCompPacket(ids[3])]))
+    taker.do(inputs.SendHandshakePackets([PubCompPacket(ids[3])]))
     taker.do(inputs.Disconnect())
 
 
@@ -200,7 +204,7 @@ def test_backlog_beyond_receive_maximum_arrives_after_resumption(broker):
     again: list[PublishPacket] = []
     while len(again) < 20:
         batch = taker.wait(PublishReceived).batch
-        taker.do(inputs.Answer([PubAckPacket(each.packet_id) for each in batch]))
+        taker.do(inputs.SendHandshakePackets([PubAckPacket(each.packet_id) for each in batch]))
         again += batch
     assert [each.payload for each in first] == [b"1", b"2", b"3", b"4", b"5"]
     assert [int(each.payload) for each in again] == [*range(1, 21)]
@@ -221,20 +225,20 @@ def test_injection_survives_a_crash_on_either_side_of_its_record(broker, version
         [PubRecPacket(1)],
         [PubRecPacket(1), PubRecPacket(2)],
     )
-    sender.do(inputs.Answer([PubRelPacket(1)]))
+    sender.do(inputs.SendHandshakePackets([PubRelPacket(1)]))
     sender.drop()
 
     sender, present = connect(broker, name, version, **lasting)
     assert present
     resent = PublishPacket(topic, b"2", 2, dup=True, packet_id=2)
-    sender.do(inputs.Answer([PubRelPacket(1)]))
+    sender.do(inputs.SendHandshakePackets([PubRelPacket(1)]))
     sender.do(inputs.Publish([resent]))
     answers = [
         *sender.wait(HandshakePacketsReceived).batch,
         *sender.wait(HandshakePacketsReceived).batch,
     ]
     assert [type(each) for each in answers] == [PubCompPacket, PubRecPacket]
-    sender.do(inputs.Answer([PubRelPacket(2)]))
+    sender.do(inputs.SendHandshakePackets([PubRelPacket(2)]))
     assert sender.wait(HandshakePacketsReceived).batch == [PubCompPacket(2)]
     sender.do(inputs.Publish([PublishPacket(topic, b"end")]))
     assert [each.payload for each in receive(taker, 3)] == [b"1", b"2", b"end"]

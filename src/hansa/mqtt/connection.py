@@ -57,8 +57,6 @@ class _AwaitingConnAck:
 
 @dataclass(frozen=True, slots=True)
 class _ConnectionEnded:
-    """The connection has ended."""
-
     reason: str
 
 
@@ -103,7 +101,7 @@ class ClientConnection:
                     return self._receive(data, now)
                 case inputs.Publish(batch):
                     return state.publish(batch, now)
-                case inputs.Answer(batch):
+                case inputs.SendHandshakePackets(batch):
                     return state.send_handshake_packets(batch, now)
             return self._handle_online(event, state, now)
         return self._handle_offline(event, state, now)

@@ -224,17 +224,17 @@ class EstablishedConnection:
         accept = (
             self._accept_release if type(batch[0]) is PubRelPacket else self._accept_acknowledgement
         )
-        accepted: list[packets.AnyHandshakePacket] = []
+        received: list[packets.AnyHandshakePacket] = []
         ignored: list[int] = []
         try:
             for step in batch:
                 if accept(step):
-                    accepted.append(step)
+                    received.append(step)
                 else:
                     ignored.append(step.packet_id)
         finally:
-            if accepted:
-                output.append(effects.HandshakePacketsReceived(accepted))
+            if received:
+                output.append(effects.HandshakePacketsReceived(received))
             if ignored:  # one effect for all: a hostile broker must not fill the log
                 what = f"{len(ignored)} {packets.packet_name(type(batch[0]))} unexpected"
                 output.append(effects.InputIgnored(f"{what}, first packet id {ignored[0]}"))
@@ -322,7 +322,7 @@ class KeepAliveTimer:
         self._last_sent = now
 
     def on_received(self, now: float) -> None:
-        """Any packet counts as a response to an outstanding PINGREQ."""
+        """Any packet postpones the timeout of an outstanding PINGREQ."""
         self._last_received = now
 
     def on_ping_sent(self, now: float) -> None:

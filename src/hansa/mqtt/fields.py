@@ -62,7 +62,6 @@ class FieldCursor:
         return self.read_bytes(1)[0]
 
     def read_integer(self, size: int) -> int:
-        """Read an integer of `size` bytes."""
         return int.from_bytes(self.read_bytes(size), "big")
 
     def read_packet_id(self) -> int:
@@ -114,7 +113,6 @@ class FieldCursor:
 
 
 def write_integer(value: int, size: int) -> bytes:
-    """Encode an integer in `size` bytes."""
     try:
         return value.to_bytes(size, "big")
     except OverflowError:

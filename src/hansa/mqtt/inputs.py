@@ -43,7 +43,7 @@ class Publish(msgspec.Struct, frozen=True):
     batch: Sequence[packets.PublishPacket | packets.PlainPublish]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SendHandshakePackets(msgspec.Struct, frozen=True):
     """Send these handshake packets: PUBACK, PUBREC and PUBCOMP for publications of the broker,
     PUBREL for ours. MQTT requires each type in the order of the publications."""
 
@@ -73,5 +73,5 @@ class Disconnect(msgspec.Struct, frozen=True):
     """Seconds that the broker keeps the session, if not as agreed; MQTT 5 only. 0 ends it now."""
 
 
-Command = Publish | Answer | Subscribe | Unsubscribe | Ping | Disconnect
+Command = Publish | SendHandshakePackets | Subscribe | Unsubscribe | Ping | Disconnect
 Input = Opened | Received | Closed | TimerFired | Command

@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 
 from hansa.errors import BrokerMisbehaved
-from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.options import NEVER_EXPIRES, ConnectOptions
 from hansa.mqtt.packets import ConnAckPacket
 from hansa.mqtt.properties import Property, PropertyValue
 from hansa.mqtt.types import PACKET_BYTES_MAX, Reason, Version
@@ -25,7 +25,8 @@ class BrokerLimits:
     keep_alive: int
     """Seconds; our value, unless the broker requested another."""
     session_expiry: int
-    """Seconds; our value, unless the broker requested another."""
+    """Seconds; our value, unless the broker requested another. In 3.1.1 a session that is not clean
+    never expires."""
     receive_maximum: int = 65_535
     """Publications of QoS 1 and 2 that may be in flight to the broker."""
     packet_bytes_max: int = PACKET_BYTES_MAX
@@ -53,13 +54,16 @@ def limits_from_connack(connack: ConnAckPacket, options: ConnectOptions) -> Brok
         problem = f"CONNACK: packets of at most {size} bytes, {PACKET_BYTES_FLOOR} are needed"
         raise BrokerMisbehaved(problem, Reason.IMPLEMENTATION_SPECIFIC_ERROR)
     version_5 = options.version is Version.V5
+    expiry = options.session_expiry
+    if not version_5:
+        expiry = 0 if options.clean_start else NEVER_EXPIRES
     return BrokerLimits(
         version=options.version,
         client_id=str(
             connack_properties.get(Property.ASSIGNED_CLIENT_IDENTIFIER, options.client_id)
         ),
         keep_alive=number(Property.SERVER_KEEP_ALIVE, options.keep_alive),
-        session_expiry=number(Property.SESSION_EXPIRY_INTERVAL, options.session_expiry),
+        session_expiry=number(Property.SESSION_EXPIRY_INTERVAL, expiry),
         receive_maximum=number(Property.RECEIVE_MAXIMUM, 65_535),
         packet_bytes_max=size,
         qos_max=number(Property.MAXIMUM_QOS, 2),

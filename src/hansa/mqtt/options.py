@@ -37,6 +37,9 @@ class ConnectOptions:
     username: str | None = None
     password: bytes | None = field(default=None, repr=False)
     will: packets.Will | None = None
+    keeps_3_1_1_session: bool = False
+    """Whether a session outlives the connection also if the broker does not support MQTT 5 and
+    3.1.1 is used instead."""
     bridge: bool = False
     """3.1.1 only: ask the broker, in the way of bridges, not to send us our own publications. A
     broker that does not know it refuses the version."""

@@ -82,8 +82,6 @@ _SHORT_HANDSHAKE_PACKETS = {
 
 
 class PacketReader:
-    """One direction of one connection."""
-
     __slots__ = (
         "_blocks",
         "_bytes_max",

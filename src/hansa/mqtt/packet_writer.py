@@ -45,8 +45,6 @@ class PacketTooLarge(ValueError):
 
 
 class PacketWriter:
-    """One direction of one connection."""
-
     __slots__ = (
         "_blocks",
         "_bytes_max",

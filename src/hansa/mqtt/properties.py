@@ -62,8 +62,6 @@ Properties = tuple[tuple[Property, PropertyValue], ...]
 
 
 class _ValueType(Enum):
-    """The data type of a property."""
-
     BYTE = 1
     TWO_BYTES = 2
     FOUR_BYTES = 4

@@ -23,8 +23,6 @@ DISTANCE_MAX = SEQUENCE_MODULUS // 2
 
 @dataclass(frozen=True, slots=True)
 class CoreState:
-    """This node is the core."""
-
     announce_at: float
     """When the next announcement is due."""
 
@@ -46,8 +44,6 @@ class FollowerState:
 
 @dataclass(slots=True)
 class TopicMesh:
-    """The state of one topic."""
-
     topic: str
     settings: FedSettings
     clock_offset: float

@@ -34,8 +34,6 @@ SEQUENCES_PER_SECOND = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """One topic, for operators."""
-
     core: int | None
     parents: tuple[int, ...]
     children: tuple[int, ...]
