@@ -29,7 +29,7 @@ def captured(number: int, payload: bytes = b"21.5", **fields: Any) -> CapturedRe
         "payload": payload,
         "retain": False,
         "properties": b"",
-        "previous": ((5, number - 1),),
+        "receivers": ((5, number - 1),),
         "packet_id": 1 + number % 65_535,
         "time_ns": TIME,
     }

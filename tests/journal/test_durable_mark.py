@@ -16,6 +16,15 @@ def test_last_write_counts(tmp_path):
     assert durable_mark.read_durable_mark(tmp_path) == 1_000
 
 
+def test_deleted_mark_is_created_again(tmp_path):
+    written = durable_mark.DurableMark(tmp_path)
+    written.write(5)
+    (tmp_path / durable_mark.MARK_FILE).unlink()
+    written.write(7)
+    written.close()
+    assert durable_mark.read_durable_mark(tmp_path) == 7
+
+
 def test_mark_is_kept_when_reopened(tmp_path):
     for offset in (52, None):
         written = durable_mark.DurableMark(tmp_path)

@@ -28,7 +28,7 @@ def test_kind_numbers_are_stable():
         11: "TrimmedRecord",
         12: "RecordedPublication",
         13: "TelemetryBlock",
-        14: "UnheardRecord",
+        14: "UnreportedRecord",
         15: "SessionStartedRecord",
     }
 
@@ -59,7 +59,7 @@ def test_invalid_body_is_an_error(body):
 
 def test_largest_packet_fits_and_larger_bodies_are_refused():
     assert records.encode_record(
-        captured(1, bytes(65 << 20), previous=((2**64 - 1, 2**64 - 1),) * 1024)
+        captured(1, bytes(65 << 20), receivers=((2**64 - 1, 2**64 - 1),) * 1024)
     )
     with pytest.raises(ValueError, match="CapturedRecord: 6920.* bytes, limit 69206016"):
         records.encode_record(captured(1, bytes(records.BODY_BYTES_MAX)))

@@ -27,10 +27,18 @@ class DurableMark:
     """The writer's side."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path / MARK_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._path = path / MARK_FILE
+        self._descriptor = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
 
     def write(self, offset: int) -> None:
-        """Record that everything before this offset is durable."""
+        """Record that everything before this offset is durable. If the file was deleted, it
+        is created again: readers would be blind until the agent is restarted."""
+        if not os.path.exists(self._path):
+            os.close(self._descriptor)
+            self._descriptor = self._open()
         os.pwrite(self._descriptor, _MARK.pack(offset, crc32(_OFFSET.pack(offset))), 0)
 
     def close(self) -> None:

@@ -57,7 +57,6 @@ class JournalReader:
         return OffsetBounds(bases[0] if bases else end, end)
 
     def headers(self) -> list[SegmentHeader]:
-        """Return the headers of all segments."""
         headers: dict[int, SegmentHeader] = {}
         for base in self._find_segments()[0]:
             try:

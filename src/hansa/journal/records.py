@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 
 BODY_BYTES_MAX = 66 << 20
-"""Largest body: a packet of 65 MiB and its `previous` entries. A reader treats a greater length as
+"""Largest body: a packet of 65 MiB and its receivers. A reader treats a greater length as
 corruption, so that it never allocates more than this."""
 
 
@@ -31,8 +31,8 @@ class CapturedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     retain: bool
     properties: bytes
     """Encoded MQTT 5 properties."""
-    previous: tuple[tuple[int, int], ...]
-    """By receiver, the sequence number of the previous publication for it, 0 for none."""
+    receivers: tuple[tuple[int, int], ...]
+    """Each with the sequence number of the previous publication for it, 0 for none."""
     packet_id: int
     time_ns: int
     recorded: bool = False
@@ -46,8 +46,8 @@ class CapturedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CaptureCompletedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The QoS 2 handshake of a captured publication has ended: the broker may reuse its packet
-    id."""
+    """The broker will not redeliver this publication: its QoS 2 handshake has ended, or a new
+    segment or epoch carries it as finished."""
 
     KIND: ClassVar[int] = 2
     sequence: int
@@ -94,14 +94,16 @@ class InboxRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class InjectionAcceptedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The broker sent PUBREC for `index`. Durable before PUBREL is sent; after it, PUBLISH must not
-    be sent again."""
+    be sent again in this broker session."""
 
     KIND: ClassVar[int] = 6
     index: int
 
 
 class InjectionCompletedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The broker sent PUBACK or PUBCOMP for `index`. May be lost without harm."""
+    """The broker has the publication at `index` (PUBACK, PUBCOMP), or it was dropped. If this
+    record is lost, the publication is sent again: at QoS 1 a duplicate; at QoS 2 only if the broker
+    has also lost the session."""
 
     KIND: ClassVar[int] = 7
     index: int
@@ -177,7 +179,7 @@ class TelemetryBlock(msgspec.Struct, frozen=True, array_like=True):
     rows: msgspec.Raw
 
 
-class UnheardRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class UnreportedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Nothing from `sequence` on was sent to `node`: an incarnation started there, and the node has
     not reported its progress since. 0 when it has; durable before anything is sent to the node."""
 
@@ -208,7 +210,7 @@ JournalRecord = (
     | TrimmedRecord
     | RecordedPublication
     | TelemetryBlock
-    | UnheardRecord
+    | UnreportedRecord
     | SessionStartedRecord
 )
 

@@ -51,8 +51,6 @@ class TornRecord(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """Header of a segment."""
-
     node: int
     epoch: int
     base: int
@@ -101,7 +99,6 @@ def segment_bases(path: Path) -> list[int]:
 
 
 def frame_record(kind: int, body: bytes) -> bytes:
-    """Return the bytes of a record."""
     size = len(body)
     return (
         RECORD_HEADER.pack(crc32(body, crc32(_SIZE_KIND_STRUCT.pack(size, kind))), size, kind)

@@ -135,7 +135,6 @@ class JournalWriter:
 
     @property
     def epoch(self) -> int:
-        """The epoch of this journal."""
         return self._headers[0].epoch
 
     @property
@@ -152,6 +151,11 @@ class JournalWriter:
     def end(self) -> int:
         """Offset of the next record."""
         return self._end
+
+    @property
+    def size(self) -> int:
+        """Bytes that retention has not deleted."""
+        return self._end - self._headers[0].base
 
     def replay_last_segment(self) -> Iterator[JournalRecord]:
         """Yield the records of the last segment at opening: the state before the restart."""
