@@ -1,0 +1,481 @@
+"""Certificates of nodes: X.509 over the Ed25519 key of a node, with claims that Hansa checks.
+
+    subject                  CN = node id
+    subject alternative name URI hansa://<federation>/<node id>
+    extension CLAIMS_OID     UTF8String with JSON: name, roles, may_publish, may_subscribe
+
+The node id must be that of the certificate's key: so an authority cannot give a node's id to
+another key. OpenSSL checks signatures and dates of peers during the handshake; the functions here
+check the same for our own files, with errors that say what to change.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hansa.errors import InvalidCertificate, InvalidTopic
+from hansa.protocol.model import NodeId, node_id
+from hansa.protocol.settings import LABEL_BYTES_MAX
+from hansa.protocol.topics import check_filter
+
+CLAIMS_OID = x509.ObjectIdentifier("2.25.16495064911747620016684374785585907930")
+"""A UUID as object identifier (ITU-T X.667), which needs no registration."""
+
+ROLES = ("relay", "core", "observe")
+"""relay: forwards publications of others. core: may also become core of a group. observe: only
+receives."""
+
+DEFAULT_ROLES = ("relay", "core")
+
+NODE_VALID = timedelta(days=365)
+AUTHORITY_VALID = timedelta(days=3650)
+
+ISSUER = "issuer"
+"""In place of the node id, in the certificate of an issuer that renews those of nodes."""
+
+ISSUER_VALID = timedelta(days=2)
+"""An issuer makes itself a new certificate every day."""
+
+RENEWAL_DUE = timedelta(days=30)
+"""Remaining validity from which on the agent asks for a renewal; a third of it if that is less."""
+
+CLOCK_TOLERANCE = timedelta(minutes=5)
+"""A new certificate is valid so much earlier: clocks of other machines may be behind."""
+
+CLAIMS_BYTES_MAX = 1_024
+"""With more, a certificate might not fit the bytes that a connection may send before it is
+authenticated (`agent.links.admission`)."""
+
+_UNREADABLE = (
+    *(ValueError, UnsupportedAlgorithm),
+    *(x509.DuplicateExtension, x509.UnsupportedGeneralNameType),
+)
+"""What `cryptography` raises for a certificate that it cannot read."""
+
+_LINK_PURPOSES = frozenset((ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH))
+"""Either side of a link may be the TLS server."""
+
+_CHECKED_EXTENSIONS = (
+    *(x509.BasicConstraints, x509.KeyUsage),
+    *(x509.ExtendedKeyUsage, x509.SubjectAlternativeName),
+)
+
+_E = TypeVar("_E", bound=x509.ExtensionType)
+
+_UTF8_STRING = 0x0C
+_SHORT_LENGTH_MAX = 0x7F
+
+
+class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The claims of a certificate besides federation and node."""
+
+    name: str = ""
+    """For the operator; the node announces its own name."""
+    roles: tuple[str, ...] = DEFAULT_ROLES
+    may_publish: tuple[str, ...] = ("#",)
+    """Filters of the topics that clients behind the node may publish to."""
+    may_subscribe: tuple[str, ...] = ("#",)
+    """Filters that cover everything that clients behind the node may receive."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCertificate:
+    """A parsed certificate of a node."""
+
+    federation: str
+    node: NodeId
+    claims: Claims
+    serial: int
+    not_before: datetime
+    not_after: datetime
+    x509: x509.Certificate
+
+    @property
+    def pem(self) -> bytes:
+        return self.x509.public_bytes(Encoding.PEM)
+
+    @property
+    def key(self) -> bytes:
+        """The public key of the node."""
+        key = self.x509.public_key()
+        assert isinstance(key, Ed25519PublicKey)  # `parse_certificate` checks it
+        return key.public_bytes_raw()
+
+
+def check_claims(claims: Claims) -> None:
+    """Raise InvalidCertificate for claims that no certificate may have."""
+    for role in claims.roles:
+        if role not in ROLES:
+            raise InvalidCertificate(f"there is no role {role!r}; there are {', '.join(ROLES)}")
+    if not claims.roles:
+        raise InvalidCertificate(f"a node needs a role: {', '.join(ROLES)}")
+    if "observe" in claims.roles and len(claims.roles) > 1:
+        raise InvalidCertificate("role observe excludes the others: an observer only receives")
+    for topic_filter in (*claims.may_publish, *claims.may_subscribe):
+        try:
+            check_filter(topic_filter)
+        except InvalidTopic as error:
+            raise InvalidCertificate(str(error)) from error
+    if len(msgspec.json.encode(claims)) > CLAIMS_BYTES_MAX:
+        raise InvalidCertificate(
+            f"name and filters need more than {CLAIMS_BYTES_MAX} bytes: use fewer or wider filters"
+        )
+
+
+def check_federation_name(federation: str) -> None:
+    """Raise InvalidCertificate for a name that no federation may have."""
+    if not 0 < len(federation.encode()) <= LABEL_BYTES_MAX:
+        raise InvalidCertificate(
+            f"a federation must have a name of at most {LABEL_BYTES_MAX} bytes, not {federation!r}"
+        )
+
+
+def check_new_federation_name(federation: str) -> None:
+    """Raise InvalidCertificate for a name that no new federation may have: it is a part of URIs,
+    and is written in settings, logs and commands."""
+    check_federation_name(federation)
+    if not federation.isprintable() or any(each.isspace() or each == "/" for each in federation):
+        raise InvalidCertificate(
+            "the name of a federation must have no blanks, slashes or control characters:"
+            f" {federation!r}"
+        )
+
+
+# ---------------------------------------------------------------- signing
+
+
+def issue_root(key: Ed25519PrivateKey, federation: str, now: datetime) -> x509.Certificate:
+    """Return the root certificate of a federation, signed by itself."""
+    check_federation_name(federation)
+    name = _root_name(key.public_key())
+    return _issue_authority(key.public_key(), federation, now, name, key)
+
+
+def cross_sign(
+    root: x509.Certificate, old_root: x509.Certificate, old_key: Ed25519PrivateKey, now: datetime
+) -> x509.Certificate:
+    """Return a certificate over the key of a new root, signed by the old one: so nodes that know
+    only the old root accept certificates of the new one."""
+    key = root.public_key()
+    assert isinstance(key, Ed25519PublicKey)
+    return _issue_authority(key, federation_of(root), now, old_root.subject, old_key)
+
+
+def _root_name(key: Ed25519PublicKey) -> x509.Name:
+    """Roots that overlap during a rotation need different names."""
+    return _name(f"hansa ca {x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:16]}")
+
+
+def _issue_authority(
+    public: Ed25519PublicKey,
+    federation: str,
+    now: datetime,
+    issuer_name: x509.Name,
+    issuer_key: Ed25519PrivateKey,
+) -> x509.Certificate:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_root_name(public))
+        .issuer_name(issuer_name)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_TOLERANCE)
+        .not_valid_after(now + AUTHORITY_VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
+        .add_extension(_key_usage(is_authority=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(_alternative_name(_uri(federation)), critical=False)
+        .sign(issuer_key, None)
+    )
+
+
+def issue_node(
+    issuer: x509.Certificate,
+    issuer_key: Ed25519PrivateKey,
+    public_key: Ed25519PublicKey,
+    claims: Claims,
+    now: datetime,
+    valid: timedelta = NODE_VALID,
+) -> NodeCertificate:
+    """Return the certificate of a node over its public key."""
+    check_claims(claims)
+    federation = federation_of(issuer)
+    node = node_id(public_key.public_bytes_raw())
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(_name(f"{node:016x}"))
+        .issuer_name(issuer.subject)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_TOLERANCE)
+        .not_valid_after(min(now + valid, issuer.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(is_authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(sorted(_LINK_PURPOSES, key=str)), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+        .add_extension(_alternative_name(f"{_uri(federation)}/{node:016x}"), critical=False)
+        .add_extension(x509.UnrecognizedExtension(CLAIMS_OID, _encode_claims(claims)), False)
+        .sign(issuer_key, None)
+    )
+    return parse_certificate(made)
+
+
+def issue_issuer(
+    root: x509.Certificate, root_key: Ed25519PrivateKey, public_key: Ed25519PublicKey, now: datetime
+) -> x509.Certificate:
+    """Return the certificate of an issuer that renews certificates of nodes. It is not a member: no
+    node has the id `issuer`."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(ISSUER))
+        .issuer_name(root.subject)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_TOLERANCE)
+        .not_valid_after(min(now + ISSUER_VALID, root.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(is_authority=False), critical=True)
+        # It accepts connections, so it is the TLS client (`hansa.identity.tls`).
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key()),
+            critical=False,
+        )
+        .add_extension(_alternative_name(f"{_uri(federation_of(root))}/{ISSUER}"), critical=False)
+        .sign(root_key, None)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _uri(federation: str) -> str:
+    return f"hansa://{quote(federation, safe='')}"
+
+
+def _alternative_name(uri: str) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])
+
+
+def _key_usage(is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+# ---------------------------------------------------------------- parsing
+
+
+def load_certificates(pem: bytes, source: str) -> list[x509.Certificate]:
+    """Return the certificates of a PEM file, at least one."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise InvalidCertificate(f"{source} is no PEM file with certificates") from error
+
+
+def parse_certificate(certificate: x509.Certificate) -> NodeCertificate:
+    """Return the claims of a node's certificate; raise InvalidCertificate if it is none."""
+    try:
+        key = certificate.public_key()
+        certificate.extensions  # noqa: B018 -- parses them
+    except _UNREADABLE as error:
+        raise InvalidCertificate(f"the certificate cannot be read: {error}") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidCertificate("the certificate's key is not Ed25519")
+    federation, node_text = _parse_uri(certificate)
+    node = node_id(key.public_bytes_raw())
+    if node_text != f"{node:016x}":
+        raise InvalidCertificate(
+            f"the certificate names node {node_text!r}, its key is that of {node:016x}"
+        )
+    return NodeCertificate(
+        federation,
+        node,
+        _parse_claims(certificate),
+        certificate.serial_number,
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+        certificate,
+    )
+
+
+def parse_der(der: bytes) -> NodeCertificate:
+    """Return the claims of a certificate as TLS presents it."""
+    try:
+        return parse_certificate(x509.load_der_x509_certificate(der))
+    except ValueError as error:
+        raise InvalidCertificate(f"no certificate of a node: {error}") from error
+
+
+def check_issuer(der: bytes, federation: str) -> None:
+    """Raise InvalidCertificate unless a certificate, whose chain TLS has checked, is that of the
+    issuer of a federation."""
+    if _parse_uri(x509.load_der_x509_certificate(der)) != (federation, ISSUER):
+        raise InvalidCertificate(f"the certificate is not that of the issuer of {federation!r}")
+
+
+def federation_of(root: x509.Certificate) -> str:
+    return _parse_uri(root)[0]
+
+
+def _parse_uri(certificate: x509.Certificate) -> tuple[str, str]:
+    """Return federation and node in the alternative name of a certificate."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        (uri,) = [each for each in uris if each.startswith("hansa://")]
+        parts = urlsplit(uri)
+    except (x509.ExtensionNotFound, ValueError) as error:
+        raise InvalidCertificate(
+            "the certificate needs exactly one URI hansa://<federation>/<node id> as subject"
+            " alternative name"
+        ) from error
+    return unquote(parts.netloc), parts.path.removeprefix("/")
+
+
+def _encode_claims(claims: Claims) -> bytes:
+    text = msgspec.json.encode(claims)
+    length = bytes((len(text),))
+    if len(text) > _SHORT_LENGTH_MAX:
+        length = bytes((0x82,)) + len(text).to_bytes(2, "big")
+    return bytes((_UTF8_STRING,)) + length + text
+
+
+def _parse_claims(certificate: x509.Certificate) -> Claims:
+    """A certificate without claims, such as one of a company's authority, may relay and no more
+    than that."""
+    try:
+        extension = certificate.extensions.get_extension_for_oid(CLAIMS_OID).value
+    except x509.ExtensionNotFound:
+        return Claims(roles=("relay",))
+    assert isinstance(extension, x509.UnrecognizedExtension)
+    try:
+        claims = msgspec.json.decode(extension.value[extension.value.index(b"{") :], type=Claims)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise InvalidCertificate(f"the claims of the certificate are invalid: {error}") from error
+    check_claims(claims)
+    return claims
+
+
+# ---------------------------------------------------------------- checks
+
+
+def check_dates(certificate: x509.Certificate, now: datetime) -> None:
+    """Raise InvalidCertificate outside the time of validity."""
+    if now < certificate.not_valid_before_utc:
+        raise InvalidCertificate(
+            f"the certificate is not valid before {_date(certificate.not_valid_before_utc)}: check"
+            " the clock of this machine and of the authority's"
+        )
+    if now >= certificate.not_valid_after_utc:
+        raise InvalidCertificate(
+            f"the certificate expired at {_date(certificate.not_valid_after_utc)}: renew it with"
+            " hansa ca renew"
+        )
+
+
+def validity(certificate: NodeCertificate) -> timedelta:
+    """Return for how long a certificate was issued."""
+    total = certificate.not_after - certificate.not_before
+    return max(total - CLOCK_TOLERANCE, total / 2)
+
+
+def renewal_time(certificate: NodeCertificate) -> datetime:
+    """Return when an agent that renews its certificate does so: at two thirds of its validity."""
+    return certificate.not_after - validity(certificate) / 3
+
+
+def ends_soon(certificate: NodeCertificate, now: datetime, is_renewed: bool = False) -> bool:
+    """Whether an operator should renew a certificate, or should have. One that the agent renews by
+    itself gets half of the time that it has for that."""
+    due = min(RENEWAL_DUE, validity(certificate) / (6 if is_renewed else 3))
+    return certificate.not_after - now <= due
+
+
+def check_federation(certificate: NodeCertificate, federation: str) -> None:
+    """Raise InvalidCertificate for a certificate of another federation."""
+    if certificate.federation != federation:
+        raise InvalidCertificate(
+            f"the certificate is for federation {certificate.federation!r}, not {federation!r}"
+        )
+
+
+def check_chain(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> None:
+    """Raise InvalidCertificate unless a root signed the first certificate, or each is signed by
+    the next one up to one that a root signed. OpenSSL checks the same for peers of links; records
+    of other nodes bring chains that it has not seen."""
+    below = 0  # authorities between the node and the issuer of `certificate`
+    for certificate, issuer in zip(chain, [*chain[1:], None], strict=True):
+        if not _is_for_links(certificate):
+            break
+        if any(is_issued_by(certificate, root, below) for root in roots):
+            return
+        if issuer is None or not is_issued_by(certificate, issuer, below):
+            break
+        below += issuer.subject != issuer.issuer  # RFC 5280, 4.2.1.9
+    raise InvalidCertificate("the certificate is not signed by this federation's authority")
+
+
+def is_issued_by(
+    certificate: x509.Certificate, issuer: x509.Certificate, authorities_below: int = 0
+) -> bool:
+    """Whether an authority issued a certificate, and may do so with so many authorities between
+    it and a node. Without these checks every node could issue certificates with its own."""
+    try:
+        constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
+        certificate.verify_directly_issued_by(issuer)
+        usage = _extension(issuer, x509.KeyUsage)
+    except (*_UNREADABLE, InvalidSignature, TypeError, x509.ExtensionNotFound):
+        return False
+    length = constraints.path_length
+    return (
+        constraints.ca
+        and (usage is None or usage.key_cert_sign)
+        and (length is None or authorities_below <= length)
+    )
+
+
+def _is_for_links(certificate: x509.Certificate) -> bool:
+    """Whether a certificate may be used for both sides of TLS, and has no critical extension that
+    is not checked here, such as constraints of names."""
+    try:
+        purposes = _extension(certificate, x509.ExtendedKeyUsage)
+        extensions = list(certificate.extensions)
+    except _UNREADABLE:
+        return False
+    return (purposes is None or _LINK_PURPOSES.issubset(purposes)) and all(
+        isinstance(each.value, _CHECKED_EXTENSIONS) for each in extensions if each.critical
+    )
+
+
+def _extension(certificate: x509.Certificate, kind: type[_E]) -> _E | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _date(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC"
