@@ -1,0 +1,124 @@
+"""Which filter decides for a topic, also while subscriptions change."""
+
+from hansa.delivery.subscriptions import table
+from hansa.delivery.subscriptions.table import TOPIC_TOO_DEEP, SubscriptionTable
+
+
+def holding(*filters: str) -> SubscriptionTable:
+    made = SubscriptionTable()
+    for name in filters:
+        made.require(name)
+        made.assign_identifier(name)
+        made.on_confirmed(name)
+    return made
+
+
+def test_oldest_matching_filter_decides():
+    made = holding("a/#", "a/b", "+/b")
+    assert [made.deciding_identifier(topic) for topic in ("a/b", "a/c", "x/b", "x/y")] == [
+        1,
+        1,
+        3,
+        0,
+    ]
+
+
+def test_new_filter_decides_only_if_no_other_matches():
+    made = holding("a/b")
+    assert made.deciding_identifier("a/c") == 0
+    made.require("a/#")
+    assert made.assign_identifier("a/#") == 2
+    assert [made.deciding_identifier("a/b"), made.deciding_identifier("a/c")] == [1, 2]
+
+
+def test_unsubscribed_filter_counts_until_unsuback():
+    made = holding("a/#", "a/b")
+    made.stop_requiring("a/#")
+    made.start_unsubscribe("a/#")
+    assert "a/#" not in made
+    assert made.deciding_identifier("a/b") == 1
+    assert made.on_unsubscribed("a/#") is False
+    assert made.deciding_identifier("a/b") == 2
+
+
+def test_filter_required_again_during_unsubscribe_is_subscribed_again():
+    made = holding("a/#")
+    made.stop_requiring("a/#")
+    made.start_unsubscribe("a/#")
+    made.require("a/#")
+    assert (made.is_subscribed("a/#"), made.is_unsubscribing("a/#")) == (False, True)
+    assert made.on_unsubscribed("a/#") is True
+    assert made.assign_identifier("a/#") == 2
+
+
+def test_refused_filter_does_not_count_and_stays_required():
+    made = holding("a/#", "a/b")
+    made.deactivate("a/#")
+    assert made.deciding_identifier("a/b") == 2
+    assert made.required == ("a/#", "a/b")
+
+
+def test_new_session_clears_table():
+    made = holding("a/#", "a/b")
+    made.start_unsubscribe("a/b")
+    made.on_session_lost()
+    assert made.deciding_identifier("a/b") == 0
+    assert made.is_unsubscribing("a/b") is False
+    assert made.assign_identifier("a/b") == 1
+
+
+def test_unconfirmed_filter_is_unsubscribed_like_any_other():
+    made = holding("a/#")
+    made.require("a/b")
+    made.assign_identifier("a/b")
+    made.on_session_resumed()
+    made.stop_requiring("a/b")
+    made.start_unsubscribe("a/b")
+    assert made.on_unsubscribed("a/b") is False
+    made.require("a/b")
+    assert made.assign_identifier("a/b") == 3
+    made.on_confirmed("a/b")
+    assert made.newest_overlapping((2,)) == 2, "its copies are from before the next one"
+    assert made.original_identifiers((2, 3)) == (2, 3)
+
+
+def test_topic_with_too_many_levels_is_rejected():
+    made = holding("#")
+    assert made.deciding_identifier("/".join("x" * 200)) == 1
+    assert made.deciding_identifier("/".join("x" * 201)) == TOPIC_TOO_DEEP
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(table, "TOPICS_MAX", 2)
+    made = holding("#")
+    assert [made.deciding_identifier(f"t/{number}") for number in range(5)] == [1] * 5
+
+
+def test_decisions_are_cached(monkeypatch):
+    made = holding("#")
+    found = [made.deciding_identifier(topic) for topic in ("a", "b")]
+    monkeypatch.setattr(made, "_find_deciding", lambda topic: 99)
+    assert [made.deciding_identifier(topic) for topic in ("a", "b")] == found == [1, 1]
+
+
+def test_local_topics_are_not_captured():
+    made = SubscriptionTable(["beacon/#", "NEWS"])
+    made.require("#")
+    made.assign_identifier("#")
+    topics = ("beacon", "beacon/a", "NEWS", "NEWS/x")
+    assert [made.is_local_topic(topic) for topic in topics] == [True, True, True, False]
+    assert [made.deciding_identifier(topic) for topic in topics] == [0, 0, 0, 1]
+
+
+def test_filter_being_unsubscribed_is_not_active():
+    made = holding("a/#", "a/b", "b")
+    assert made.count_matching("a/b") == 2
+    made.start_unsubscribe("a/#")
+    assert [made.count_matching(topic) for topic in ("a/b", "a/c", "b")] == [1, 0, 1]
+
+
+def test_table_says_whether_there_are_local_topics():
+    assert (SubscriptionTable(["a"]).has_local_topics, holding("a").has_local_topics) == (
+        True,
+        False,
+    )

@@ -1,0 +1,1 @@
+"""Mutation tests of `hansa.delivery`: `.venv/bin/python -m tests.mutation`."""

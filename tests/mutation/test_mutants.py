@@ -1,0 +1,60 @@
+"""Mutants: every kind of change, exactly one per mutant."""
+
+import ast
+
+import pytest
+
+from tests.mutation import __main__ as main_module
+from tests.mutation.__main__ import all_mutants, load_equivalent
+from tests.mutation.mutants import make_mutants
+
+SOURCE = """
+def grow(self, by: int) -> None:
+    assert by > 0
+    if self.size < 5 and by:
+        self.size += by
+"""
+
+
+def test_mutants_of_a_function():
+    mutants = make_mutants(SOURCE)
+    test = "self.size < 5 and by"
+    assert [mutant.name for mutant in mutants] == [
+        "grow: return early: body -> pass",
+        f"grow: condition: {test} -> not ({test})",
+        f"grow: and/or: {test} -> self.size < 5 or by",
+        f"grow: operand: {test} -> by",
+        f"grow: operand: {test} -> self.size < 5",
+        "grow: boundary: self.size < 5 -> self.size <= 5",
+        "grow: number: 5 -> 6",
+        "grow: number: 5 -> 4",
+        "grow: arithmetic: self.size += by -> self.size -= by",
+        "grow: statement: self.size += by -> pass",
+    ]
+    original = ast.unparse(ast.parse(SOURCE))
+    changed = [ast.unparse(mutant.make_tree()) for mutant in mutants]
+    assert len({original, *changed}) == len(mutants) + 1
+
+
+def test_equivalent_mutants_exist_and_have_reasons():
+    names = [each.name for each in all_mutants()]
+    assert 0 < len(load_equivalent(names)) < len(names) / 10
+
+
+@pytest.mark.parametrize("listed", ["a: b: one -> three", "a: c: *"])
+def test_listed_mutant_that_does_not_exist_is_refused(monkeypatch, tmp_path, listed):
+    path = tmp_path / "equivalent.toml"
+    path.write_text(f'[[equivalent]]\nmutant = "{listed}"\nreason = "None."\n')
+    monkeypatch.setattr(main_module, "EQUIVALENT", path)
+    with pytest.raises(ValueError, match="no mutant"):
+        load_equivalent(["a: b: one -> two"])
+
+
+def test_listed_beginning_stands_for_all_mutants_with_it(monkeypatch, tmp_path):
+    path = tmp_path / "equivalent.toml"
+    path.write_text('[[equivalent]]\nmutant = "a: b: *"\nreason = "Both."\n')
+    monkeypatch.setattr(main_module, "EQUIVALENT", path)
+    assert load_equivalent(["a: b: 1", "a: c: 2", "a: b: 3"]) == {
+        "a: b: 1": "Both.",
+        "a: b: 3": "Both.",
+    }
