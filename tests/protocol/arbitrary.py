@@ -3,12 +3,14 @@
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hansa.protocol.membership import records
 from hansa.protocol.membership.records import RecordKind
-from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT_GROUP, Publication
+from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MAC_BYTES, MANAGEMENT_GROUP, Publication
 from hansa.protocol.topics import is_filter
 from hansa.protocol.wire import frames
+from hansa.protocol.wire.bounds import KEY_ID_MAX
 from hansa.protocol.wire.codec import encode
 
 FEW = 4
@@ -91,6 +93,7 @@ node_records = st.builds(
     addresses=several(texts),
     capacity=st.floats(0, allow_nan=False, allow_infinity=False),
     links=by_node(u64),
+    exchange_key=keys | st.just(b""),
 )
 any_record = node_records | interest_records | claims_records
 
@@ -99,7 +102,7 @@ any_record = node_records | interest_records | claims_records
 kinds = st.sampled_from(RecordKind)
 hops = st.integers(0, HOPS_MAX)
 
-publications = st.builds(
+unproven_publications = st.builds(
     Publication,
     origin=u64,
     epoch=u64,
@@ -110,12 +113,21 @@ publications = st.builds(
     retain=st.booleans(),
     hops=hops,
     target_groups=several(u64),
-    previous=several(st.tuples(u64, u64)),
+    receivers=several(st.tuples(u64, u64)),
     properties=st.binary(max_size=20),
     version=st.just(0) | u64,
 )
 
+
+def _with_macs(publication: Publication, is_proven: bool) -> Publication:
+    count = len(publication.receivers) if is_proven and publication.qos else 0
+    return replace(publication, macs=bytes(number % 256 for number in range(MAC_BYTES * count)))
+
+
+publications = st.builds(_with_macs, unproven_publications, st.booleans())
+
 versions = st.tuples(topic_names, u64)
+sealed_fields = (u64, u64, st.integers(0, KEY_ID_MAX), u64, st.binary(max_size=100), hops)
 spans = st.lists(u64, min_size=2, max_size=2).map(sorted)
 
 ordered: dict[type, st.SearchStrategy[Any]] = {
@@ -127,7 +139,7 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
         key=keys,
         incarnation=u64,
         name=texts,
-        agreement=texts,
+        shared_settings=texts,
         digest=u64,
         capabilities=several(texts),
     ),
@@ -160,6 +172,10 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
     frames.RetainedValuesFrame: st.builds(
         frames.RetainedValuesFrame, u64, u64, several(publications.map(encode)), hops
     ),
+    frames.Query: st.builds(frames.Query, u64, u64, u64, st.binary(max_size=64), hops),
+    frames.QueryResponse: st.builds(
+        frames.QueryResponse, u64, u64, u64, st.binary(max_size=64), hops
+    ),
     frames.Goodbye: st.builds(frames.Goodbye, texts),
     frames.Summary: st.builds(frames.Summary, several(st.tuples(kinds, u64, u64, u64))),
     frames.Update: st.builds(frames.Update, several(any_record)),
@@ -168,20 +184,31 @@ ordered: dict[type, st.SearchStrategy[Any]] = {
         frames.CoreAnnouncement,
         core=u64,
         incarnation=u64,
-        seq=u64,
+        sequence=u64,
         distance=st.integers(0, frames.UNREACHABLE),
         parents=several(u64),
         claims=st.none() | claims_records,
         members=several(u64),
     ),
     frames.MeshMembership: st.builds(
-        frames.MeshMembership, core=u64, seq=u64, joined=distinct(groups), left=distinct(groups)
+        frames.MeshMembership,
+        core=u64,
+        sequence=u64,
+        joined=distinct(groups),
+        left=distinct(groups),
     ),
     frames.AnnouncementRequest: st.builds(frames.AnnouncementRequest, u64, u64, u64, hops),
     frames.InterestAcks: st.builds(
         frames.InterestAcks,
-        several(st.builds(frames.InterestAck, u64, u64, u64, u64, u64, u64, hops)),
+        several(
+            st.builds(
+                *(frames.InterestAck, u64, u64, u64, u64, u64, u64, hops),
+                mac=st.binary(max_size=MAC_BYTES),
+            )
+        ),
     ),
+    frames.SealedUnicast: st.builds(frames.SealedUnicast, *sealed_fields),
+    frames.SealedBulk: st.builds(frames.SealedBulk, *sealed_fields),
     frames.InterestAckRequest: st.builds(frames.InterestAckRequest, u64, u64, hops, u64, u64),
 }
 

@@ -1,10 +1,11 @@
-"""Contexts of guaranteed delivery, for tests without a node."""
+"""Contexts of parts of a node, for tests without a node."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hansa.protocol.clock import WallClock
 from hansa.protocol.delivery.context import DeliveryContext
+from hansa.protocol.membership.authentication import PlainAuthenticator, RecordAuthentication
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId
 
@@ -16,6 +17,11 @@ _PERMISSIVE = DeliveryContext(
     was_announced=lambda topic: True,
     may_acknowledge=lambda: True,
 )
+
+
+def plain() -> RecordAuthentication:
+    """Authentication of a node in a federation without certificates."""
+    return RecordAuthentication("", PlainAuthenticator())
 
 
 def records(*nodes: int) -> dict[NodeId, NodeRecord]:

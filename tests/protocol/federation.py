@@ -1,6 +1,6 @@
 """Small federations for tests of rules, and queries about them."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.protocol.wire_of_nodes import Wire, key
 
@@ -25,10 +25,10 @@ def grid(side: int) -> str:
     return " ".join(across + down)
 
 
-def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+def settled(links: str, *subscriptions: tuple[int, str], **settings: Any) -> Wire:
     """Return converged nodes whose clients subscribed one after the other, with an empty log."""
     wire = Wire(links, **settings)
-    for place, topic_filter in wants:
+    for place, topic_filter in subscriptions:
         wire.subscribe(place, topic_filter)
         wire.run(0.2)
     wire.log.clear()
@@ -68,7 +68,6 @@ def timed(wire: Wire, kind: type[F]) -> list[tuple[float, int, int, F]]:
 
 
 def views(wire: Wire) -> dict[int, NodeStatus]:
-    """Return the status of all nodes."""
     return {place: node.status() for place, node in sorted(wire.nodes.items())}
 
 
@@ -88,5 +87,4 @@ def managers(wire: Wire) -> dict[int, int | None]:
 
 
 def link_of(wire: Wire, place: int, neighbour: int) -> LinkId:
-    """Return the link of a node to a neighbour."""
     return wire.nodes[place].status().neighbours[NodeId(neighbour)].link

@@ -172,9 +172,9 @@ def play(steps: Iterable[Any], ordered_link: bool, chosen: ProtocolSettings) -> 
     node = Node(Identity(ME, key(ME), 1), chosen)
     now = 0.0
     hello = frames.Hello(1, "hansa", PEER, key(PEER), 1, "", chosen.shared_settings_text(), 0)
-    greeting = frames.SequencedFrame(1, hello) if not ordered_link else hello
+    first_frame = frames.SequencedFrame(1, hello) if not ordered_link else hello
     check(node.handle(LinkOpened(LinkId(1), dialled=True, ordered=ordered_link), now))
-    check(node.handle(FrameReceived(LinkId(1), greeting), now))
+    check(node.handle(FrameReceived(LinkId(1), first_frame), now))
     for step in steps:
         now += 0.25
         event = step if isinstance(step, Event) else FrameReceived(LinkId(1), step)

@@ -21,9 +21,9 @@ def test_every_effect_is_in_the_union_and_nothing_else():
 
 
 def test_effect_is_either_a_command_or_a_notification():
-    orders, news = set(get_args(Command)), set(get_args(Notification))
-    assert orders | news == set(DEFINED)
-    assert orders & news == set()
+    commands, notifications = set(get_args(Command)), set(get_args(Notification))
+    assert commands | notifications == set(DEFINED)
+    assert commands & notifications == set()
 
 
 def test_effects_are_values():

@@ -1,7 +1,8 @@
 """Whole nodes, connected by simulated links."""
 
+import dataclasses
 from collections import defaultdict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace as change
@@ -68,10 +69,10 @@ RING = "1-2 2-3 3-4 4-5 5-1"
 LINE = "1-2 2-3 3-4"
 
 
-def subscribed(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+def subscribed(links: str, *subscriptions: tuple[int, str], **settings: Any) -> Wire:
     """Nodes whose clients subscribed one after the other, with an empty log."""
     wire = Wire(links, **settings)
-    for place, topic_filter in wants:
+    for place, topic_filter in subscriptions:
         wire.subscribe(place, topic_filter)
         wire.run(0.2)
     wire.log.clear()
@@ -190,7 +191,7 @@ def test_unicast_frames_count_their_hops():
         (3, 1),
         (2, 2),
     ]
-    confirmed = [(p, entry) for p, letter in sent(wire, InterestAcks) for entry in letter.entries]
+    confirmed = [(p, entry) for p, frame in sent(wire, InterestAcks) for entry in frame.entries]
     assert [(p, e.hops) for p, e in confirmed if e.source == 1][-3:] == [(1, 0), (2, 1), (3, 2)]
 
 
@@ -352,7 +353,7 @@ def test_qos_0_and_guaranteed_publications_are_numbered_separately():
 
 def test_journal_continues_at_its_last_position():
     wire = subscribed("1-2", (2, "g"))
-    wire.start(3, restored=RestoredState(epoch=4, next_seq=100))
+    wire.start(3, restored=RestoredState(epoch=4, next_sequence=100))
     wire.join("3-2")
     wire.run(0.2)
     for _ in range(2):
@@ -368,7 +369,7 @@ def test_journal_continues_at_its_last_position():
         topic="g",
         payload=b"",
         target_groups=(group_id("g"),),
-        previous=((NodeId(2), 100),),
+        receivers=((NodeId(2), 100),),
     )
 
 
@@ -408,11 +409,12 @@ def test_batch_methods_handle_bytes():
     ) == [Ignored("topic for this broker only")]
     (frame,) = outgoing.pop(here)
     deliveries: Deliveries = []
-    news: list[Effect] = []
+    notifications: list[Effect] = []
     assert (
-        two.forward_batch(there, iter([bytes(frame)] * 2), outgoing, deliveries, news, 0.0) is None
+        two.forward_batch(there, iter([bytes(frame)] * 2), outgoing, deliveries, notifications, 0.0)
+        is None
     )
-    assert news == [Duplicate(NodeId(1), 1)]
+    assert notifications == [Duplicate(NodeId(1), 1)]
     assert len(deliveries) == 1
     assert not outgoing
     assert one.status().counters["topic for this broker only"] == 1
@@ -470,8 +472,8 @@ def test_uncovered_filter_is_installed_before_its_cover_is_withdrawn():
     wire.unsubscribe(2, "a/#")
     wire.run(2.0)
     kinds = (SubscribeAtBroker, InterestInstalled, UnsubscribeAtBroker)
-    told = [(s.place, e) for s in wire.log for e in s.effects if isinstance(e, kinds)]
-    assert told == [
+    reported = [(s.place, e) for s in wire.log for e in s.effects if isinstance(e, kinds)]
+    assert reported == [
         (1, SubscribeAtBroker(("a/b",))),
         (2, InterestInstalled(2)),
         (1, UnsubscribeAtBroker(("a/#",))),
@@ -723,6 +725,25 @@ def test_status_shows_unacknowledged_frames():
     assert [node.status().sizes["unacknowledged"] for node in wire.nodes.values()] == [1, 0, 1]
 
 
+def test_brief_status_and_its_parts_are_the_whole_status():
+    wire = Wire()
+    for place in (1, 2):
+        wire.start(place)
+    wire.join("1-2")
+    wire.subscribe(2, "a/b", "c/#")
+    wire.run(2)
+    node = wire.nodes[1]
+    whole, brief = node.status(), node.status(is_brief=True)
+    groups = dict(sorted(node.groups()))
+    interest = {
+        other: dataclasses.replace(seen, filters=tuple(node.membership.filters_of(other)))
+        for other, seen in brief.interest.items()
+    }
+    assert whole.groups and brief.groups == {}
+    assert interest[NodeId(2)].filters == ("a/b", "c/#")
+    assert dataclasses.replace(brief, groups=groups, interest=interest) == whole
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -784,7 +805,6 @@ def test_frames_after_a_goodbye_are_ignored():
 
 
 def restarted(wire: Wire, place: int, incarnation: int = 2) -> None:
-    """A node restarts."""
     wire.start(place, Identity(NodeId(place), key(place), incarnation))
 
 
@@ -855,7 +875,7 @@ def test_copy_that_started_later_acknowledges_nothing_while_the_first_has_the_id
     wire.run(0.5)
     wire.log.clear()
     wire.publish(3, "g", b"x", qos=1)
-    copy = Publication(NodeId(3), 1, 1, 1, "g", b"x", previous=((NodeId(1), 0),))
+    copy = Publication(NodeId(3), 1, 1, 1, "g", b"x", receivers=((NodeId(1), 0),))
     wire.give(9, FrameReceived(link_of(wire, 9, 3), copy))
     wire.run(5.0)
     assert wire.deliveries() == {1: [b"x"], 9: [b"x"]}
@@ -867,10 +887,10 @@ def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
     wire = subscribed("1-2", (1, "g"))
     link = link_of(wire, 1, 2)
     before = wire.nodes[1].status().cores[NodeId(1)]
-    forged = CoreAnnouncement(NodeId(1), before.incarnation, before.seq + 100, 0)
+    forged = CoreAnnouncement(NodeId(1), before.incarnation, before.sequence + 100, 0)
     wire.give(1, FrameReceived(link, forged))
     wire.run(1.0)
-    assert wire.nodes[2].status().cores[NodeId(1)].seq == before.seq + 101
+    assert wire.nodes[2].status().cores[NodeId(1)].sequence == before.sequence + 101
     newer = CoreAnnouncement(NodeId(1), before.incarnation + 7, 1, 0)
     wire.give(1, FrameReceived(link, newer))
     wire.run(2.0)
@@ -879,12 +899,12 @@ def test_announcement_of_this_node_that_it_did_not_make_is_outranked():
 
 
 @pytest.mark.parametrize(
-    ("incarnation", "seq", "reason"),
+    ("incarnation", "sequence", "reason"),
     [(1 << 62, 1, AHEAD), (1, 1 << 62, "announcement number out of bounds")],
 )
-def test_impossible_announcement_is_refused(incarnation, seq, reason):
+def test_impossible_announcement_is_refused(incarnation, sequence, reason):
     wire = subscribed("1-2")
-    forged = CoreAnnouncement(NodeId(2), incarnation, seq, 0)
+    forged = CoreAnnouncement(NodeId(2), incarnation, sequence, 0)
     assert wire.give(1, FrameReceived(link_of(wire, 1, 2), forged)) == [Ignored(reason)]
 
 

@@ -27,7 +27,6 @@ SECONDS = tuple(field.name for field in fields(DEFAULTS) if field.type is float)
 
 
 def changed(**values: Any) -> dict[str, Any]:
-    """Return the settings with some values changed."""
     return asdict(ProtocolSettings(**values))
 
 

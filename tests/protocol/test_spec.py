@@ -11,6 +11,8 @@
     8 strategies                     test_spec_strategies.py
     9 retained messages              test_spec_retained.py
     10 shared subscriptions          test_spec_sharing.py
+    11 proof of the source           test_spec_proof.py
+    12 signed records                test_spec_authentication.py
 
 A test is named after its rule (`test_4_5_…`) and its docstring begins with the number. Three of
 them cover faults of earlier federators: an announcement that costs many times 2·l frames and forms
@@ -28,7 +30,7 @@ ROOT = Path(__file__).parent.parent.parent
 SPEC = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 RULES = re.findall(r"^- \*\*(\d+\.\d+)\*\* ", SPEC, flags=re.MULTILINE)
 SECTIONS = ["names", "links", "map", "cores", "meshes", "interest", "delivery", "strategies"]
-SECTIONS += ["retained", "sharing"]
+SECTIONS += ["retained", "sharing", "proof", "authentication"]
 
 
 def proofs(section: str) -> list[ast.FunctionDef]:

@@ -3,6 +3,7 @@
 from itertools import count, pairwise
 
 import pytest
+from msgspec.structs import replace
 from tests.protocol.federation import (
     LINE,
     RING,
@@ -24,6 +25,7 @@ from hansa.protocol.events import FrameReceived
 from hansa.protocol.membership.records import ClaimsRecord, NodeRecord
 from hansa.protocol.model import Identity, NodeId
 from hansa.protocol.routing.mesh.routes import CoreRoutes
+from hansa.protocol.routing.mesh.strategy import TOO_SHORT
 from hansa.protocol.settings import ManagementBy, Metric
 from hansa.protocol.wire.frames import UNREACHABLE, AnnouncementRequest, CoreAnnouncement, Update
 
@@ -36,8 +38,8 @@ def announcements(wire: Wire, core: int) -> list[tuple[int, int, CoreAnnouncemen
             if frame.core == core]  # fmt: skip
 
 
-def received(seq: int, distance: int) -> CoreAnnouncement:
-    return CoreAnnouncement(CORE, 1, seq, distance)
+def received(sequence: int, distance: int) -> CoreAnnouncement:
+    return CoreAnnouncement(CORE, 1, sequence, distance)
 
 
 def routes(redundancy: int = 2) -> CoreRoutes:
@@ -58,14 +60,14 @@ def test_4_1_first_interested_node_claims_and_announces_the_group():
         ClaimsRecord(NodeId(2), 1, 1, 0, ("a",)),
         ClaimsRecord(NodeId(2), 1, 2, 1, ("b", "c")),
     ]
-    told = [
+    reported = [
         (at, frame) for at, source, target, frame in timed(wire, CoreAnnouncement) if target == 1
     ]
-    assert [(f.core, f.seq, f.distance, f.claims) for _, f in told] == [
+    assert [(f.core, f.sequence, f.distance, f.claims) for _, f in reported] == [
         (2, 1, 0, claims[0]),
         (2, 2, 0, claims[1]),
     ]
-    assert told[1][0] - told[0][0] == pytest.approx(0.02)
+    assert reported[1][0] - reported[0][0] == pytest.approx(0.02)
     assert announcements(wire, 3) == []
 
 
@@ -133,13 +135,18 @@ def test_4_4_newer_or_feasible_announcements_are_accepted_and_changes_forwarded(
     """4.4 Accepted if newer, or equal and feasible; without a change it is not forwarded."""
     here = routes()
     story = [
-        (received(seq=1, distance=2), True, 3, (2,)),  # the first of all
-        (received(seq=1, distance=3), False, 3, (2,)),  # not nearer than this node: not feasible
+        (received(sequence=1, distance=2), True, 3, (2,)),  # the first of all
+        (
+            received(sequence=1, distance=3),
+            False,
+            3,
+            (2,),
+        ),  # not nearer: not feasible
         # as near: one more parent, nothing to announce
-        (received(seq=1, distance=2), False, 3, (2, 4)),
-        (received(seq=1, distance=1), True, 2, (5,)),  # nearer
-        (received(seq=2, distance=9), True, 10, (6,)),  # newer, however far
-        (received(seq=1, distance=0), False, 10, (6,)),  # older, however near
+        (received(sequence=1, distance=2), False, 3, (2, 4)),
+        (received(sequence=1, distance=1), True, 2, (5,)),  # nearer
+        (received(sequence=2, distance=9), True, 10, (6,)),  # newer, however far
+        (received(sequence=1, distance=0), False, 10, (6,)),  # older, however near
     ]
     for neighbour, (frame, passed_on, distance, parents) in enumerate(story, start=2):
         assert here.receive_announcement(NodeId(neighbour), frame) == passed_on
@@ -154,42 +161,42 @@ def test_4_4_announcement_on_a_grid_costs_little_and_forms_redundancy():
         wire.subscribe(core, f"g/{core}")
         wire.run(0.2)
         assert len(announcements(wire, core)) == 2 * len(links) - (25 - 1)
-        ways = {place: view.cores[NodeId(core)] for place, view in views(wire).items()}
-        for place, way in ways.items():
+        routes = {place: view.cores[NodeId(core)] for place, view in views(wire).items()}
+        for place, route in routes.items():
             around = [a if b == place else b for a, b in links if place in (a, b)]
-            nearer = {node for node in around if ways[node].distance < way.distance}
-            assert set(way.parents) <= nearer
-            assert len(way.parents) == min(2, len(nearer))
+            nearer = {node for node in around if routes[node].distance < route.distance}
+            assert set(route.parents) <= nearer
+            assert len(route.parents) == min(2, len(nearer))
 
 
 def test_4_5_parents_are_the_nearest_feasible_neighbours():
     """4.5 The shortest routes, up to the redundancy; of equal ones present parents, then by id."""
     here = routes()
     for neighbour in (9, 5, 7, 3):
-        here.receive_announcement(NodeId(neighbour), received(seq=1, distance=2))
+        here.receive_announcement(NodeId(neighbour), received(sequence=1, distance=2))
     assert here.parents(CORE) == (9, 5)
     here.remove_neighbour(NodeId(9))
     assert here.parents(CORE) == (5, 3)
-    here.receive_announcement(NodeId(8), received(seq=1, distance=1))
+    here.receive_announcement(NodeId(8), received(sequence=1, distance=1))
     assert here.parents(CORE) == (8,)
 
 
 def test_4_5_parents_never_form_a_loop():
     """4.5 A parent's feasible distance is smaller than the node's, whatever is lost or late."""
     wire = settled(grid(3), (4, "g"))
-    frames, news = count(), count()
+    frames, changes = count(), count()
     wire.is_lost = lambda *_: next(frames) % 7 == 0
-    wire.delay = lambda *_: DELAY * (1 + next(news) % 5)
+    wire.delay = lambda *_: DELAY * (1 + next(changes) % 5)
     for links in ("4-5", "0-1", "4-7", "1-4", "3-6"):
         wire.cut(links)
         for _ in range(30):
             wire.run(0.005)
             seen = views(wire)
-            for core, way in (item for view in seen.values() for item in view.cores.items()):
-                for parent in (seen[parent].cores[core] for parent in way.parents):
-                    assert (-parent.seq, parent.feasible_distance) < (
-                        -way.seq,
-                        way.feasible_distance,
+            for core, route in (item for view in seen.values() for item in view.cores.items()):
+                for parent in (seen[parent].cores[core] for parent in route.parents):
+                    assert (-parent.sequence, parent.feasible_distance) < (
+                        -route.sequence,
+                        route.feasible_distance,
                     )
         wire.join(links)
 
@@ -200,12 +207,12 @@ def test_4_6_new_neighbour_gets_every_route():
     wire.start(9)
     wire.join("2-9")
     wire.run(DELAY)
-    told = [
+    reported = [
         frame
         for source, target, frame in sent(wire, CoreAnnouncement)
         if (source, target) == (2, 9)
     ]
-    assert [(f.core, f.distance) for f in told] == [(1, 1), (3, 1), (4, 2)]
+    assert [(f.core, f.distance) for f in reported] == [(1, 1), (3, 1), (4, 2)]
 
 
 def test_4_7_other_parents_continue_and_a_feasible_neighbour_replaces_the_lost_one():
@@ -310,11 +317,52 @@ def test_4_11_feasible_distances_outlive_the_core():
     wire.run(9.0)
     before = wire.nodes[2].status().cores[NodeId(4)]
     assert (before.distance, before.feasible_distance, before.parents) == (UNREACHABLE, 2, ())
-    echo = CoreAnnouncement(NodeId(4), before.incarnation, before.seq, distance=2)
+    echo = CoreAnnouncement(NodeId(4), before.incarnation, before.sequence, distance=2)
     wire.give(2, FrameReceived(link_of(wire, 2, 1), echo))
     assert wire.nodes[2].status().cores[NodeId(4)] == before
     wire.run(1.5)
     assert all(NodeId(4) not in view.cores for view in views(wire).values())
+
+
+SHORTCUT = "1-2 2-3 3-4 4-5 5-1"
+
+
+def test_4_12_distance_shorter_than_the_map_allows_counts_as_that_of_the_map():
+    """4.12 A neighbour that lies attracts nothing, and the lie is counted."""
+    wire = settled(SHORTCUT, (1, "g"))
+    before = wire.nodes[3].status().cores[NodeId(1)]
+    assert (before.distance, before.parents) == (2, (NodeId(2),))
+    lie = CoreAnnouncement(NodeId(1), before.incarnation, before.sequence, distance=0)
+    wire.give(3, FrameReceived(link_of(wire, 3, 4), lie))
+    assert wire.nodes[3].status().cores[NodeId(1)] == before
+    assert wire.nodes[3].counters[TOO_SHORT] == 1
+
+
+def test_4_12_distances_by_round_trip_time_are_not_compared():
+    """4.12 Both ends of a link measure different ones."""
+    wire = settled(SHORTCUT, (1, "g"), metric=Metric.RTT)
+    before = wire.nodes[3].status().cores[NodeId(1)]
+    near = CoreAnnouncement(NodeId(1), before.incarnation, before.sequence, distance=1)
+    wire.give(3, FrameReceived(link_of(wire, 3, 4), near))
+    assert wire.nodes[3].counters[TOO_SHORT] == 0
+
+
+def test_4_12_announcement_that_overtook_the_map_counts_when_the_map_has_arrived():
+    """4.12 When the map changes, the node selects its parents again."""
+    wire = settled("1-2 2-3 3-4", (1, "g"))
+    before = wire.nodes[4].status().cores[NodeId(1)]
+    link = link_of(wire, 4, 3)
+    early = CoreAnnouncement(NodeId(1), before.incarnation, before.sequence + 1, distance=1)
+    wire.give(4, FrameReceived(link, early))
+    assert wire.nodes[4].status().cores[NodeId(1)].distance == 3
+    ends = {node: wire.nodes[node].membership.records_of(NodeId(node))[0] for node in (1, 3)}
+    for node, other in ((1, 3), (3, 1)):
+        record = ends[node]
+        assert isinstance(record, NodeRecord)
+        links = tuple(sorted((*record.links, (NodeId(other), 1_000))))
+        newer = replace(record, version=record.version + 1, links=links)
+        wire.give(4, FrameReceived(link, Update((newer,))))
+    assert wire.nodes[4].status().cores[NodeId(1)].distance == 2
 
 
 def test_4_6_announcement_waits_for_the_record_of_its_core():
@@ -327,3 +375,17 @@ def test_4_6_announcement_waits_for_the_record_of_its_core():
         1, FrameReceived(link, Update((NodeRecord(NodeId(9), 1, 1, 1, key(9), "", (), 1.0, ()),)))
     )
     assert views(wire)[1].cores.keys() == {*before, NodeId(9)}
+
+
+def test_4_6_core_of_an_ignored_announcement_is_asked_for_a_newer_one():
+    """4.6 When the core of an ignored announcement becomes reachable, the node asks it once for a
+    newer announcement."""
+    places = range(1, 7)
+    links = " ".join(f"{a}-{b}" for a in places for b in places if a < b)
+    wire = settled(links, *((place, f"{place}/a") for place in places), nodes_max=7)
+    wire.start(7)
+    wire.join(" ".join(f"7-{place}" for place in places))
+    wire.run(2.0)
+    view = views(wire)[7]
+    assert view.counters["announcement of an unknown core"] > 0
+    assert {core: route.distance for core, route in view.cores.items()} == dict.fromkeys(places, 1)

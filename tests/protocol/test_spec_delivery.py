@@ -1,6 +1,6 @@
 """Section 7 of docs/protocol.md: guaranteed delivery."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from tests.protocol.federation import views
@@ -17,8 +17,8 @@ from hansa.protocol.effects import (
     Gap,
     Ignored,
     InterestInstalled,
-    PersistHeard,
     PersistPeer,
+    PersistProgressReport,
     ReadJournal,
     Repaired,
     Send,
@@ -41,10 +41,10 @@ T = TypeVar("T")
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
-def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+def settled(links: str, *subscriptions: tuple[int, str], **settings: Any) -> Wire:
     """Converged nodes with interest and an empty log."""
     wire = Wire(links, **settings)
-    for place, name in wants:
+    for place, name in subscriptions:
         wire.subscribe(place, name)
     wire.run(1.0)
     wire.log.clear()
@@ -92,7 +92,7 @@ def test_7_1_publication_names_its_receivers_with_their_previous_position():
         wire.publish(1, topic, qos=1)
     kept = [effect.publication for effect in wire.effects(1, AppendToJournal)]
     assert [item.sequence for item in kept] == [1, 2, 3]
-    assert [dict(item.previous) for item in kept] == [
+    assert [dict(item.receivers) for item in kept] == [
         {TWO: 0, THREE: 0},
         {THREE: 1},
         {TWO: 1, THREE: 2},
@@ -107,11 +107,11 @@ def test_7_1_receivers_beyond_the_limit_get_it_from_the_journal():
     table.plan("a").interest = TopicInterest((*crowd, TWO))
     (keep,) = wire.give(1, ClientPublished("a", b"late", qos=1))
     assert isinstance(keep, AppendToJournal)
-    assert [to for to, _ in keep.publication.previous] == [*crowd, TWO]
+    assert [to for to, _ in keep.publication.receivers] == [*crowd, TWO]
     wire.run(0.5)
     sends = [send.frame for send in wire.effects(1, Send)]
     (copy,) = (frame for frame in sends if isinstance(frame, Publication))
-    assert [to for to, _ in copy.previous] == [*crowd]
+    assert [to for to, _ in copy.receivers] == [*crowd]
     assert wire.deliveries() == {2: [b"late"]}
     assert wire.nodes[1].delivery.acknowledged == {TWO: 1}
 
@@ -121,7 +121,7 @@ def test_7_1_publication_without_receivers_may_be_journaled_and_does_not_leave()
     topic, but no node is interested."""
     wire = settled("1-2", (2, "a/b"), group_depth=1)
     kept = wire.nodes[1].assign_position(ClientPublished("a/c", b"x", 1))
-    assert (kept.sequence, kept.previous) == (1, ())
+    assert (kept.sequence, kept.receivers) == (1, ())
     wire.give(1, JournalCommitted(kept.epoch, kept.sequence))
     wire.run(10.0)
     assert wire.copies() == []
@@ -188,7 +188,7 @@ def test_7_3_publication_that_was_never_subscribed_is_not_delivered():
     wire.run(2.0)
     link = link_to(wire, 2, 1)
     for number, topic in enumerate(("a", "never", "b"), start=1):
-        copy = Publication(ONE, 1, number, 2, topic, b"x", previous=((TWO, number - 1),))
+        copy = Publication(ONE, 1, number, 2, topic, b"x", receivers=((TWO, number - 1),))
         wire.give(2, FrameReceived(link, copy))
     assert [each.publication.topic for each in wire.effects(2, Deliver)] == ["a", "b"]
     reason = "publication to a topic that was never announced here"
@@ -352,8 +352,8 @@ def test_7_5_partition_is_only_a_long_delay():
     assert numbers(wire, 2) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("seq", [3, 5, 9])
-def test_7_5_receipt_counts_up_to_what_was_sent(seq):
+@pytest.mark.parametrize("sequence", [3, 5, 9])
+def test_7_5_receipt_counts_up_to_what_was_sent(sequence):
     """7.5 A position that was not sent cannot be acknowledged."""
     wire = settled("1-2 1-3", (2, "a"), (3, "b"))
     wire.publish(1, "a", qos=1)
@@ -362,9 +362,9 @@ def test_7_5_receipt_counts_up_to_what_was_sent(seq):
     wire.run(0.5)
     wire.disk_works = False
     wire.publish(1, "a", b"pending", qos=1)
-    lie = Receipt(ONE, TWO, 1, seq, seq)
+    lie = Receipt(ONE, TWO, 1, sequence, sequence)
     effects = wire.give(1, FrameReceived(link_to(wire, 1, 2), lie))
-    expected = EpochRolloverRequired if seq == 9 else Ignored
+    expected = EpochRolloverRequired if sequence == 9 else Ignored
     assert [type(effect) for effect in effects] == [expected]
     assert wire.nodes[1].delivery.acknowledged[TWO] == 1
     assert wire.nodes[1].delivery.acknowledged_by_all == 1
@@ -444,13 +444,13 @@ def test_7_7_restarted_node_continues_where_its_disk_ended():
     wire.run(0.5)
     wire.publish(1, "a", b"1", qos=1)
     wire.run(0.5)
-    records = tuple(wire.nodes[1].records_of(TWO))
+    records = tuple(wire.nodes[1].membership.records_of(TWO))
     wire.stop(1)
     wire.stop(2)
     wire.start(
         1,
         Identity(ONE, key(1), 2),
-        restored=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1}),
+        restored=RestoredState(epoch=1, next_sequence=2, last_assigned={TWO: 1}),
     )
     wire.give(1, PeersRestored(records))
     wire.publish(1, "a", b"2", qos=1)
@@ -468,7 +468,7 @@ def test_7_8_newer_epoch_ends_the_older_one():
     link = link_to(wire, 2, 3)
 
     def copy(epoch: int, number: int, previous: int) -> list[object]:
-        frame = Publication(THREE, epoch, number, 1, "a", b"", previous=((TWO, previous),))
+        frame = Publication(THREE, epoch, number, 1, "a", b"", receivers=((TWO, previous),))
         return [*wire.give(2, FrameReceived(link, frame))]
 
     assert [type(effect) for effect in copy(1, 1, 0)] == [Deliver]
@@ -486,11 +486,13 @@ def test_7_8_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
     for _ in range(5):
         wire.publish(1, "a", b"before", qos=1)
     wire.run(0.5)
-    records = tuple(wire.nodes[1].records_of(TWO))
+    records = tuple(wire.nodes[1].membership.records_of(TWO))
     wire.stop(1)
     wire.run(0.5)
     wire.log.clear()
-    past = RestoredState(epoch=1, next_seq=3, last_assigned={TWO: 2}, acknowledged=acknowledged)
+    past = RestoredState(
+        epoch=1, next_sequence=3, last_assigned={TWO: 2}, acknowledged=acknowledged
+    )
     wire.start(1, Identity(ONE, key(1), 9), restored=past)
     wire.give(1, PeersRestored(records))
     wire.join("1-2")
@@ -504,10 +506,10 @@ def test_7_8_old_copy_of_the_journal_begins_a_new_epoch(acknowledged):
 def test_7_8_journal_older_than_the_epoch_begins_a_newer_one():
     """7.8 A notice of an ended epoch is answered, or the two would never agree again."""
     wire = settled("1-2", (2, "a"))
-    records = tuple(wire.nodes[1].records_of(TWO))
+    records = tuple(wire.nodes[1].membership.records_of(TWO))
     wire.stop(1)
     wire.stop(2)
-    past = RestoredState(epoch=1, next_seq=3, last_assigned={TWO: 2})
+    past = RestoredState(epoch=1, next_sequence=3, last_assigned={TWO: 2})
     wire.start(1, Identity(ONE, key(1), 3), restored=past)
     wire.give(1, PeersRestored(records))
     wire.start(2, Identity(TWO, key(2), 2), restored=RestoredState(accepted={ONE: (7, 1)}))
@@ -545,7 +547,7 @@ def test_7_8_publication_of_a_forged_epoch_does_no_lasting_harm(epoch):
     wire = settled("1-2 2-3 3-1", (2, "a"))
     wire.publish(1, "a", b"before", qos=2)
     wire.run(0.5)
-    lie = Publication(ONE, epoch, 1, 1, "a", b"lie", previous=((TWO, 0),))
+    lie = Publication(ONE, epoch, 1, 1, "a", b"lie", receivers=((TWO, 0),))
     refused = Ignored("epoch ahead of the clock") in wire.give(
         2, FrameReceived(link_to(wire, 2, 3), lie)
     )
@@ -563,7 +565,7 @@ def test_7_3_publication_that_overtook_the_record_of_its_origin_is_sent_again():
     link = next(link for place, link in wire.ends if place == 2)
     for number in range(100, 120):
         wire.give(2, FrameReceived(link, PendingNotice(TWO, NodeId(number), 1, 0)))
-    copy = Publication(THREE, 1, 1, 1, "a", b"early", previous=((TWO, 0),))
+    copy = Publication(THREE, 1, 1, 1, "a", b"early", receivers=((TWO, 0),))
     wire.start(3)
     outbox = wire.nodes[3]._delivery.outbox  # noqa: SLF001
     kept = outbox.assign_position(ClientPublished("a", b"early", 1), (TWO,))
@@ -677,14 +679,14 @@ def test_7_12_receiver_with_positions_of_this_incarnation_shows_an_old_copy():
     for _ in range(3):
         wire.publish(1, "a", b"before", qos=2)
     wire.run(0.5)
-    records = tuple(wire.nodes[1].records_of(TWO))
+    records = tuple(wire.nodes[1].membership.records_of(TWO))
     wire.stop(1)
     wire.run(0.5)
     wire.log.clear()
     wire.start(
         1,
         Identity(ONE, key(1), 9),
-        restored=RestoredState(epoch=1, next_seq=2, last_assigned={TWO: 1}),
+        restored=RestoredState(epoch=1, next_sequence=2, last_assigned={TWO: 1}),
     )
     wire.give(1, PeersRestored(records))
     for _ in range(5):
@@ -698,14 +700,14 @@ def test_7_12_receiver_with_positions_of_this_incarnation_shows_an_old_copy():
 def test_7_12_nothing_leaves_for_a_receiver_without_a_report_in_this_incarnation():
     """7.12 Its report is persisted, and it gets the rest from the journal."""
     wire = settled("1-2", (2, "a"))
-    wire.start(3, restored=RestoredState(epoch=1, next_seq=9))
+    wire.start(3, restored=RestoredState(epoch=1, next_sequence=9))
     wire.join("3-2")
     wire.run(0.5)
     wire.log.clear()
     for payload in (b"1", b"2"):
         wire.publish(3, "a", payload, qos=1)
     wire.run(0.5)
-    assert wire.effects(3, PersistHeard) == [PersistHeard(TWO)]
+    assert wire.effects(3, PersistProgressReport) == [PersistProgressReport(TWO)]
     assert wire.deliveries()[2] == [b"1", b"2"]
     assert len(unicasts(wire, 3, RepairResponse)) == 1
     wire.publish(3, "a", b"3", qos=1)
@@ -721,7 +723,7 @@ def test_7_12_new_epoch_of_an_incarnation_needs_no_reports():
     for payload in (b"1", b"2"):
         wire.publish(1, "a", payload, qos=2)
     wire.run(0.5)
-    records = tuple(wire.nodes[1].records_of(TWO))
+    records = tuple(wire.nodes[1].membership.records_of(TWO))
     wire.stop(1)
     wire.run(0.5)
     wire.start(1, Identity(ONE, key(1), 9), restored=RestoredState(epoch=9))
@@ -729,5 +731,5 @@ def test_7_12_new_epoch_of_an_incarnation_needs_no_reports():
     wire.join("1-2")
     wire.publish(1, "a", b"3", qos=2)
     wire.run(1.0)
-    assert wire.effects(1, PersistHeard) == []
+    assert wire.effects(1, PersistProgressReport) == []
     assert wire.deliveries()[2] == [b"1", b"2", b"3"]

@@ -75,10 +75,10 @@ def test_2_2_of_two_links_both_sides_keep_the_same():
         two_diallers = Wire(crossing)
         assert dialled(two_diallers, 1)[0] in kept(two_diallers)
 
-    newer_life = Wire("1-2")
-    restart(newer_life, 1, "2-1")  # unnoticed: 2 still has the link that 1 dialled
-    newer_life.run(0.1)
-    assert dialled(newer_life, 2)[0] in kept(newer_life)
+    newer_incarnation = Wire("1-2")
+    restart(newer_incarnation, 1, "2-1")  # unnoticed: 2 still has the link that 1 dialled
+    newer_incarnation.run(0.1)
+    assert dialled(newer_incarnation, 2)[0] in kept(newer_incarnation)
 
 
 def test_2_3_heartbeats_measure_the_round_trip():

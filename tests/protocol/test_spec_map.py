@@ -19,9 +19,24 @@ from tests.protocol.federation import (
 from tests.protocol.wire_of_nodes import DELAY, Wire, key
 
 from hansa.protocol.delivery.state import RestoredState
-from hansa.protocol.effects import CoreElected, Ignored, NodeUnreachable, Send, UnsubscribeAtBroker
-from hansa.protocol.events import FrameReceived, InterestChanged, PeersRestored
+from hansa.protocol.effects import (
+    CoreElected,
+    Ignored,
+    NodeUnreachable,
+    QueryReceived,
+    QueryResponseReceived,
+    Send,
+    UnsubscribeAtBroker,
+)
+from hansa.protocol.events import (
+    FrameReceived,
+    InterestChanged,
+    PeersRestored,
+    QueryAnswered,
+    QueryRequested,
+)
 from hansa.protocol.membership.graph import Graph
+from hansa.protocol.membership.origins import WRONG_SIDE
 from hansa.protocol.membership.records import InterestRecord, NodeRecord, RecordKind
 from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, Identity, NodeId, Publication
 from hansa.protocol.settings import Metric
@@ -37,6 +52,8 @@ from hansa.protocol.wire.frames import (
     InterestAckRequest,
     InterestAcks,
     PendingNotice,
+    Query,
+    QueryResponse,
     Receipt,
     RepairResponse,
     RetainedValuesFrame,
@@ -216,10 +233,10 @@ def test_3_6_lease_continues_over_restarts():
     wire.subscribe(3, "g")
     wire.run(1.0)
     wire.stop(3)
-    for life in range(2, 4):
+    for incarnation in range(2, 4):
         wire.run(9.0)
         for place in (1, 2):
-            restart_from_disk(wire, place, life)
+            restart_from_disk(wire, place, incarnation)
         wire.join("1-2")
     wire.run(1.9)
     assert [NodeId(3) in view.interest for view in views(wire).values()] == [True, True]
@@ -247,7 +264,9 @@ def restart_from_disk(wire: Wire, place: int, incarnation: int) -> None:
     """Restart a node with the records of others from its disk."""
     membership = wire.nodes[place].membership
     others = [node for node in membership.known if node != place]
-    records = tuple(each for node in others for each in wire.nodes[place].records_of(node))
+    records = tuple(
+        each for node in others for each in wire.nodes[place].membership.records_of(node)
+    )
     restored = PeersRestored(
         records, membership.absent_seconds(wire.now), dict(membership.tombstones)
     )
@@ -300,8 +319,8 @@ def test_3_6_expired_node_does_not_come_back_from_nodes_that_still_know_it():
 def test_3_7_restart_voids_claims_but_interest_stays_until_it_is_known():
     """3.7 Claims are void; interest stays until the node announces its own, even an empty one."""
     wire = settled("1-2 2-3", (1, "g"))
-    news = NodeRecord(NodeId(1), 2, 1, 2, key(1), "", (), 1.0, links=((NodeId(2), 0),))
-    wire.give(3, FrameReceived(link_of(wire, 3, 2), Update((news,))))
+    changes = NodeRecord(NodeId(1), 2, 1, 2, key(1), "", (), 1.0, links=((NodeId(2), 0),))
+    wire.give(3, FrameReceived(link_of(wire, 3, 2), Update((changes,))))
     known = wire.nodes[3].status().groups["g"]
     assert (known.core, known.interested_nodes) == (None, (1,))
 
@@ -398,7 +417,7 @@ def test_3_9_neighbour_brings_only_frames_of_nodes_behind_it():
     link = link_of(wire, 2, 4)
     forged: list[AnyFrame | Publication] = [
         Publication(one, 1, 1, 0, "g", b"forged"),
-        Publication(one, 1, 1, 1, "g", b"forged", previous=((two, 0), (three, 0))),
+        Publication(one, 1, 1, 1, "g", b"forged", receivers=((two, 0), (three, 0))),
         Receipt(one, three, 1, 1, 1),
         PendingNotice(three, one, 1, 1),
         RepairResponse(two, one, 1, 0, 1, 0, ()),
@@ -448,3 +467,115 @@ def test_3_10_frames_that_are_sent_again_avoid_a_relay(sinkhole):
     wire.run(10.0)
     assert wire.deliveries() == {4: [b"x"]}
     assert wire.nodes[1].delivery.acknowledged_by_all == 1
+
+
+def test_3_10_frame_takes_the_path_that_it_names():
+    """3.10 Each named relay sends it to the next one; the best path passes 2."""
+    wire = settled("1-2 2-3 3-4 4-5 5-6 6-1")
+    path = tuple(map(NodeId, (6, 5, 4, 3)))
+    frame = Query(NodeId(3), NodeId(1), 7, b"who?", via=path)
+    wire.give(6, FrameReceived(link_of(wire, 6, 1), frame))
+    wire.run(0.2)
+    assert [hop[:2] for hop in sent(wire, Query)] == [(6, 5), (5, 4), (4, 3)]
+    assert wire.effects(3, QueryReceived) == [QueryReceived(NodeId(1), 7, b"who?")]
+
+
+def test_3_10_frame_takes_the_best_path_where_the_named_one_ends():
+    """3.10 Node 6 is not linked to node 3, and removes the names."""
+    wire = settled("1-2 2-3 3-4 4-5 5-6 6-1")
+    frame = Query(NodeId(4), NodeId(1), 7, b"who?", via=(NodeId(6), NodeId(3), NodeId(4)))
+    wire.give(6, FrameReceived(link_of(wire, 6, 1), frame))
+    wire.run(0.2)
+    hops = [(source, target, query.via) for source, target, query in sent(wire, Query)]
+    assert hops == [(6, 5, ()), (5, 4, ())]
+
+
+def test_3_11_agents_of_distant_nodes_exchange_queries():
+    """3.11 Carried as unicast frames, not read and not repeated by nodes."""
+    wire = settled(LINE)
+    assert wire.effects(4, QueryReceived) == []
+    wire.give(1, QueryRequested(NodeId(4), 7, b"who?"))
+    wire.run(0.2)
+    assert wire.effects(4, QueryReceived) == [QueryReceived(NodeId(1), 7, b"who?")]
+    wire.give(4, QueryAnswered(NodeId(1), 7, b"four"))
+    wire.run(0.2)
+    assert wire.effects(1, QueryResponseReceived) == [QueryResponseReceived(NodeId(4), 7, b"four")]
+    assert [hop[:2] for hop in sent(wire, Query)] == [(1, 2), (2, 3), (3, 4)]
+    assert [hop[:2] for hop in sent(wire, QueryResponse)] == [(4, 3), (3, 2), (2, 1)]
+
+
+def test_3_11_query_without_a_path_is_lost():
+    """3.11 Nodes do not repeat queries."""
+    wire = settled(LINE)
+    assert wire.give(1, QueryRequested(NodeId(9), 7, b"who?")) == []
+
+
+def test_3_11_query_in_the_name_of_a_node_on_the_other_side_is_refused():
+    """3.11 As unicast frames (3.9): a neighbour asks only in the name of nodes behind it."""
+    wire = settled(LINE)
+    forged = Query(NodeId(2), NodeId(1), 7, b"who?")
+    link = link_of(wire, 2, 3)
+    assert wire.give(2, FrameReceived(link, forged)) == [Ignored(WRONG_SIDE)]
+
+
+GRID = "1-2 2-3 4-5 5-6 7-8 8-9 1-4 4-7 2-5 5-8 3-6 6-9"
+
+
+def test_3_12_several_relays_that_drop_frames_are_avoided():
+    """3.12 Only the path 1-4-7-8-9-6-3 passes neither of the two relays that drop all frames."""
+    wire = settled(GRID, (3, "g"))
+    unicasts = (*UNICASTS, InterestAcks, InterestAckRequest, Publication)
+    wire.is_lost = lambda source, target, frame: source in (2, 5) and isinstance(frame, unicasts)
+    wire.publish(1, "g", b"x", qos=1)
+    wire.run(10.0)
+    assert wire.deliveries() == {3: [b"x"]}
+    assert wire.nodes[1].delivery.acknowledged_by_all == 1
+    named = dict.fromkeys(
+        frame.via for source, _, frame in sent(wire, PendingNotice) if source == 1
+    )
+    assert list(named) == [(), (4, 5, 6, 3), (4, 7, 8, 9, 6, 3)]
+
+
+def test_3_12_frames_name_no_path_while_answers_come():
+    """3.12 A federation without faults takes no detours."""
+    wire = settled(GRID, (3, "g"), (7, "g"))
+    for _ in range(20):
+        wire.publish(1, "g", b"x", qos=1)
+        wire.run(0.5)
+    assert {frame.via for _, _, frame in sent(wire, Receipt)} == {()}
+    assert sent(wire, PendingNotice) == []
+
+
+def test_3_13_answers_take_the_path_of_the_request_in_reverse():
+    """3.13 The best path of the answer passes a relay that drops frames, and that of the request
+    does not: the answer fails, so the request names another path."""
+    wire = settled("1-2 2-5 5-6 1-4 4-3 3-6", (6, "g"))
+    unicasts = (*UNICASTS, Publication)
+    wire.is_lost = lambda source, target, frame: source == 3 and isinstance(frame, unicasts)
+    wire.publish(1, "g", b"x", qos=1)
+    wire.run(10.0)
+    assert wire.nodes[1].delivery.acknowledged_by_all == 1
+    answers = {frame.via for source, _, frame in sent(wire, Receipt) if source == 6}
+    assert answers == {(), (5, 2, 1)}
+
+
+def test_3_13_missed_frames_are_sent_again_when_a_path_works():
+    """3.13 Both nodes have publications for each other, and wait for up to 8 s to send again. When
+    a notice of one arrives over a named path, the other sends its own at once."""
+    wire = settled("1-2 2-3 3-4 4-5 5-6 6-1", (1, "g"), (4, "g"))
+    unicasts = (*UNICASTS, Publication)
+    lost = {2, 3, 5, 6}
+    wire.is_lost = lambda source, target, frame: source in lost and isinstance(frame, unicasts)
+    wire.publish(1, "g", b"from 1", qos=1)
+    wire.run(3.0)
+    wire.publish(4, "g", b"from 4", qos=1)
+    wire.run(17.0)
+    assert wire.deliveries() == {}
+    lost -= {5, 6}
+    wire.log.clear()
+    wire.run(20.0)
+    assert wire.deliveries() == {1: [b"from 4"], 4: [b"from 1"]}
+    notices = timed(wire, PendingNotice)
+    arrived, receiver = next((at, target) for at, _, target, _ in notices if target in (1, 4))
+    answered = next(at for at, source, *_ in notices if source == receiver and at >= arrived)
+    assert answered < arrived + 3 * DELAY

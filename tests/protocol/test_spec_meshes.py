@@ -46,15 +46,17 @@ def test_5_1_members_notify_their_parents_once_up_to_the_core():
     wire.subscribe(5, "g")
     wire.run(1.0)
     assert members(wire) == [1, 3, 4, 5]
-    told = [(source, target, frame.joined) for source, target, frame in sent(wire, MeshMembership)]
-    assert told == [(5, 3, ("g",)), (5, 4, ("g",)), (3, 1, ("g",)), (4, 1, ("g",))]
+    reported = [
+        (source, target, frame.joined) for source, target, frame in sent(wire, MeshMembership)
+    ]
+    assert reported == [(5, 3, ("g",)), (5, 4, ("g",)), (3, 1, ("g",)), (4, 1, ("g",))]
 
 
 def test_5_1_relay_is_in_more_meshes_than_one_node_may_have_filters():
     """5.1 It notifies its parent of all groups of its children."""
-    wants = [(6, "a"), (6, "b"), (7, "c"), (7, "d"), (8, "e"), (8, "f")]
-    wants += [(place - 3, topic) for place, topic in wants]
-    wire = settled("6-1 7-1 8-1 1-2 2-3 2-4 2-5", *wants, filters_per_node_max=2)
+    subscriptions = [(6, "a"), (6, "b"), (7, "c"), (7, "d"), (8, "e"), (8, "f")]
+    subscriptions += [(place - 3, topic) for place, topic in subscriptions]
+    wire = settled("6-1 7-1 8-1 1-2 2-3 2-4 2-5", *subscriptions, filters_per_node_max=2)
     for topic, place in zip("abcdef", (3, 3, 4, 4, 5, 5), strict=True):
         assert publish(wire, place + 3, topic) == {place: [b"x"]}
 
@@ -135,8 +137,8 @@ def test_5_5_duplicate_is_forwarded_only_for_new_target_groups():
     assert receive(wire, 2, 1, copy(1, "g")) == [Duplicate(NodeId(9), 1), onward]
     assert receive(wire, 2, 1, copy(1, "g")) == [Duplicate(NodeId(9), 1)]
 
-    wants = ((0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"))
-    wire = settled(grid(3), *wants, non_member_forwarding=NonMemberForwarding.ALL)
+    subscriptions = ((0, "a/+"), (8, "+/b"), (2, "a/b"), (6, "#"))
+    wire = settled(grid(3), *subscriptions, non_member_forwarding=NonMemberForwarding.ALL)
     for publisher in range(9):
         publish(wire, publisher, "a/b")
         crossed = Counter(

@@ -22,6 +22,7 @@ from hansa.protocol.wire.frames import (
     Hello,
     MeshMembership,
     PendingNotice,
+    QueryResponse,
     RepairResponse,
     RetainedValuesFrame,
     Update,
@@ -213,7 +214,11 @@ def test_1_6_frames_with_one_ordering_key_keep_their_order():
     assert of(1, 0, "a") != of(1, 0, "b")
     assert len({of(1, 0, "a"), of(2, 0, "a"), of(1, 1, "a")}) == 3
     one, two = NodeId(1), NodeId(2)
-    answers = (RepairResponse(one, two, 1, 0, 1, 0, ()), RetainedValuesFrame(two, one, ()))
+    answers = (
+        RepairResponse(one, two, 1, 0, 1, 0, ()),
+        RetainedValuesFrame(two, one, ()),
+        QueryResponse(two, one, 1, b""),
+    )
     assert {ordering_key(encode(answer)) for answer in answers} == {b""}
 
 
@@ -262,10 +267,10 @@ def test_1_7_no_node_makes_more_than_a_million_changes_a_second():
     reason = "announcement number out of bounds"
     assert wire.give(1, FrameReceived(link, announce)) == [Ignored(reason)]
     for qos in (0, 1):
-        copy = Publication(two, 1, most, qos, "g", b"", previous=((NodeId(1), 0),))
+        copy = Publication(two, 1, most, qos, "g", b"", receivers=((NodeId(1), 0),))
         reason = "publication number out of bounds"
         assert wire.give(1, FrameReceived(link, copy)) == [Ignored(reason)]
     reason = "pending notice with a position out of bounds"
-    owed = PendingNotice(NodeId(1), two, 1, most)
-    assert wire.give(1, FrameReceived(link, owed)) == [Ignored(reason)]
+    notice = PendingNotice(NodeId(1), two, 1, most)
+    assert wire.give(1, FrameReceived(link, notice)) == [Ignored(reason)]
     assert publish(wire, 2) == {1: [b"x"]}

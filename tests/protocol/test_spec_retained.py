@@ -1,6 +1,7 @@
 """Section 9 of docs/protocol.md: retained messages."""
 
 from functools import partial
+from typing import Any
 
 from tests.protocol.wire_of_nodes import Wire
 
@@ -30,11 +31,11 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 LETTERS = (RetainedDigests, RetainedRequest, RetainedVersions, RetainedValuesFrame)
 
 
-def settled(links: str, *wants: tuple[int, str], **settings: object) -> Wire:
+def settled(links: str, *subscriptions: tuple[int, str], **settings: Any) -> Wire:
     """Converged nodes with interest, and brokers that store retained values."""
     wire = Wire(links, **settings)
     wire.stored = {place: {} for place in wire.nodes}
-    for place, name in wants:
+    for place, name in subscriptions:
         wire.subscribe(place, name)
     wire.run(3.0)
     wire.log.clear()
@@ -437,7 +438,7 @@ def test_9_9_recent_writes_are_read_after_the_connection_was_interrupted():
 def test_9_9_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
     """9.9 The version was saved, the write did not reach the broker; then another node becomes
     interested, so that the broker is listed before the comparison."""
-    for wants_first in (False, True):
+    for subscribes_first in (False, True):
         wire = settled("1-2", (2, "#"))
         for topic in ("deleted", "replaced"):
             keep(wire, 1, b"old", topic, qos=1)
@@ -451,7 +452,7 @@ def test_9_9_write_that_was_lost_before_the_agent_was_restarted_is_repaired():
         wire.stored[2] = before
         wire.start(2, restored=RestoredState(epoch=9, retained=saved))
         wire.subscribe(2, "#")
-        if wants_first:
+        if subscribes_first:
             wire.subscribe(1, "#")
         else:
             wire.give(2, StoreUncertain((), reconnected=True))
@@ -526,7 +527,5 @@ def test_9_9_value_that_a_broker_never_stores_is_not_published_without_limit():
 
 
 class StoresNothing(dict[str, ClientPublished]):
-    """A broker that stores nothing."""
-
     def __setitem__(self, topic: str, value: ClientPublished) -> None:
         pass

@@ -9,10 +9,10 @@ SHARE, OTHER = "$share/g/a", "$share/h/a"
 COUNT = 12
 
 
-def settled(links: str, *wants: tuple[int, str]) -> Wire:
+def settled(links: str, *subscriptions: tuple[int, str]) -> Wire:
     """Converged nodes with interest and an empty log."""
     wire = Wire(links)
-    for place, name in wants:
+    for place, name in subscriptions:
         wire.subscribe(place, name)
     wire.run(2.0)
     wire.log.clear()

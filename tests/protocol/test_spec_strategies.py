@@ -2,6 +2,7 @@
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.protocol.federation import (
@@ -33,7 +34,7 @@ from hansa.protocol.wire.frames import (
 OTHERS = [name for name in STRATEGIES if name != "mesh"]
 
 
-def with_capacities(links: str, capacities: dict[int, float], **settings: object) -> Wire:
+def with_capacities(links: str, capacities: dict[int, float], **settings: Any) -> Wire:
     """Return converged nodes, some of which report more than the usual capacity."""
     wire = Wire("", **settings)
     for place in sorted({place for pair in pairs(links) for place in pair}):
@@ -130,8 +131,8 @@ def test_8_3_root_is_the_node_with_the_highest_capacity(name):
 def test_8_3_every_node_is_attached_to_the_root_by_its_shortest_path():
     """8.3 By hops; of equally short paths by the smaller neighbour."""
     wire = with_capacities(SIX_BROKERS, {4: 2.0}, strategy="tree-flood")
-    ways = {place: view.cores[NodeId(4)].parents for place, view in views(wire).items()}
-    assert ways == {0: (1,), 1: (4,), 2: (3,), 3: (4,), 4: (), 5: (4,)}
+    parents = {place: view.cores[NodeId(4)].parents for place, view in views(wire).items()}
+    assert parents == {0: (1,), 1: (4,), 2: (3,), 3: (4,), 4: (), 5: (4,)}
     assert [view.cores[NodeId(4)].distance for view in views(wire).values()] == [2, 1, 2, 1, 0, 1]
 
 
@@ -169,8 +170,8 @@ def test_8_4_flooding_crosses_every_link_of_the_tree_once():
 
 def test_8_5_with_subscription_tables_only_branches_with_interest_are_taken():
     """8.5 By whatever filter, wildcards included."""
-    wants = (4, "plant/+/temp"), (5, "plant/#"), (3, "city")
-    wire = settled("1-2 1-3 2-4 2-5", *wants, strategy="tree-subscriptions")
+    subscriptions = (4, "plant/+/temp"), (5, "plant/#"), (3, "city")
+    wire = settled("1-2 1-3 2-4 2-5", *subscriptions, strategy="tree-subscriptions")
     assert publish(wire, 3, topic="plant/a/temp") == {4: [b"x"], 5: [b"x"]}
     assert sorted(wire.copies()) == [(1, 2), (2, 4), (2, 5), (3, 1)]
     assert publish(wire, 4, topic="plant/b") == {5: [b"x"]}

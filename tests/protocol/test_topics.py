@@ -595,7 +595,7 @@ print(trie.match("a/c"), trie.covering("a/c/+"), trie.covered("a/#"), remove_cov
 
 
 def test_answers_do_not_depend_on_the_hash_seed():
-    told = [
+    counted = [
         subprocess.run(
             [sys.executable, "-c", STORY],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -604,7 +604,7 @@ def test_answers_do_not_depend_on_the_hash_seed():
         ).stdout
         for seed in ("0", "1")
     ]
-    assert told[0] == told[1] != b""
+    assert counted[0] == counted[1] != b""
 
 
 def test_stored_filter_costs_little_more_than_a_leaf_and_a_dict_entry():

@@ -134,11 +134,11 @@ STORIES: list[Callable[[], Wire]] = [
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_transcript_equals_the_recording(story, rewrite):
-    told = "\n".join([cleandoc(story.__doc__), *transcript(story())]) + "\n"
+    text = "\n".join([cleandoc(story.__doc__), *transcript(story())]) + "\n"
     file = FOLDER / f"{story.__name__}.txt"
     if rewrite:
-        file.write_text(told, encoding="utf-8")
-    assert told == file.read_text(encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
 
 
 def test_every_recording_has_a_scenario():

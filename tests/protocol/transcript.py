@@ -1,8 +1,8 @@
 """The inputs and effects of nodes as readable lines.
 
-      1.010  2  ← 3  CoreAnnouncement(core=3, seq=1, distance=0, claims=+plant/+)
+      1.010  2  ← 3  CoreAnnouncement(core=3, sequence=1, distance=0, claims=+plant/+)
                      CoreElected(group=plant/+, core=3)
-                → 1  CoreAnnouncement(core=3, seq=1, distance=1, parents=3, claims=+plant/+)
+                → 1  CoreAnnouncement(core=3, sequence=1, distance=1, parents=3, claims=+plant/+)
 
 At 1.01 s node 2 received this from 3, accepted 3 as the core, and informed 1. Heartbeats, first
 incarnations, empty fields and irrelevant fields such as keys are left out.
@@ -33,7 +33,7 @@ NUMBERS = {
     group_id(MANAGEMENT_GROUP): "management",
 }
 UNSAID = {"digest", "epoch", "link"}
-DEFAULTS = {("incarnation", 1), ("avoid", 0)}
+DEFAULTS = {("incarnation", 1), ("via", ()), ("mac", b"")}
 PAUSE = 0.2
 """Seconds without events after which a new paragraph begins."""
 
@@ -118,7 +118,7 @@ def _fields(value: object) -> Iterator[str]:
         item = getattr(value, name)
         if isinstance(item, ClaimsRecord):
             yield f"{name}={_signed(item.added, item.removed)}"
-        elif name not in UNSAID and item not in ((), None) and (name, item) not in DEFAULTS:
+        elif name not in UNSAID and item not in ((), None, b"") and (name, item) not in DEFAULTS:
             yield f"{name}={_text(item)}"
 
 

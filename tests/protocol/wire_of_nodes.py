@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import (
@@ -20,8 +20,8 @@ from hansa.protocol.effects import (
     Effect,
     EpochRolloverRequired,
     ListRetained,
-    PersistHeard,
     PersistPeer,
+    PersistProgressReport,
     PublishRetained,
     ReadJournal,
     ReadRetained,
@@ -33,7 +33,6 @@ from hansa.protocol.events import (
     EpochStarted,
     Event,
     FrameReceived,
-    HeardPersisted,
     InboxCommitted,
     InterestChanged,
     JournalCommitted,
@@ -41,18 +40,22 @@ from hansa.protocol.events import (
     LinkClosed,
     LinkOpened,
     PeersPersisted,
+    ProgressReportPersisted,
     RetainedListed,
     RetainedRead,
     SubscriptionsGranted,
     TimerFired,
 )
+from hansa.protocol.membership.rights import UNLIMITED, Rights
 from hansa.protocol.model import KEY_BYTES, Identity, LinkId, NodeId, Publication
 from hansa.protocol.node import Node
+from hansa.protocol.pair_authentication import KeyExchange
 from hansa.protocol.retained.digest import payload_digest
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import matches
 from hansa.protocol.wire.codec import decode, encode
 from hansa.protocol.wire.frames import AnyFrame
+from hansa.simulator.world.authority import SimulatedAuthenticator, SimulatedAuthority
 
 DELAY = 0.01
 """Seconds that a frame, or the close of a connection, takes."""
@@ -84,14 +87,29 @@ def pairs(text: str) -> list[tuple[int, int]]:
 class Wire:
     """Some nodes and the links between them."""
 
-    def __init__(self, links: str = "", **settings: object) -> None:
-        """Start a node at every end of these links, open them, and let the nodes converge."""
-        self.settings = ProtocolSettings(**settings)  # type: ignore[arg-type]
+    def __init__(
+        self, links: str = "", rights: dict[int, Rights] | None = None, **settings: Any
+    ) -> None:
+        """Start a node at every end of these links, open them, and let the nodes converge. With
+        `rights`, by place, nodes have certificates; places that it does not name may do
+        everything. Among the settings, `keys` makes the exchange key of each node; without it,
+        unicast frames prove nothing."""
+        self._make_keys: Callable[[], KeyExchange] | None = settings.pop("keys", None)
+        self.keys: dict[int, KeyExchange | None] = {}
+        """The exchange key of each place."""
+        self.authority = SimulatedAuthority(0)
+        self.rights = rights
+        self.authenticators: dict[int, SimulatedAuthenticator] = {}
+        self.settings = ProtocolSettings(**settings)
         self.now = 0.0
         self.nodes: dict[int, Node] = {}
         self.log: list[Step] = []
         self.is_lost: Callable[[int, int, AnyFrame | Publication], bool] = lambda *_: False
         """Whether a frame from one place to another is lost."""
+        self.alter: Callable[[int, int, AnyFrame | Publication], AnyFrame | Publication] = (
+            lambda source, target, frame: frame
+        )
+        """Returns a frame as it leaves one place for another."""
         self.delay: Callable[[int, int], float] = lambda *_: DELAY
         """Seconds that a frame takes from one place to another."""
         self.ends: dict[End, End] = {}
@@ -119,10 +137,18 @@ class Wire:
         settings: ProtocolSettings | None = None,
         restored: RestoredState | None = None,
     ) -> Node:
-        """Start a node."""
         identity = identity or Identity(NodeId(place), key(place), incarnation=1)
-        self.nodes[place] = Node(identity, settings or self.settings, restored)
+        keys = self.keys[place] = self._make_keys() if self._make_keys else None
+        authenticator = self.enrol(identity, place) if self.rights is not None else None
+        if authenticator is not None:
+            self.authenticators[place] = authenticator
+        self.nodes[place] = Node(identity, settings or self.settings, restored, keys, authenticator)
         return self.nodes[place]
+
+    def enrol(self, identity: Identity, place: int) -> SimulatedAuthenticator:
+        """Return the authenticator of the node at a place."""
+        rights = (self.rights or {}).get(place, UNLIMITED)
+        return self.authority.enrol(identity.node, identity.key, rights)
 
     def stop(self, place: int) -> None:
         """Kill a node: its connections close without a goodbye."""
@@ -157,7 +183,6 @@ class Wire:
     def publish(
         self, place: int, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False
     ) -> None:
-        """A client publishes."""
         event = ClientPublished(topic, payload, qos, retain)
         self.store(place, event)
         self.give(place, event)
@@ -251,7 +276,8 @@ class Wire:
             case Send(link, frame) if (place, link) in self.ends:
                 target, arriving = self.ends[place, link]
                 if not self.is_lost(place, target, frame):
-                    event = FrameReceived(arriving, decode(encode(frame)))
+                    altered = self.alter(place, target, frame)
+                    event = FrameReceived(arriving, decode(encode(altered)))
                     self._post(target, event, self.delay(place, target))
             case CloseLink(link, reason) if (place, link) in self.ends:
                 self._close((place, link), reason)
@@ -285,17 +311,17 @@ class Wire:
                     item
                     for item in self.journals.get(place, [])
                     if item.epoch == epoch and after < item.sequence <= upto
-                    if to in dict(item.previous)
+                    if to in dict(item.receivers)
                 ]
                 selected = [item for at, item in enumerate(found) if at < max(1, bytes_max // 100)]
                 end = upto if selected == found else selected[-1].sequence
                 self._post(place, JournalRead(to, epoch, after, end, tuple(selected)), 0.0)
-            case Deliver(Publication(origin=origin, epoch=epoch, sequence=seq, qos=1 | 2)):
-                self._post(place, InboxCommitted(origin, epoch, seq), 0.0)
+            case Deliver(Publication(origin=origin, epoch=epoch, sequence=sequence, qos=1 | 2)):
+                self._post(place, InboxCommitted(origin, epoch, sequence), 0.0)
             case PersistPeer(number):
                 self._post(place, PeersPersisted(number), 0.0)
-            case PersistHeard(node):
-                self._post(place, HeardPersisted(node), 0.0)
+            case PersistProgressReport(node):
+                self._post(place, ProgressReportPersisted(node), 0.0)
             case EpochRolloverRequired(epoch):
                 self._post(place, EpochStarted(epoch, 1, ()), 0.0)
 

@@ -55,9 +55,12 @@ class WallClock:
         or an epoch began: more would need more than a million changes a second."""
         return max(0, self.limit_ms + AHEAD_MAX_MS - began_ms) * NUMBERS_PER_MS
 
-    def refusal(self, incarnation: int, number: int, what: str) -> str | None:
+    def number_refusal(self, incarnation: int, number: int, what: str) -> str | None:
         """Return why an incarnation, or a number since it began, is too great to be honest."""
-        if incarnation > self.limit_ms:
+        limit_ms = self.limit_ms
+        if incarnation > limit_ms:
             return AHEAD
+        if number <= limit_ms - incarnation:  # spares most calls the exact bound
+            return None
         is_too_great = number > self.numbers_max(incarnation)
         return f"{what} out of bounds" if is_too_great else None

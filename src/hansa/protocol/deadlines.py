@@ -26,7 +26,6 @@ class DeadlineTable(Generic[K]):
         """A lower bound of the next deadline."""
 
     def __contains__(self, key: K) -> bool:
-        """Whether a key has a deadline."""
         return key in self._deadlines
 
     def schedule(self, key: K, at: float) -> None:

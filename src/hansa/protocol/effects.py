@@ -1,9 +1,9 @@
 """The effects that a node returns: its whole output, in the order to perform.
 
-The shell must perform *commands*. *Notifications* may be recorded: they are the only log of the
-protocol, and telemetry, transcripts and checkers read them; `IncarnationRaised`,
-`EpochRolloverRequired` and `Gap` must also be performed. Effects are structs because frozen
-dataclasses take five times as long to create.
+The shell must perform *commands*. *Notifications* only report: they are the log of the protocol,
+and telemetry, transcripts and checkers read them. Three commands also report something that
+happened (`ReportedCommand`). Effects are structs because frozen dataclasses take five times as long
+to create.
 """
 
 import msgspec
@@ -66,17 +66,17 @@ class ReadJournal(msgspec.Struct, frozen=True):
     bytes_max: int
 
 
-class PersistHeard(msgspec.Struct, frozen=True):
+class PersistProgressReport(msgspec.Struct, frozen=True):
     """Persist that a receiver reported its position in this incarnation. Answer with
-    `HeardPersisted`; from then on publications leave for it."""
+    `ProgressReportPersisted`; from then on publications leave for it."""
 
     node: NodeId
 
 
 class PersistPeer(msgspec.Struct, frozen=True):
-    """Persist the records of a node (`Node.records_of`); if there are none, delete the node and its
-    pending publications. After a restart, publications are pending for it before it is reachable.
-    Answer with `PeersPersisted`."""
+    """Persist the records of a node (`Node.membership.records_of`); if there are none, delete the
+    node and its pending publications. After a restart, publications are pending for it before it is
+    reachable. Answer with `PeersPersisted`."""
 
     save_id: int
     node: NodeId
@@ -109,6 +109,51 @@ class PersistRetained(msgspec.Struct, frozen=True):
     incarnation requests the values again."""
 
 
+class QueryReceived(msgspec.Struct, frozen=True):
+    """The agent of another node asks this agent. The shell may answer with `QueryAnswered`."""
+
+    source: NodeId
+    number: int
+    data: bytes
+
+
+class QueryResponseReceived(msgspec.Struct, frozen=True):
+    """The response to a query of this agent; perhaps late, or one that it did not ask for."""
+
+    source: NodeId
+    number: int
+    data: bytes
+
+
+class IncarnationRaised(msgspec.Struct, frozen=True):
+    """This node raised its incarnation to outrank another record with its id: of a copy, of a
+    forger or of its own forgotten past. The shell must persist the incarnation."""
+
+    incarnation: int
+
+
+class EpochRolloverRequired(msgspec.Struct, frozen=True):
+    """A receiver has acknowledged positions that this node's journal does not contain, so the
+    journal is an old copy. The shell must start a journal of a new epoch with all unacknowledged
+    publications, and answer with `EpochStarted`."""
+
+    epoch: int
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Publications of an origin at these positions will never arrive. The shell must record in the
+    inbox that the origin's stream continues after them."""
+
+    origin: NodeId
+    epoch: int
+    first: int
+    last: int
+    reason: str
+
+
+ReportedCommand = IncarnationRaised | EpochRolloverRequired | Gap
+"""Commands that also report what happened: the shell treats them like notifications, too."""
+
 Command = (
     Send
     | CloseLink
@@ -117,12 +162,15 @@ Command = (
     | Deliver
     | AppendToJournal
     | ReadJournal
-    | PersistHeard
+    | PersistProgressReport
     | PersistPeer
     | ListRetained
     | ReadRetained
     | PublishRetained
     | PersistRetained
+    | QueryReceived
+    | QueryResponseReceived
+    | ReportedCommand
 )
 
 # ---------------------------------------------------------------- notifications
@@ -130,6 +178,15 @@ Command = (
 
 class LinkRefused(msgspec.Struct, frozen=True):
     """The peer on a link cannot be a neighbour, for this reason; the link will be closed."""
+
+    link: LinkId
+    reason: str
+
+
+class PeerMisbehaved(msgspec.Struct, frozen=True):
+    """The peer on this link sent something that an honest node never sends, not even during a race
+    or a change of topology; it was ignored. A frame that an honest node could have forwarded
+    unchecked is only `Ignored`."""
 
     link: LinkId
     reason: str
@@ -161,13 +218,6 @@ class NodeUnreachable(msgspec.Struct, frozen=True):
     node: NodeId
 
 
-class IncarnationRaised(msgspec.Struct, frozen=True):
-    """This node raised its incarnation to outrank another record with its id: of a copy, of a
-    forger or of its own forgotten past. The shell must persist the incarnation."""
-
-    incarnation: int
-
-
 class CoreElected(msgspec.Struct, frozen=True):
     """This node now regards another as the core of a group."""
 
@@ -187,7 +237,7 @@ class ParentsChanged(msgspec.Struct, frozen=True):
 
     core: NodeId
     incarnation: int
-    seq: int
+    sequence: int
     distance: int
     parents: tuple[NodeId, ...]
 
@@ -225,16 +275,6 @@ class Dropped(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """Publications of an origin at these positions will never arrive."""
-
-    origin: NodeId
-    epoch: int
-    first: int
-    last: int
-    reason: str
-
-
 class DeliveryAbandoned(msgspec.Struct, frozen=True):
     """A receiver did not acknowledge these positions before its lease ended."""
 
@@ -251,14 +291,6 @@ class Repaired(msgspec.Struct, frozen=True):
     count: int
 
 
-class EpochRolloverRequired(msgspec.Struct, frozen=True):
-    """A receiver has acknowledged positions that this node's journal does not contain, so the
-    journal is an old copy. The shell must start a journal of a new epoch with all unacknowledged
-    publications, and answer with `EpochStarted`."""
-
-    epoch: int
-
-
 class Ignored(msgspec.Struct, frozen=True):
     """Something was refused, dropped or only counted, for this reason."""
 
@@ -267,11 +299,11 @@ class Ignored(msgspec.Struct, frozen=True):
 
 Notification = (
     LinkRefused
+    | PeerMisbehaved
     | NeighbourUp
     | NeighbourDown
     | NodeReachable
     | NodeUnreachable
-    | IncarnationRaised
     | CoreElected
     | CoreLost
     | ParentsChanged
@@ -280,10 +312,8 @@ Notification = (
     | InterestInstalled
     | Duplicate
     | Dropped
-    | Gap
     | DeliveryAbandoned
     | Repaired
-    | EpochRolloverRequired
     | Ignored
 )
 

@@ -46,6 +46,11 @@ class ClockRead(msgspec.Struct, frozen=True):
     wall_ms: int
 
 
+class CertificatesChanged(msgspec.Struct, frozen=True):
+    """The shell has other certificates, or a newer revocation list, or some time has passed: all
+    certificates are checked again."""
+
+
 class InterestChanged(msgspec.Struct, frozen=True):
     """Clients of this node's broker subscribed or unsubscribed: filters that got their first
     subscriber, and filters that lost their last one."""
@@ -97,7 +102,7 @@ class JournalCommitted(msgspec.Struct, frozen=True):
     """The journal is durable up to this position; publications up to it may leave."""
 
     epoch: int
-    seq: int
+    sequence: int
 
 
 class JournalRead(msgspec.Struct, frozen=True):
@@ -113,14 +118,14 @@ class JournalRead(msgspec.Struct, frozen=True):
 
 class EpochStarted(msgspec.Struct, frozen=True):
     """A journal of a new epoch replaced the old one. It holds the publications that receivers had
-    not acknowledged, up to these positions, and continues at `next_seq`."""
+    not acknowledged, up to these positions, and continues at `next_sequence`."""
 
     epoch: int
-    next_seq: int
+    next_sequence: int
     last_assigned: tuple[tuple[NodeId, int], ...]
 
 
-class HeardPersisted(msgspec.Struct, frozen=True):
+class ProgressReportPersisted(msgspec.Struct, frozen=True):
     """It is durable that a receiver has reported its position in this incarnation."""
 
     node: NodeId
@@ -131,7 +136,7 @@ class InboxCommitted(msgspec.Struct, frozen=True):
 
     origin: NodeId
     epoch: int
-    seq: int
+    sequence: int
 
 
 class RetainedListed(msgspec.Struct, frozen=True):
@@ -162,13 +167,30 @@ class StoreUncertain(msgspec.Struct, frozen=True):
     compared."""
 
 
+class QueryRequested(msgspec.Struct, frozen=True):
+    """The agent asks the agent of another node, at most `QUERY_BYTES_MAX` bytes. The query may be
+    lost; asked again with the same number, it takes another path."""
+
+    destination: NodeId
+    number: int
+    data: bytes
+
+
+class QueryAnswered(msgspec.Struct, frozen=True):
+    """The response of the agent to `QueryReceived`, at most `QUERY_RESPONSE_BYTES_MAX` bytes."""
+
+    destination: NodeId
+    number: int
+    data: bytes
+
+
 StorageEvent = (
     PeersRestored
     | PeersPersisted
     | JournalCommitted
     | JournalRead
     | EpochStarted
-    | HeardPersisted
+    | ProgressReportPersisted
     | InboxCommitted
     | RetainedListed
     | RetainedRead
@@ -181,9 +203,12 @@ Event = (
     | FrameReceived
     | TimerFired
     | ClockRead
+    | CertificatesChanged
     | InterestChanged
     | SubscriptionsGranted
     | SubscriptionsDenied
     | ClientPublished
+    | QueryRequested
+    | QueryAnswered
     | StorageEvent
 )

@@ -4,7 +4,7 @@ Input is checked where it enters (`topics`, `wire`), so values of these types ar
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, NewType
 
@@ -40,9 +40,11 @@ RECEIVERS_MAX = TARGET_GROUPS_MAX
 KEY_BYTES = 32
 """Length of a node's public key."""
 
+MAC_BYTES = 12
+"""Length of a message authentication code between two nodes; see `pair_authentication`."""
+
 
 def node_id(key: bytes) -> NodeId:
-    """Return the id of a public key."""
     return NodeId(int.from_bytes(hashlib.sha256(key).digest()[:8], "big"))
 
 
@@ -54,14 +56,17 @@ def group_id(group: Group) -> GroupId:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a node in one incarnation."""
-
     node: NodeId
     key: bytes
     incarnation: int
     name: str = ""
     addresses: tuple[str, ...] = ()
     capacity: float = 1.0
+    exchange_key: bytes = b""
+    """See `NodeRecord.exchange_key`."""
+
+    def with_exchange_key(self, key: bytes) -> "Identity":
+        return replace(self, exchange_key=key)
 
 
 PlainMessage = tuple[str, bytes]
@@ -86,17 +91,18 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     hops: int = 0
     target_groups: tuple[GroupId, ...] = ()
     """The groups that this copy still has to reach: it is forwarded towards their cores."""
-    previous: tuple[tuple[NodeId, int], ...] = ()
-    """QoS 1 and 2, and QoS 0 for shared subscriptions: the receivers, each with the sequence number
-    of the previous publication for it, 0 for none. With it, a receiver detects gaps although it
-    does not get every number."""
+    receivers: tuple[tuple[NodeId, int], ...] = ()
+    """QoS 1 and 2, and QoS 0 for shared subscriptions: the receivers, each with `previous`, the
+    sequence number of the previous publication for it, 0 for none. With it, a receiver detects gaps
+    although it does not get every number."""
     properties: bytes = b""
     """MQTT 5 properties as they arrived, opaque to the protocol."""
     version: int = 0
     """Version of a retained value; the greater one is newer. See `retained`."""
+    macs: bytes = b""
+    """QoS 1 and 2 in a federation with certificates: `MAC_BYTES` for each of `receivers`."""
 
     def forwarded_copy(self, hops: int, target_groups: tuple[GroupId, ...]) -> "Publication":
-        """Return the copy for the next link."""
         return Publication(
             self.origin,
             self.epoch,
@@ -107,7 +113,8 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
             self.retain,
             hops,
             target_groups,
-            self.previous,
+            self.receivers,
             self.properties,
             self.version,
+            self.macs,
         )

@@ -16,14 +16,17 @@ from hansa.protocol.effects import (
     Effect,
     Ignored,
     IncarnationRaised,
-    InterestInstalled,
     NeighbourDown,
     NeighbourUp,
     NodeReachable,
     NodeUnreachable,
+    PeerMisbehaved,
     PersistPeer,
+    QueryReceived,
+    QueryResponseReceived,
 )
 from hansa.protocol.events import (
+    CertificatesChanged,
     ClientPublished,
     ClockRead,
     Event,
@@ -33,6 +36,8 @@ from hansa.protocol.events import (
     LinkOpened,
     PeersPersisted,
     PeersRestored,
+    QueryAnswered,
+    QueryRequested,
     StorageEvent,
     SubscriptionsDenied,
     SubscriptionsGranted,
@@ -41,41 +46,49 @@ from hansa.protocol.events import (
 from hansa.protocol.forwarding.engine import Deliveries, ForwardingEngine, Outgoing
 from hansa.protocol.forwarding.numbering import LocalPublication
 from hansa.protocol.forwarding.table import ForwardingTable
+from hansa.protocol.forwarding.trace import CopyTrace, TracedCopy, trace_copy
 from hansa.protocol.interest.acks import InterestAckTracker
-from hansa.protocol.interest.groups import GroupIndex
 from hansa.protocol.interest.local import LocalInterest
 from hansa.protocol.interest.remote import RemoteInterest, subscription_commands
 from hansa.protocol.interest.shared_subscriptions import ShareSelector
+from hansa.protocol.membership.authentication import (
+    Authenticator,
+    PlainAuthenticator,
+    RecordAuthentication,
+)
 from hansa.protocol.membership.changes import (
     OVERLAY_CHANGES,
     CapacityChanged,
     ControlFrameReceived,
+    MapChanged,
+    MemberExcluded,
     NodeRestarted,
     OverlayChange,
+    RightsChanged,
 )
 from hansa.protocol.membership.database import SetChange
-from hansa.protocol.membership.origins import WRONG_SIDE, Origins
 from hansa.protocol.membership.overlay import Overlay
-from hansa.protocol.membership.records import Record, RecordKind
-from hansa.protocol.membership.unicast_routes import UnicastRoutes
+from hansa.protocol.membership.records import RecordKind
 from hansa.protocol.membership.view import MembershipView
 from hansa.protocol.model import Group, Identity, LinkId, NodeId, Publication
-from hansa.protocol.routing import make_strategy
-from hansa.protocol.routing.base import SendToNeighbour, make_strategy_context
-from hansa.protocol.routing.early_announcements import UNKNOWN_CORE, EarlyAnnouncements
+from hansa.protocol.pair_authentication import KeyExchange
+from hansa.protocol.routing.base import GroupStatus
+from hansa.protocol.routing.runner import StrategyRunner
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.status import NodeStatus, count_bounded_state, make_node_status
 from hansa.protocol.topics import is_filter
+from hansa.protocol.unicast import ANY_UNICASTS, AnyUnicast, UnicastTransport
 from hansa.protocol.wire.frames import (
-    UNICASTS,
     AnyFrame,
     CoreAnnouncement,
     Fetch,
     InterestAck,
     InterestAckRequest,
     InterestAcks,
-    RetainedVersions,
-    Unicast,
+    PendingNotice,
+    Query,
+    QueryResponse,
+    Receipt,
 )
 
 
@@ -83,17 +96,27 @@ class Node:
     """The federation protocol at one broker."""
 
     def __init__(
-        self, identity: Identity, settings: ProtocolSettings, restored: RestoredState | None = None
+        self,
+        identity: Identity,
+        settings: ProtocolSettings,
+        restored: RestoredState | None = None,
+        keys: KeyExchange | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         """`restored` is the state from disk. None: there is no disk, and nothing waits to be
-        persisted."""
+        persisted. `keys` authenticate frames that relays carry, `authenticator` records; both are
+        None in a federation without certificates."""
         self.id = identity.node
+        if keys is not None:
+            identity = identity.with_exchange_key(keys.public_key)
         self._settings = settings
-        overlay = self._overlay = Overlay(identity, settings)
-        local = self._local_interest = LocalInterest(settings)
+        authentication = RecordAuthentication(
+            settings.federation, authenticator or PlainAuthenticator()
+        )
+        overlay = self._overlay = Overlay(identity, settings, authentication)
+        local = self._local_interest = LocalInterest(settings, authentication.rights_of(self.id))
         remote = self._remote_interest = RemoteInterest(durable=restored is not None)
-        self._group_index = GroupIndex(settings.group_depth)
-        self._strategy = make_strategy(make_strategy_context(overlay, self._group_index, settings))
+        self._routing = StrategyRunner(overlay, settings)
         context = DeliveryContext(
             has_plain_subscriber=local.has_plain_subscriber,
             receivers=remote.receivers,
@@ -101,26 +124,29 @@ class Node:
             clock=overlay.clock,
             was_announced=local.was_announced,
             may_acknowledge=lambda: overlay.conflict.due is None,
+            rights_of=authentication.rights_of,
         )
         # Without a disk, each incarnation begins a new journal.
         restored = restored or RestoredState(epoch=identity.incarnation)
         self._delivery = DeliveryState(self.id, settings, restored, context)
         self.delivery = self._delivery.view()
-        self._unicast_routes = UnicastRoutes(overlay.graph)
-        self._origins = Origins(overlay.graph, overlay.neighbours.links, overlay.database.nodes)
+        self._unicast = UnicastTransport(overlay, settings, keys)
         self._forwarding = ForwardingEngine(
             self.id,
             settings,
-            ForwardingTable(local.plain_filters, settings.plans_max, self._strategy.drain_entries),
+            ForwardingTable(
+                local.plain_filters,
+                settings.plans_max,
+                self._routing.strategy.drain_entries,
+                overlay.links_refused,
+            ),
             self._delivery,
             ShareSelector(
                 remote.topic_interest, local.filters.__contains__, lambda: overlay.graph.reachable
             ),
-            self._origins,
+            self._unicast.origins,
         )
         self._interest_due: float | None = None
-        self._strategy_due = self._strategy.next_deadline()
-        self._early_announcements = EarlyAnnouncements(settings)
         self._interest_acks = InterestAckTracker(
             self.id, settings, remote.in_force, self._delivery.outbox
         )
@@ -131,52 +157,55 @@ class Node:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply one event; return its effects in the order to perform."""
         effects: list[Effect] = []
-        self._delivery.begin(now)
+        self._delivery.set_now(now)
         match event:
             case FrameReceived(link, frame):
                 if isinstance(frame, Publication):
-                    return self._count_dropped(self._receive_publication(link, frame, now))
+                    return self._count_effects(self._receive_publication(link, frame, now))
                 effects = self._receive_frame(link, frame, now)
             case ClientPublished():
-                return self._count_dropped(
+                return self._count_effects(
                     self._forwarding.publish(event, self._overlay.incarnation)
                 )
             case TimerFired():
                 effects = self._handle_timer(now)
-            case LinkOpened() | LinkClosed():
-                effects = self._change_links(event, now)
+            case LinkOpened() | LinkClosed() | CertificatesChanged():
+                effects = self._change_overlay(event, now)
             case InterestChanged():
                 effects = self._apply_local_interest(event, now)
-            case SubscriptionsGranted(filters):
-                effects = self._delivery.retained.on_filters_granted(
-                    self._remote_interest.mark_granted(filters)
-                )
+            case SubscriptionsGranted() | SubscriptionsDenied():
+                effects = self._apply_broker_response(event)
             case ClockRead(wall_ms):
                 self._overlay.clock.read(wall_ms, now)
-            case SubscriptionsDenied():
-                effects = [Ignored(f"subscription denied: {event.reason}") for _ in event.filters]
+            case QueryRequested() | QueryAnswered():
+                effects = self._send_query(event, now)
             case _:
                 effects = self._handle_storage_event(event, now)
         self._finish_input(effects, now)
-        return self._count_dropped(effects)
+        return self._count_effects(effects)
 
     def next_deadline(self) -> float | None:
         """When `TimerFired` is due. Ask again after every event."""
         return earliest(
             self._overlay.next_deadline(),
-            self._strategy_due,
+            self._routing.due,
             self._interest_due,
             self._interest_acks.next_deadline(),
             self._delivery.next_deadline(),
             self._local_interest.next_deadline(self._interest_acks.is_installed),
         )
 
-    def _change_links(self, event: LinkOpened | LinkClosed, now: float) -> list[Effect]:
-        if isinstance(event, LinkOpened):
-            return self._dispatch_overlay_output(self._overlay.open_link(event, now), now)
-        return self._dispatch_overlay_output(
-            self._overlay.on_link_closed(event.link, event.reason, now), now
-        )
+    def _change_overlay(
+        self, event: LinkOpened | LinkClosed | CertificatesChanged, now: float
+    ) -> list[Effect]:
+        match event:
+            case LinkOpened():
+                output = self._overlay.open_link(event, now)
+            case LinkClosed(link, reason):
+                output = self._overlay.on_link_closed(link, reason, now)
+            case _:
+                output = self._overlay.recheck_certificates(now)
+        return self._dispatch_overlay_output(output, now)
 
     def _receive_frame(self, link_id: LinkId, frame: AnyFrame, now: float) -> list[Effect]:
         link = self._overlay.neighbours.links.get(link_id)
@@ -191,9 +220,9 @@ class Node:
                 effects += self._dispatch_overlay_output(
                     self._overlay.receive_frame(link, item, now), now
                 )
-                if self._early_announcements and len(known) > before:
-                    for sender, early in self._early_announcements.pop_known(known):
-                        effects += self._receive_strategy_frame(sender, early, now)
+                if len(known) > before:
+                    for sender, early in self._routing.pop_early_announcements(known):
+                        effects += self._receive_announcement(sender, early, now)
         return effects
 
     def _handle_timer(self, now: float) -> list[Effect]:
@@ -201,10 +230,8 @@ class Node:
         for node in self._overlay.leases.pop_expired(now):
             effects += self._expire_node(node, now)
         self._interest_acks.request_missing_acks(self._overlay.graph.reachable, now)
-        effects += self._route_unicasts(self._delivery.handle_timer(now), now)
-        if self._strategy_due is not None and now >= self._strategy_due:
-            effects += self._send_strategy_output(self._strategy.handle_timer(now), now)
-        return effects
+        effects += self._unicast.send(self._delivery.handle_timer(now), now)
+        return effects + self._routing.handle_timer(now)
 
     def _finish_input(self, effects: list[Effect], now: float) -> None:
         """Announce interest, persist peers, acknowledge interest in force, and flush queued
@@ -218,16 +245,18 @@ class Node:
             for node in self._remote_interest.drain_newly_in_force():
                 self._interest_acks.send_ack(node, now)
                 self._delivery.retained.schedule_digest(node)
-        frames_to_send, dropped = self._interest_acks.flush(self._unicast_routes.route, now)
+        frames_to_send, dropped = self._interest_acks.flush(
+            lambda frame: self._unicast.route_ack(frame, now), now
+        )
         effects += self._overlay.flush_early(now) if frames_to_send else []
         for to, frame in frames_to_send:
             effects += self._overlay.send_to(to, frame, now)
         effects += [*dropped, *self._overlay.flush(now)]
-        self._forwarding.table.invalidate_plans(self._strategy.stale_entry_count())
+        self._forwarding.table.invalidate_plans(self._routing.strategy.stale_entry_count())
 
-    def _count_dropped(self, effects: list[Effect]) -> list[Effect]:
+    def _count_effects(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
-            if isinstance(effect, (Ignored, Dropped)):
+            if isinstance(effect, (Ignored, Dropped, PeerMisbehaved)):
                 # Details after a colon, such as a filter, would make the number of counters
                 # unbounded.
                 prefix = "dropped: " if isinstance(effect, Dropped) else ""
@@ -253,125 +282,122 @@ class Node:
             elif isinstance(item, NodeUnreachable):
                 lost.append(item.node)
             elif isinstance(item, NeighbourUp):
-                effects += self._send_strategy_output(
-                    self._strategy.neighbour_up(item.node, now), now
-                )
+                effects += self._routing.neighbour_up(item.node, now)
             elif isinstance(item, NeighbourDown):
-                self._early_announcements.remove_neighbour(item.node)
-                effects += self._send_strategy_output(
-                    self._strategy.neighbour_down(item.node, now), now
-                )
+                effects += self._routing.neighbour_down(item.node, now)
             elif isinstance(item, IncarnationRaised):
                 self._restart_installation(now)
-                effects += self._send_strategy_output(self._strategy.incarnation_raised(now), now)
+                self._interest_acks.send_all_acks(now)
+                effects += self._routing.incarnation_raised(now)
         if joined or lost:
-            effects += self._send_strategy_output(
-                self._strategy.nodes_changed(joined, lost, now), now
-            )
+            effects += self._routing.nodes_changed(joined, lost, now)
             effects += self._check_installed(now)
         for node in joined:
-            self._unicast_routes.reset(node)
-            self._interest_acks.send_ack(node, now)
-            self._delivery.on_node_reachable(node, now)
+            self._on_node_reachable(node, now)
         return effects
+
+    def _on_node_reachable(self, node: NodeId, now: float) -> None:
+        self._unicast.routes.reset(node)
+        self._send_missed(node, now)
+
+    def _send_missed(self, node: NodeId, now: float) -> None:
+        """Send a node again what it may have missed: it became reachable, or a new path works."""
+        self._interest_acks.send_ack(node, now)
+        self._delivery.on_node_reachable(node, now)
 
     def _dispatch_change(self, change: OverlayChange, now: float) -> list[Effect]:
         match change:
             case SetChange(kind=RecordKind.INTEREST):
                 return self._apply_remote_interest(change, now)
             case SetChange():
-                return self._apply_claims(change.node, change.added, change.removed, now)
+                return self._routing.claims_changed(change.node, change.added, change.removed, now)
             case ControlFrameReceived(sender, InterestAcks(entries)):
                 return self._receive_interest_acks(sender, entries, now)
             case ControlFrameReceived(frame=InterestAckRequest() as request):
                 self._interest_acks.receive_ack_request(request, now)
                 return []
-            case ControlFrameReceived(sender, frame) if isinstance(frame, UNICASTS):
-                # RetainedVersions may come from any node: the one that knows a newer value informs
-                # the former owner, in the name of the new owner.
-                if not isinstance(frame, RetainedVersions) and not self._origins.speaks_for(
-                    sender, frame.source
-                ):
-                    return [Ignored(WRONG_SIDE)]
-                output = self._delivery.receive_unicast(frame, self._overlay.incarnation, now)
-                return self._route_unicasts(output, now)
+            case ControlFrameReceived(sender, frame) if isinstance(frame, ANY_UNICASTS):
+                return self._receive_unicast(sender, frame, now)
+            case ControlFrameReceived(sender, CoreAnnouncement() as announcement):
+                return self._receive_announcement(sender, announcement, now)
             case ControlFrameReceived(sender, frame):
-                return self._receive_strategy_frame(sender, frame, now)
+                return self._routing.receive(sender, frame, now)
+            case _:
+                return self._dispatch_node_change(change, now)
+
+    def _dispatch_node_change(self, change: OverlayChange, now: float) -> list[Effect]:
+        match change:
+            case RightsChanged(node, interest):
+                return self._apply_rights(node, interest, now)
+            case MemberExcluded(node):
+                return self._expire_node(node, now)
             case NodeRestarted(node):
-                return self._void_stale_claims(node, now)
+                return self._on_node_restarted(node, now)
             case CapacityChanged():
-                return self._send_strategy_output(self._strategy.nodes_changed((), (), now), now)
+                return self._routing.nodes_changed((), (), now)
+            case MapChanged():
+                return self._routing.map_changed(now)
             case _:  # LinkCostsChanged
-                return self._send_strategy_output(self._strategy.costs_changed(now), now)
+                return self._routing.costs_changed(now)
 
     def _receive_interest_acks(
         self, sender: NodeId, entries: tuple[InterestAck, ...], now: float
     ) -> list[Effect]:
-        ours, refused = self._interest_acks.receive_acks(
-            entries, lambda node: self._origins.speaks_for(sender, node), now
+        sources, refused = self._interest_acks.receive_acks(
+            entries, lambda entry: self._unicast.ack_refusal(sender, entry), now
         )
-        for entry in entries:
-            if entry.destination == self.id:
-                self._unicast_routes.on_interest_ack(entry.source)
-        return [*refused, *(self._check_installed(now) if ours else ())]
+        for source in sources:
+            self._unicast.routes.on_answer(source, InterestAckRequest)
+        return [*refused, *(self._check_installed(now) if sources else ())]
 
-    def _receive_strategy_frame(self, sender: NodeId, frame: object, now: float) -> list[Effect]:
-        """Pass a frame to the strategy. An announcement may carry claims of its core."""
-        effects: list[Effect] = []
-        if isinstance(frame, CoreAnnouncement):
-            refusal = self._overlay.clock.refusal(
-                frame.incarnation, frame.seq, "announcement number"
-            )
-            if refusal:
-                return [Ignored(refusal)]
-            if frame.core == self.id and frame.incarnation > self._overlay.incarnation:
-                effects += self._dispatch_overlay_output(
-                    self._overlay.on_id_conflict(frame.incarnation, None, now), now
-                )
-        if isinstance(frame, CoreAnnouncement) and (claims := frame.claims) is not None:
-            if claims.node in self._overlay.database.nodes:
-                link = self._overlay.neighbours.by_node[sender]
-                output = self._overlay.merge_record(link, claims, now, flood=False)
-                effects += self._dispatch_overlay_output(output, now)
-            else:  # it arrived before the node's record; nobody would send the claims again
-                rows = (RecordKind.NODE, claims.node), (RecordKind.CLAIMS, claims.node)
-                effects += self._overlay.send_to(sender, Fetch(rows), now)
-        if isinstance(frame, CoreAnnouncement) and frame.core not in self._overlay.database.nodes:
-            is_kept = self._early_announcements.put(sender, frame)
-            return effects if is_kept else [*effects, Ignored(UNKNOWN_CORE)]
-        return effects + self._send_strategy_output(self._strategy.receive(sender, frame, now), now)  # type: ignore[arg-type]
-
-    def _send_strategy_output(
-        self, output: Iterable[Effect | SendToNeighbour], now: float
+    def _receive_announcement(
+        self, sender: NodeId, frame: CoreAnnouncement, now: float
     ) -> list[Effect]:
-        """Turn the output of the strategy into frames on links, after each call of it."""
+        """Check an announcement, apply the claims that it may carry, and pass it to the
+        strategy."""
+        overlay = self._overlay
+        if refusal := overlay.checks.announcement_refusal(sender, frame):
+            return [refusal]
         effects: list[Effect] = []
-        for item in output:
-            if isinstance(item, SendToNeighbour):
-                effects += self._overlay.send_to(item.node, item.frame, now)
-            else:
-                effects.append(item)
-        self._strategy_due = self._strategy.next_deadline()
-        return effects
+        if frame.core == self.id and frame.incarnation > overlay.incarnation:
+            output = overlay.on_id_conflict(frame.incarnation, None, now)
+            effects += self._dispatch_overlay_output(output, now)
+        if (claims := frame.claims) is not None:
+            if claims.node in overlay.database.nodes:
+                link = overlay.neighbours.by_node[sender]
+                output = overlay.merge_record(link, claims, now, flood=False)
+                effects += self._dispatch_overlay_output(output, now)
+            else:  # it arrived before the node's record, and will not be sent again
+                rows = (RecordKind.NODE, claims.node), (RecordKind.CLAIMS, claims.node)
+                effects += overlay.send_to(sender, Fetch(rows), now)
+        return effects + self._routing.receive(sender, frame, now)
 
-    def _void_stale_claims(self, node: NodeId, now: float) -> list[Effect]:
-        """A node has restarted: claims and acknowledgements of its earlier incarnation are void."""
+    def _on_node_restarted(self, node: NodeId, now: float) -> list[Effect]:
+        """A node has restarted: claims and acknowledgements of its earlier incarnation are void. It
+        cannot open frames that were sealed for its earlier exchange key."""
         self._interest_acks.discard_ack(node)
+        if self._unicast.is_sealed and node in self._overlay.graph.reachable:
+            self._on_node_reachable(node, now)
         database = self._overlay.database
         if database.stamp(RecordKind.CLAIMS, node)[0] >= database.nodes[node].incarnation:
             return []
-        claims = database.names(RecordKind.CLAIMS, node)
-        void = list(claims)
-        claims.clear()
+        void = list(database.names(RecordKind.CLAIMS, node))
+        database.remove_set(RecordKind.CLAIMS, node)
         self._overlay.quotas.resize(RecordKind.CLAIMS, node, 0)
-        return self._apply_claims(node, (), void, now)
+        return self._routing.claims_changed(node, (), void, now)
 
-    def _apply_claims(
-        self, node: NodeId, added: Iterable[Group], removed: Iterable[Group], now: float
-    ) -> list[Effect]:
-        return self._send_strategy_output(
-            self._strategy.claims_changed(node, added, removed, now), now
-        )
+    def _apply_rights(self, node: NodeId, interest: SetChange | None, now: float) -> list[Effect]:
+        """A node has other rights than before: those of its first record, or of a new
+        certificate."""
+        if self._overlay.authentication.rights_of(node).limits_publishing:
+            self._forwarding.table.key_flows_by_origin()
+        self._forwarding.table.clear_plans()
+        effects = self._apply_remote_interest(interest, now) if interest else []
+        if node == self.id:
+            rights = self._overlay.authentication.rights_of(node)
+            effects += map(Ignored, self._local_interest.set_rights(rights, now))
+            self._interest_due = earliest(self._interest_due, now + self._settings.change_delay)
+        return effects + self._routing.nodes_changed([node], (), now)
 
     # ------------------------------------------------------------ interest
 
@@ -381,8 +407,7 @@ class Node:
         self._forwarding.table.clear_plans()
         self._interest_due = earliest(self._interest_due, now + self._settings.change_delay)
         unfit = len(event.added) - len(valid)
-        reasons = ["filters_per_node_max"] * refused + ["filter out of bounds"] * unfit
-        return [Ignored(reason) for reason in reasons]
+        return [Ignored(reason) for reason in [*refused, *["filter out of bounds"] * unfit]]
 
     def _announce_interest(self, now: float) -> list[Effect]:
         """Announce new filters when due; withdraw old ones when no node depends on them."""
@@ -400,8 +425,7 @@ class Node:
             return []
         self._restart_installation(now)
         self._delivery.retained.on_local_interest_removed(removed)
-        groups = self._group_index.apply_change(self.id, added, removed)
-        effects = self._send_strategy_output(self._strategy.interest_changed(groups, now), now)
+        effects = self._routing.interest_changed(self.id, added, removed, now)
         return effects + self._check_installed(now)
 
     def _apply_remote_interest(self, change: SetChange, now: float) -> list[Effect]:
@@ -411,10 +435,17 @@ class Node:
         effects = subscription_commands(subscribe, unsubscribe)
         self._delivery.retained.on_remote_interest_removed(unsubscribe)
         self._forwarding.table.clear_plans()  # plans include the interested nodes
-        groups = self._group_index.apply_change(change.node, change.added, change.removed)
-        return effects + self._send_strategy_output(
-            self._strategy.interest_changed(groups, now), now
+        return effects + self._routing.interest_changed(
+            change.node, change.added, change.removed, now
         )
+
+    def _apply_broker_response(
+        self, event: SubscriptionsGranted | SubscriptionsDenied
+    ) -> list[Effect]:
+        if isinstance(event, SubscriptionsDenied):
+            return [Ignored(f"subscription denied: {event.reason}") for _ in event.filters]
+        granted = self._remote_interest.mark_granted(event.filters)
+        return self._delivery.retained.on_filters_granted(granted)
 
     def _restart_installation(self, now: float) -> None:
         self._interest_acks.restart_installation(
@@ -422,26 +453,20 @@ class Node:
         )
 
     def _check_installed(self, now: float) -> list[Effect]:
-        version = self._interest_acks.check_installed(self._overlay.graph.reachable, now)
-        return [InterestInstalled(version)] if version is not None else []
+        return self._interest_acks.check_installed(self._overlay.graph.reachable, now)
 
     def _expire_node(self, node: NodeId, now: float) -> list[Effect]:
         """A node's lease has ended: delete all its state."""
-        filters = list(self._overlay.database.names(RecordKind.INTEREST, node))
+        filters = self._overlay.interest_of(node)
         claims = list(self._overlay.database.names(RecordKind.CLAIMS, node))
-        groups = self._group_index.apply_change(node, (), filters)
         effects = subscription_commands([], self._remote_interest.expire_node(node, filters))
+        effects += self._delivery.expire_node(node)  # while the rights of the node are still known
         self._overlay.expire_node(node)
         self._interest_acks.discard_ack(node)
-        self._unicast_routes.reset(node)
-        effects += self._delivery.expire_node(node)
+        self._unicast.routes.reset(node)
         self._forwarding.table.clear_plans()
-        self._strategy.expire_node(node)
         self._forwarding.duplicate_filter.expire_node(node)
-        effects += self._apply_claims(node, (), claims, now)
-        return effects + self._send_strategy_output(
-            self._strategy.interest_changed(groups, now), now
-        )
+        return effects + self._routing.expire_node(node, filters, claims, now)
 
     # ------------------------------------------------------------ publications
 
@@ -450,7 +475,7 @@ class Node:
     ) -> list[Effect]:
         """Handle `ClientPublished` for many publications. Frames go as bytes into `outgoing`;
         return all other effects."""
-        return self._count_dropped(
+        return self._count_effects(
             self._forwarding.publish_batch(batch, self._overlay.incarnation, outgoing, now)
         )
 
@@ -471,7 +496,7 @@ class Node:
         other = self._forwarding.forward_batch(
             link_id, frames, outgoing, deliveries, notifications, now
         )
-        self._count_dropped(notifications)
+        self._count_effects(notifications)
         return other
 
     def _receive_publication(self, link_id: LinkId, copy: Publication, now: float) -> list[Effect]:
@@ -498,23 +523,27 @@ class Node:
             case _:
                 ready, output = self._delivery.handle_storage_event(event, now)
                 released = [effect for item in ready for effect in self._forwarding.originate(item)]
-                return released + self._route_unicasts(output, now)
+                return released + self._unicast.send(output, now)
 
-    def _route_unicasts(self, output: Iterable[Effect | Unicast], now: float) -> list[Effect]:
-        """Send unicast frames to their next hop. A frame without one is dropped; its sender will
-        retry."""
-        effects: list[Effect] = []
-        for item in output:
-            if not isinstance(item, Unicast):
-                effects.append(item)
-                continue
-            frame, hop = self._unicast_routes.route(item)
-            if hop is not None:
-                effects += self._overlay.flush_early(now)
-                effects += self._overlay.send_to(hop, frame, now)
-            elif frame.hops:  # not an own frame: those may address nodes known to be unreachable
-                effects.append(Ignored("unicast without a route"))
-        return effects
+    def _receive_unicast(self, sender: NodeId, frame: AnyUnicast, now: float) -> list[Effect]:
+        ours, effects = self._unicast.receive(sender, frame, now)
+        if ours is None:
+            return effects
+        if self._unicast.routes.on_received(ours):
+            self._send_missed(ours.source, now)
+        if isinstance(ours, Receipt):
+            self._unicast.routes.on_answer(ours.source, PendingNotice)
+        if isinstance(ours, Query):
+            return [QueryReceived(ours.source, ours.number, ours.data)]
+        if isinstance(ours, QueryResponse):
+            return [QueryResponseReceived(ours.source, ours.number, ours.data)]
+        output = self._delivery.receive_unicast(ours, self._overlay.incarnation, now)
+        return self._unicast.send(output, now)
+
+    def _send_query(self, event: QueryRequested | QueryAnswered, now: float) -> list[Effect]:
+        kind = Query if isinstance(event, QueryRequested) else QueryResponse
+        frame = kind(event.destination, self.id, event.number, event.data)
+        return self._unicast.send((frame,), now)
 
     def assign_position(self, publication: LocalPublication) -> Publication:
         """Give a publication of QoS 1 or 2 without receivers a position in the journal, because its
@@ -525,7 +554,7 @@ class Node:
 
     @property
     def membership(self) -> MembershipView:
-        """Known and reachable nodes, links and leases, for reading."""
+        """Known and reachable nodes, their records, links and leases, for reading."""
         return MembershipView(self._overlay)
 
     def receivers_in_force(self, topic: str) -> list[NodeId]:
@@ -540,22 +569,34 @@ class Node:
         """Return the nodes that have acknowledged this node's newest interest."""
         return self._interest_acks.acknowledged_by
 
-    def records_of(self, node: NodeId) -> list[Record]:
-        """Return the records of a node that have to be persisted: identity and interest."""
-        rows = ((RecordKind.NODE, node), (RecordKind.INTEREST, node))
-        return [record for row in rows for record in self._overlay.database.row_records(row)]
+    def trace(self, copy: TracedCopy) -> CopyTrace:
+        """Return what this node would do with a new copy, without doing it."""
+        return trace_copy(
+            copy,
+            self._forwarding,
+            self._routing.strategy,
+            self._overlay.neighbours,
+            self._local_interest.plain_filters,
+            self._remote_interest,
+        )
 
-    def status(self) -> NodeStatus:
-        """Return this node's state as plain values."""
+    def groups(self) -> Iterator[tuple[Group, GroupStatus]]:
+        """Yield all groups, each in its state of that moment: there may be 100,000."""
+        strategy = self._routing.strategy
+        return ((group, strategy.group_status(group)) for group in strategy.groups())
+
+    def status(self, is_brief: bool = False) -> NodeStatus:
+        """Return this node's state as plain values; a brief one without groups and filters."""
         self._forwarding.table.apply_changes()
         installed, sizes = self._interest_acks.is_installed, self.sizes()
         return make_node_status(
             self._overlay,
-            self._strategy,
+            self._routing.strategy,
             self._remote_interest.in_force,
             installed,
             sizes,
             self.counters,
+            is_brief,
         )
 
     def sizes(self) -> dict[str, int]:

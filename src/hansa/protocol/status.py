@@ -15,8 +15,6 @@ from hansa.protocol.routing.base import CoreStatus, GroupStatus, RoutingStrategy
 
 @dataclass(frozen=True, slots=True)
 class NeighbourStatus:
-    """The link to a neighbour."""
-
     link: LinkId
     rtt_ms: float | None
     """Shortest recent round-trip time; None until the first heartbeat came back."""
@@ -58,28 +56,26 @@ def count_bounded_state(
     overlay: Overlay, forwarding: ForwardingEngine, filters: int
 ) -> dict[str, int]:
     """Return the size of everything that has a bound."""
-    links = overlay.neighbours.links.values()
     return {
         "filters": filters,
         "groups": len(forwarding.table),
         "nodes": len(overlay.database.nodes),
         "topic_plans": forwarding.table.plan_count,
-        "unacknowledged": max(
-            (link.channel.pending_count for link in links if link.channel), default=0
-        ),
+        "unacknowledged": overlay.neighbours.pending_max(),
         "dedup_windows": len(forwarding.duplicate_filter),
     }
 
 
-def make_node_status(
+def make_node_status(  # noqa: PLR0913 -- the parts of a node
     overlay: Overlay,
     strategy: RoutingStrategy,
     in_force: Mapping[NodeId, Stamp],
     installed: bool,
     sizes: dict[str, int],
     counters: Mapping[str, int],
+    is_brief: bool,
 ) -> NodeStatus:
-    """Copy the state of a node's parts."""
+    """Copy the state of a node's parts; a brief copy has no groups and no filters."""
     database = overlay.database
     return NodeStatus(
         node=overlay.identity.node,
@@ -91,9 +87,14 @@ def make_node_status(
         reachable=tuple(sorted(overlay.graph.reachable)),
         digest=database.digest,
         cores=strategy.core_statuses(),
-        groups={group: strategy.group_status(group) for group in strategy.groups()},
+        groups={
+            group: strategy.group_status(group)
+            for group in (() if is_brief else sorted(strategy.groups()))
+        },
         interest={
-            node: InterestStatus(database.stamp(RecordKind.INTEREST, node), tuple(row.names))
+            node: InterestStatus(
+                database.stamp(RecordKind.INTEREST, node), () if is_brief else tuple(row.names)
+            )
             for node, row in sorted(database.sets[RecordKind.INTEREST].items())
         },
         in_force=dict(sorted(in_force.items())),

@@ -101,6 +101,25 @@ def covers(wide: str, narrow: str) -> bool:
     return _includes(wide, _SPELLED_OUT.get(narrow, narrow))
 
 
+def intersect(one: str, other: str) -> str | None:
+    """Return the plain filter that matches what both of two plain filters match, None if there is
+    no such topic."""
+    levels: list[str] = []
+    ours, theirs = _path(one), _path(other)
+    for place, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        if a == "#" or b == "#":
+            levels += theirs[place:] if a == "#" else ours[place:]
+            break
+        if a != b and (a != "+" or b == _END) and (b != "+" or a == _END):
+            return None
+        levels.append(b if a == "+" else a)
+    if levels[-1] == _END:
+        levels.pop()
+    if levels[0].startswith("$") and (one[0] in "+#" or other[0] in "+#"):
+        return None  # [MQTT-4.7.2-1]
+    return "/".join(levels) or None  # only the empty topic, which is none, matches both /# and +
+
+
 def remove_covered(filters: Iterable[str]) -> tuple[str, ...]:
     """Return, sorted, the filters that no other of them covers: the smallest equivalent set.
 
@@ -285,7 +304,6 @@ class FilterTrie(Generic[V]):
         return [leaf.value for leaf in self._walk(topic, path, path)]
 
     def is_covered(self, topic_filter: str) -> bool:
-        """Whether some stored filter covers this one."""
         return bool(self._covering(topic_filter))
 
     def covering(self, topic_filter: str) -> list[str]:

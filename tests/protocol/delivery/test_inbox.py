@@ -24,7 +24,7 @@ def inbox(taken: Mapping[NodeId, tuple[int, int]] | None = None, **settings: obj
 
 def publication(number: int, previous: int, origin: NodeId = ORIGIN, size: int = 0) -> Publication:
     payload = b"x" * size
-    return Publication(origin, 1, number, 1, "t", payload, previous=((ME, previous),))
+    return Publication(origin, 1, number, 1, "t", payload, receivers=((ME, previous),))
 
 
 def response(
@@ -97,8 +97,8 @@ def test_response_is_accepted_as_far_as_there_is_room():
     assert made.streams[ORIGIN].accepted == 2
     assert made.next_deadline() == 0.02  # a receipt without a request
     made.mark_committed(ORIGIN, 1, 2, 1.0)
-    (letter,) = made.handle_timer(2.0)
-    assert letter == Receipt(ORIGIN, ME, 1, 2, 2, bytes_requested=8 * 65_536)
+    (receipt,) = made.handle_timer(2.0)
+    assert receipt == Receipt(ORIGIN, ME, 1, 2, 2, bytes_requested=8 * 65_536)
 
 
 def test_buffered_publications_follow_the_missing_one():
@@ -206,7 +206,7 @@ def test_origin_that_returns_to_an_ended_epoch_gets_a_receipt():
 def test_epoch_ahead_of_the_clock_changes_nothing():
     made = inbox()
     far = AHEAD_MAX_MS + 1
-    copy = Publication(ORIGIN, far, 1, 1, "t", b"", previous=((ME, 0),))
+    copy = Publication(ORIGIN, far, 1, 1, "t", b"", receivers=((ME, 0),))
     assert made.receive_copy(copy, 0.0) == [Ignored("epoch ahead of the clock")]
     assert made.receive_pending_notice(PendingNotice(ME, ORIGIN, far, 1), 0.0) == [
         Ignored("epoch ahead of the clock")
@@ -250,6 +250,12 @@ def test_number_of_origins_is_bounded():
     assert made.receive_pending_notice(PendingNotice(ME, THIRD, 1, 5), 0.0) == [
         Ignored("nodes_max")
     ]
+
+
+def test_number_of_restored_origins_is_bounded():
+    """Without a bound, each origin that was ever known would be restored."""
+    made = inbox({ORIGIN: (1, 5), THIRD: (1, 6), FOURTH: (1, 7)}, nodes_max=2)
+    assert {origin: each.accepted for origin, each in made.streams.items()} == {THIRD: 6, FOURTH: 7}
 
 
 def test_accepted_publications_stay_duplicates_after_the_lease_of_their_origin():

@@ -3,12 +3,17 @@
 from msgspec.structs import replace
 
 from hansa.protocol.clock import AHEAD_MAX_MS, WallClock
-from hansa.protocol.delivery.outbox import ROLLOVER_PAUSE_S, Outbox
+from hansa.protocol.delivery.outbox import (
+    AHEAD_OF_NEW_EPOCH,
+    ROLLOVER_PAUSE_MAX_S,
+    ROLLOVER_PAUSE_S,
+    Outbox,
+)
 from hansa.protocol.effects import (
     DeliveryAbandoned,
     EpochRolloverRequired,
     Ignored,
-    PersistHeard,
+    PersistProgressReport,
     ReadJournal,
 )
 from hansa.protocol.events import ClientPublished, EpochStarted, JournalRead
@@ -28,8 +33,8 @@ def outbox(count: int = 0) -> Outbox:
     return made
 
 
-def receipt(seq: int, bytes_requested: int = 0, epoch: int = 1) -> Receipt:
-    return Receipt(OTHER, OTHER, epoch, seq, seq, bytes_requested)
+def receipt(sequence: int, bytes_requested: int = 0, epoch: int = 1) -> Receipt:
+    return Receipt(OTHER, OTHER, epoch, sequence, sequence, bytes_requested)
 
 
 def test_receipt_without_pending_publications_is_ignored():
@@ -65,7 +70,7 @@ def test_new_epoch_begins_when_its_journal_exists():
     assert made.handle_timer(1.0) == [PendingNotice(OTHER, ME, 8, 2)]
     made.assign_position(ClientPublished("t", b"anew", qos=1), (OTHER,))
     (anew,) = made.mark_committed(8, 3, 0.0)
-    assert (anew.epoch, anew.sequence, anew.previous) == (8, 3, ((OTHER, 2),))
+    assert (anew.epoch, anew.sequence, anew.receivers) == (8, 3, ((OTHER, 2),))
 
 
 def test_no_new_epoch_starts_soon_after_another():
@@ -73,9 +78,24 @@ def test_no_new_epoch_starts_soon_after_another():
     made.receive_receipt(receipt(9, epoch=7), 1, 0.0)
     made.start_epoch(EpochStarted(8, 1, ()), now=1.0)
     ahead = receipt(9, epoch=8)
-    soon = [Ignored("receipt ahead of a journal whose epoch just began")]
+    soon = [Ignored(f"{AHEAD_OF_NEW_EPOCH}: {OTHER:016x}")]
     assert made.receive_receipt(ahead, 1, ROLLOVER_PAUSE_S) == soon
     assert made.receive_receipt(ahead, 1, 1.0 + ROLLOVER_PAUSE_S) == [EpochRolloverRequired(9)]
+
+
+def test_time_between_epochs_doubles_up_to_a_day():
+    """A dishonest receiver can claim positions that do not exist, whenever it wants."""
+    made, now = outbox(2), 0.0
+    made.receive_receipt(receipt(9, epoch=7), 1, now)
+    soon = [Ignored(f"{AHEAD_OF_NEW_EPOCH}: {OTHER:016x}")]
+    for turn in range(15):
+        epoch = 8 + turn
+        made.start_epoch(EpochStarted(epoch, 1, ()), now)
+        now += min(ROLLOVER_PAUSE_S * 2**turn, ROLLOVER_PAUSE_MAX_S)
+        assert made.receive_receipt(receipt(9, epoch=epoch), 1, now - 1.0) == soon
+        assert made.receive_receipt(receipt(9, epoch=epoch), 1, now) == [
+            EpochRolloverRequired(epoch + 1)
+        ]
 
 
 def test_receipt_of_an_epoch_ahead_of_the_clock_is_ignored():
@@ -89,9 +109,9 @@ def test_receipt_of_an_epoch_ahead_of_the_clock_is_ignored():
 
 
 def test_acknowledgements_of_an_earlier_incarnation_count():
-    owed, acknowledged = {OTHER: 7, THIRD: 8}, {OTHER: 4, THIRD: 8}
+    last_assigned, acknowledged = {OTHER: 7, THIRD: 8}, {OTHER: 4, THIRD: 8}
     made = Outbox(ME, ProtocolSettings(), WallClock(1), 1, 9)
-    made.restore(owed, acknowledged, {})
+    made.restore(last_assigned, acknowledged, {})
     assert (made.acknowledged_by_all, made.first_pending_before(9), made.acknowledged) == (
         4,
         {OTHER: 5},
@@ -114,14 +134,14 @@ def test_repair_response_fits_its_frames_whatever_the_shell_has_read():
     found = [
         made.assign_position(ClientPublished("t", b"x" * 20, qos=1), (OTHER,)) for _ in range(9)
     ]
-    letters = made.make_repair_responses(JournalRead(OTHER, 1, 0, 9, tuple(found)), now=0.0)
-    shapes = [(each.after, each.upto, each.lost_upto, len(each.publications)) for each in letters]
+    responses = made.make_repair_responses(JournalRead(OTHER, 1, 0, 9, tuple(found)), now=0.0)
+    shapes = [(each.after, each.upto, each.lost_upto, len(each.publications)) for each in responses]
     assert shapes == [(0, 2, 0, 2), (2, 4, 0, 2)]
-    assert [each.more for each in letters] == [True, False]
+    assert [each.more for each in responses] == [True, False]
     large = made.assign_position(ClientPublished("t", b"x" * 500, qos=1), (OTHER,))
-    (letter,) = made.make_repair_responses(JournalRead(OTHER, 1, 9, 10, (large,)), now=0.0)
-    assert isinstance(letter, RepairResponse)
-    assert (letter.after, letter.upto, len(letter.publications)) == (9, 10, 1)
+    (response,) = made.make_repair_responses(JournalRead(OTHER, 1, 9, 10, (large,)), now=0.0)
+    assert isinstance(response, RepairResponse)
+    assert (response.after, response.upto, len(response.publications)) == (9, 10, 1)
 
 
 def test_acknowledged_publications_are_not_sent_again_to_a_receiver_that_lost_its_state():
@@ -190,7 +210,7 @@ def test_first_pending_positions_before_a_position():
 
 
 def test_restored_receivers_may_miss_everything_unacknowledged():
-    made = Outbox(ME, ProtocolSettings(), WallClock(1), next_seq=9)
+    made = Outbox(ME, ProtocolSettings(), WallClock(1), next_sequence=9)
     made.restore({OTHER: 7}, {}, {})
     assert made.first_pending_before(2) == {OTHER: 1}
 
@@ -248,10 +268,10 @@ def test_reachable_again_receiver_does_not_wait_for_frames_in_flight():
 # ---------------------------------------------------------------- journal of an earlier incarnation
 
 
-def resumed(acknowledged: int = 0, unheard_since: int = 5) -> Outbox:
+def resumed(acknowledged: int = 0, unreported_since: int = 5) -> Outbox:
     """The journal of an earlier incarnation has four publications, all for the other node."""
     made = Outbox(ME, ProtocolSettings(repair_retry_interval=1.0), WallClock(1), 1, 5)
-    made.restore({OTHER: 4}, {OTHER: acknowledged}, {OTHER: unheard_since})
+    made.restore({OTHER: 4}, {OTHER: acknowledged}, {OTHER: unreported_since})
     return made
 
 
@@ -260,7 +280,7 @@ def capture(made: Outbox, *receivers: NodeId) -> int:
     publication = made.assign_position(ClientPublished("t", b"", qos=1), receivers)
     (ready,) = made.mark_committed(1, publication.sequence, now=0.0)
     assert ready.sequence == publication.sequence
-    return len(ready.previous)
+    return len(ready.receivers)
 
 
 def test_receiver_reports_its_position_before_anything_leaves_for_it():
@@ -270,19 +290,23 @@ def test_receiver_reports_its_position_before_anything_leaves_for_it():
         PendingNotice(OTHER, ME, 1, 4),
         PendingNotice(THIRD, ME, 1, 4),
     ], "what it may have"
-    assert made.receive_receipt(receipt(3, bytes_requested=9), 1, 0.0) == [PersistHeard(OTHER)]
+    assert made.receive_receipt(receipt(3, bytes_requested=9), 1, 0.0) == [
+        PersistProgressReport(OTHER)
+    ]
     assert made.receive_receipt(receipt(4, bytes_requested=9), 1, 0.0) == [], (
         "that is being written"
     )
     assert capture(made, OTHER) == 0
-    assert made.mark_heard(OTHER, 0.0) == [ReadJournal(OTHER, 1, 4, 6, 9)]
+    assert made.mark_reported(OTHER, 0.0) == [ReadJournal(OTHER, 1, 4, 6, 9)]
     assert capture(made, OTHER, THIRD) == 1
-    assert made.receive_receipt(replace(receipt(0), source=THIRD), 1, 0.0) == [PersistHeard(THIRD)]
-    assert made.mark_heard(THIRD, 0.0) == [PendingNotice(THIRD, ME, 1, 7)], (
+    assert made.receive_receipt(replace(receipt(0), source=THIRD), 1, 0.0) == [
+        PersistProgressReport(THIRD)
+    ]
+    assert made.mark_reported(THIRD, 0.0) == [PendingNotice(THIRD, ME, 1, 7)], (
         "it did not know of this one"
     )
     assert capture(made, OTHER, THIRD) == 2
-    assert made.mark_heard(THIRD, 0.0) == made.mark_heard(NodeId(9), 0.0) == []
+    assert made.mark_reported(THIRD, 0.0) == made.mark_reported(NodeId(9), 0.0) == []
 
 
 def test_receipt_beyond_what_was_sent_requires_a_rollover():
@@ -294,21 +318,21 @@ def test_receipt_beyond_what_was_sent_requires_a_rollover():
     made.start_epoch(EpochStarted(6, 10, ((OTHER, 9),)), now=1.0)
     made.assign_position(ClientPublished("t", b"", qos=1), (OTHER,))
     (ready,) = made.mark_committed(6, 10, now=1.0)
-    assert ready.previous == ((OTHER, 9),), "nobody can have anything of the new epoch"
+    assert ready.receivers == ((OTHER, 9),), "nobody can have anything of the new epoch"
 
 
 def test_receiver_that_returns_after_its_lease_may_have_earlier_positions():
     made = resumed()
     assert capture(made, OTHER) == 0
-    assert made.receive_receipt(receipt(4), 1, 0.0) == [PersistHeard(OTHER)]
-    assert made.mark_heard(OTHER, 0.0) == [PendingNotice(OTHER, ME, 1, 5)]
+    assert made.receive_receipt(receipt(4), 1, 0.0) == [PersistProgressReport(OTHER)]
+    assert made.mark_reported(OTHER, 0.0) == [PendingNotice(OTHER, ME, 1, 5)]
     assert made.expire_node(OTHER) == [DeliveryAbandoned(OTHER, 1, 5, 5)]
     assert capture(made, OTHER) == 0
-    assert made.receive_receipt(receipt(5), 1, 0.0) == [PersistHeard(OTHER)]
+    assert made.receive_receipt(receipt(5), 1, 0.0) == [PersistProgressReport(OTHER)]
 
 
 def test_incarnations_without_a_report_sent_nothing():
-    made = resumed(unheard_since=3)
+    made = resumed(unreported_since=3)
     assert made.receive_receipt(receipt(3, bytes_requested=9), 6, 0.0) == [EpochRolloverRequired(6)]
 
 
@@ -317,7 +341,19 @@ def test_reachable_receiver_is_asked_even_if_nothing_is_pending():
     assert made.next_deadline() is None
     made.on_node_reachable(OTHER, 0.0)
     assert made.handle_timer(0.0) == [PendingNotice(OTHER, ME, 1, 4)]
-    assert made.receive_receipt(receipt(4), 1, 0.0) == [PersistHeard(OTHER)]
-    assert made.mark_heard(OTHER, 0.0) == []
+    assert made.receive_receipt(receipt(4), 1, 0.0) == [PersistProgressReport(OTHER)]
+    assert made.mark_reported(OTHER, 0.0) == []
     made.on_node_reachable(OTHER, 0.0)
     assert made.next_deadline() is None
+
+
+def test_cancelled_reminders_are_removed():
+    made = Outbox(ME, ProtocolSettings(repair_retry_interval=1.0), WallClock(1), 1, 1)
+    for sequence in range(1, 1_000):
+        made.assign_position(ClientPublished("a", b"x", 1), [OTHER])
+        made.mark_committed(1, sequence, now=float(sequence))
+        made.receive_receipt(
+            Receipt(ME, OTHER, 1, sequence - 1, sequence - 1), incarnation=1, now=float(sequence)
+        )
+    assert made.next_deadline() == 1_000.0
+    assert len(made._reminders) < 100  # noqa: SLF001

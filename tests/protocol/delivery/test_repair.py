@@ -15,7 +15,7 @@ ME, YOU = NodeId(1), NodeId(2)
 
 
 def publication(number: int, payload: bytes = b"") -> Publication:
-    return Publication(ME, 7, number, 1, "t", payload, previous=((YOU, number - 1),))
+    return Publication(ME, 7, number, 1, "t", payload, receivers=((YOU, number - 1),))
 
 
 ALL = [publication(number) for number in range(1, 7)]
@@ -67,7 +67,7 @@ def frame(*items: Publication, after: int = 0, upto: int = 6) -> RepairResponse:
 
 
 def test_sent_publications_are_decoded():
-    bare = [replace(item, previous=()) for item in ALL]
+    bare = [replace(item, receivers=()) for item in ALL]
     assert decode_repair(frame(*bare)) == bare
     assert decode_repair(frame()) == []
 

@@ -4,30 +4,14 @@ from tests.protocol.contexts import context, records
 
 from hansa.protocol.delivery.inbox import memory_bytes
 from hansa.protocol.delivery.state import DeliveryState, RestoredState
-from hansa.protocol.effects import Ignored
-from hansa.protocol.model import HOPS_MAX, NodeId, Publication
+from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import PendingNotice, Receipt
 
 ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
 
 
 def delivery_state() -> DeliveryState:
     return DeliveryState(ME, ProtocolSettings(), RestoredState(), context(records(OTHER, THIRD)))
-
-
-def test_unicast_frame_for_another_node_is_forwarded():
-    frame = Receipt(THIRD, OTHER, 1, 5, 5, hops=3)
-    assert delivery_state().receive_unicast(frame, 1, 0.0) == [
-        Receipt(THIRD, OTHER, 1, 5, 5, hops=4)
-    ]
-
-
-def test_unicast_frame_at_the_hop_limit_is_dropped_and_counted():
-    frame = PendingNotice(THIRD, OTHER, 1, 5, hops=HOPS_MAX)
-    assert delivery_state().receive_unicast(frame, 1, 0.0) == [
-        Ignored("unicast past the hop limit")
-    ]
 
 
 def test_without_pending_publications_there_is_no_deadline():
@@ -50,4 +34,4 @@ def test_sizes_are_those_of_the_largest_stream_and_bytes_those_of_all():
 
 
 def _publication(origin: NodeId, number: int, previous: int) -> Publication:
-    return Publication(origin, 1, number, 1, "t", b"xx", previous=((ME, previous),))
+    return Publication(origin, 1, number, 1, "t", b"xx", receivers=((ME, previous),))

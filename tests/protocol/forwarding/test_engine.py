@@ -12,7 +12,7 @@ from hansa.protocol.clock import AHEAD, EPOCH_AHEAD
 from hansa.protocol.delivery.state import DeliveryState, RestoredState
 from hansa.protocol.effects import Deliver, Dropped, Duplicate, Effect, Ignored, Send
 from hansa.protocol.events import ClientPublished
-from hansa.protocol.forwarding import engine as plane_module
+from hansa.protocol.forwarding import engine as engine_module
 from hansa.protocol.forwarding.dedup import UNKNOWN_ORIGINS_MAX
 from hansa.protocol.forwarding.engine import SMALL_BYTES_MAX, Deliveries, ForwardingEngine, Outgoing
 from hansa.protocol.forwarding.table import ForwardingTable, GroupEntry
@@ -48,7 +48,10 @@ def engine(
     ids = (HERE, ELSEWHERE, THIRD)
     known = records(*ids)
     delivery = DeliveryState(
-        HERE, settings, RestoredState(), context(known, table.is_delivered_locally)
+        HERE,
+        settings,
+        RestoredState(),
+        context(known, lambda topic: table.plan(topic).deliver_locally),
     )
     graph = Graph(HERE, Metric.HOPS)
     for node in ids:  # a triangle: every node is behind every neighbour
@@ -274,8 +277,8 @@ def test_duplicate_is_reported():
 
 def test_copy_of_an_old_epoch_is_a_duplicate():
     node_engine = engine(MEMBER)
-    lives = [Publication(ELSEWHERE, incarnation, 1, 0, "a/b", b"") for incarnation in (5, 4, 3)]
-    assert forward(node_engine, *lives)[2] == [Duplicate(ELSEWHERE, 1)]
+    copies = [Publication(ELSEWHERE, incarnation, 1, 0, "a/b", b"") for incarnation in (5, 4, 3)]
+    assert forward(node_engine, *copies)[2] == [Duplicate(ELSEWHERE, 1)]
 
 
 @pytest.mark.parametrize("length", range(31))
@@ -322,7 +325,7 @@ def test_header_with_empty_fields_caches_no_wrong_flow():
 
 
 def test_flow_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(plane_module, "FLOW_CACHE_MAX", 1)
+    monkeypatch.setattr(engine_module, "FLOW_CACHE_MAX", 1)
     node_engine = engine(MEMBER, local_filters=("#",))
     topics = ["a/b", "a/c", "a/b", "a/" + "c" * 200]
     copies = [Publication(ELSEWHERE, 1, n, 0, t, b"") for n, t in enumerate(topics * 2, 1)]
@@ -388,14 +391,14 @@ def test_copy_without_a_route_is_reported_each_time():
 @pytest.mark.parametrize("qos", [1, 2])
 def test_copy_of_qos_1_or_2_is_forwarded_and_delivered_as_an_effect(qos):
     node_engine = engine(MEMBER, local_filters=("a/b",))
-    owed = [
-        Publication(ELSEWHERE, 1, number, qos, "a/b", b"x", previous=((HERE, number - 1),))
+    pending = [
+        Publication(ELSEWHERE, 1, number, qos, "a/b", b"x", receivers=((HERE, number - 1),))
         for number in (1, 2)
     ]
-    outgoing, deliveries, effects = forward(node_engine, copy(1), *owed, copy(2))
+    outgoing, deliveries, effects = forward(node_engine, copy(1), *pending, copy(2))
     assert len(outgoing[L2]) == 4
     assert deliveries == [("a/b", b"x")] * 2
-    assert effects == [Deliver(each) for each in owed]
+    assert effects == [Deliver(each) for each in pending]
 
 
 arrivals = st.lists(
@@ -493,9 +496,9 @@ def test_guaranteed_publication_of_an_unreachable_node_is_not_accepted():
     node_engine = engine(MEMBER, local_filters=("a/b",))
     graph = node_engine.origins.graph
     graph.set_links(ELSEWHERE, {})
-    owed = Publication(ELSEWHERE, 1, 1, 1, "a/b", b"x", previous=((HERE, 0),))
-    passing = Publication(ELSEWHERE, 1, 2, 1, "a/b", b"x", previous=((THIRD, 0),))
-    outgoing, _, effects = forward(node_engine, owed, passing)
+    pending = Publication(ELSEWHERE, 1, 1, 1, "a/b", b"x", receivers=((HERE, 0),))
+    passing = Publication(ELSEWHERE, 1, 2, 1, "a/b", b"x", receivers=((THIRD, 0),))
+    outgoing, _, effects = forward(node_engine, pending, passing)
     assert effects == [Ignored("publication of an unreachable node")]
     assert len(outgoing[L2]) == 2
 

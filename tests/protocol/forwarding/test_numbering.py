@@ -25,6 +25,6 @@ def test_publication_carries_all_fields_of_the_client():
         retain=True,
         hops=0,
         target_groups=(),
-        previous=(),
+        receivers=(),
         properties=b"\x01\x02",
     )

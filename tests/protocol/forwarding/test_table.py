@@ -52,10 +52,10 @@ def non_member(group: str, *towards: LinkId) -> GroupEntry:
 
 
 def table(
-    *entries: GroupEntry, wanted: tuple[str, ...] = (), plans_max: int = 100
+    *entries: GroupEntry, local_filters: tuple[str, ...] = (), plans_max: int = 100
 ) -> ForwardingTable:
     trie: FilterTrie[int] = FilterTrie()
-    for topic_filter in wanted:
+    for topic_filter in local_filters:
         trie.put(topic_filter, 1)
     made = ForwardingTable(trie, plans_max, list)
     for entry in entries:
@@ -65,11 +65,13 @@ def table(
 
 def forwarder(
     *entries: GroupEntry,
-    wanted: tuple[str, ...] = (),
+    local_filters: tuple[str, ...] = (),
     where: NonMemberForwarding = NonMemberForwarding.ONE,
 ) -> Forwarder:
     return Forwarder(
-        table(*entries, wanted=wanted), DuplicateFilter(64, EVERYBODY, WallClock(1)), where
+        table(*entries, local_filters=local_filters),
+        DuplicateFilter(64, EVERYBODY, WallClock(1)),
+        where,
     )
 
 
@@ -106,7 +108,7 @@ def test_topic_is_planned_from_the_groups_that_match_it():
 
 
 def test_topic_is_delivered_locally_if_a_local_filter_matches():
-    made = table(wanted=("a/#",))
+    made = table(local_filters=("a/#",))
     assert (made.plan("a/b").deliver_locally, made.plan("b").deliver_locally) == (True, False)
 
 
@@ -350,7 +352,7 @@ def test_groups_without_a_route_are_reported():
 
 
 def test_inside_the_mesh_a_copy_goes_to_all_mesh_neighbours_but_the_sender():
-    made = forwarder(member("a/+", L1, L2, L3), wanted=("a/b",))
+    made = forwarder(member("a/+", L1, L2, L3), local_filters=("a/b",))
     assert made.copies_of_received(copy(), L2) == (True, True, [(L1, ()), (L3, ())], [])
 
 
@@ -404,13 +406,13 @@ def test_copy_is_never_sent_back():
 
 
 def test_duplicate_is_not_forwarded():
-    made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
+    made = forwarder(member("a/+", L1, L2), local_filters=("a/b",))
     made.copies_of_received(copy(), L1)
     assert made.copies_of_received(copy(), L2) == (False, False, [], [])
 
 
 def test_duplicate_is_forwarded_only_for_new_target_groups():
-    made = forwarder(member("a/+", L1, L2), non_member("+/b", L2, L3), wanted=("a/b",))
+    made = forwarder(member("a/+", L1, L2), non_member("+/b", L2, L3), local_filters=("a/b",))
     made.copies_of_received(copy(), L1)
     assert made.copies_of_received(copy(target_groups=(G, H)), L2) == (
         False,
@@ -439,7 +441,7 @@ def test_guaranteed_publication_is_not_a_duplicate_of_qos_0_with_its_number():
 
 
 def test_copy_of_a_forgotten_epoch_counts_as_a_duplicate():
-    made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
+    made = forwarder(member("a/+", L1, L2), local_filters=("a/b",))
     for epoch in (3, 4):
         made.copies_of_received(copy(epoch=epoch), L1)
     assert made.copies_of_received(copy(epoch=2), L1) == (False, False, [], [])
@@ -455,12 +457,12 @@ def test_own_publication_that_returns_is_a_duplicate():
 
 
 def test_copy_at_the_hop_limit_is_delivered_but_not_forwarded():
-    made = forwarder(member("a/+", L1, L2), wanted=("a/b",))
+    made = forwarder(member("a/+", L1, L2), local_filters=("a/b",))
     assert made.copies_of_received(copy(hops=HOPS_MAX), L1) == (True, True, [], [G])
 
 
 def test_copy_at_the_hop_limit_without_links_is_not_reported():
-    made = forwarder(member("a/+", L1), wanted=("a/b",))
+    made = forwarder(member("a/+", L1), local_filters=("a/b",))
     assert made.copies_of_received(copy(hops=HOPS_MAX), L1) == (True, True, [], [])
 
 
@@ -516,9 +518,9 @@ arrivals = st.lists(
 def test_copies_are_delivered_once_and_cross_no_link_twice_for_the_same_reason(
     drawn, arriving, where
 ):
-    ways = table(*drawn, wanted=("a/b",))
-    made = Forwarder(ways, DuplicateFilter(64, EVERYBODY, WallClock(1)), where)
-    spread = set(ways.plan("a/b").mesh_links)
+    routes = table(*drawn, local_filters=("a/b",))
+    made = Forwarder(routes, DuplicateFilter(64, EVERYBODY, WallClock(1)), where)
+    spread = set(routes.plan("a/b").mesh_links)
     delivered: list[int] = []
     named_so_far: list[tuple[int, GroupId]] = []
     for number, target_groups, sender in arriving:
@@ -560,11 +562,13 @@ def test_forwarding_terminates_and_delivers_at_most_once_in_any_mesh(drawn, wher
                     group,
                     is_member,
                     tuple(LinkId(peer) for peer in mesh if peer != node),
-                    tuple(LinkId(peer) for peer in ways if peer != node),
+                    tuple(LinkId(peer) for peer in routes if peer != node),
                 )
-                for group, (is_member, mesh, ways) in zip(("a/+", "+/b", "a/#"), rows, strict=True)
+                for group, (is_member, mesh, routes) in zip(
+                    ("a/+", "+/b", "a/#"), rows, strict=True
+                )
             ),
-            wanted=("a/b",),
+            local_filters=("a/b",),
             where=where,
         )
         for node, rows in enumerate(drawn)

@@ -91,6 +91,11 @@ def test_silent_node_is_asked_at_growing_intervals():
     assert (made.request_due, made.pop_due_requests(ALL, 11.0)) == (12.0, [])
     assert (made.pop_due_requests(ALL, 12.0), made.request_due) == ([B], 16.0)
     assert (made.pop_due_requests(ALL, 16.0), made.request_due) == ([B], 24.0)
+    for _ in range(8):
+        assert made.request_due is not None
+        asked_at = made.request_due
+        made.pop_due_requests(ALL, asked_at)
+    assert made.request_due == asked_at + 64 * 2.0
 
 
 def test_no_node_is_asked_when_all_have_acknowledged():

@@ -128,14 +128,18 @@ wishes = st.frozensets(st.sampled_from(["a", "a/x", "a/+", "$share/g/a", "b/x", 
 @given(depths, st.lists(st.tuples(st.sampled_from([A, B]), wishes), max_size=8))
 def test_index_is_a_recount_of_all_filters(depth, story):
     index = GroupIndex(depth)
-    wanted: dict[NodeId, frozenset[str]] = {A: frozenset(), B: frozenset()}
-    for node, wish in story:
-        before = {group_of(name, depth) for name in wanted[node]}
-        after = {group_of(name, depth) for name in wish}
-        touched = index.apply_change(node, sorted(wish - wanted[node]), sorted(wanted[node] - wish))
-        wanted[node] = wish
+    interest_of: dict[NodeId, frozenset[str]] = {A: frozenset(), B: frozenset()}
+    for node, filters in story:
+        before = {group_of(name, depth) for name in interest_of[node]}
+        after = {group_of(name, depth) for name in filters}
+        touched = index.apply_change(
+            node, sorted(filters - interest_of[node]), sorted(interest_of[node] - filters)
+        )
+        interest_of[node] = filters
         assert sorted(touched) == sorted(before ^ after)
-        recount = Counter((group_of(name, depth), n) for n in wanted for name in wanted[n])
+        recount = Counter(
+            (group_of(name, depth), n) for n in interest_of for name in interest_of[n]
+        )
         assert recount == {
             (g, n): count for g, ns in index.nodes_by_group.items() for n, count in ns.items()
         }

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hansa.protocol.interest import local as local_interest
 from hansa.protocol.interest.local import LocalInterest
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import covers, is_local_only, remove_covered
@@ -29,7 +30,7 @@ def test_new_interest_is_empty():
 
 def test_filter_is_announced_at_once_and_once():
     interest = LocalInterest(SETTINGS)
-    assert interest.apply_change(["a/b", "$share/g/c"], [], now=0.0) == 0
+    assert interest.apply_change(["a/b", "$share/g/c"], [], now=0.0) == []
     assert interest.pop_due_changes(installed=False, now=0.0) == (["a/b", "$share/g/c"], [])
     assert interest.pop_due_changes(installed=False, now=0.0) == ([], [])
 
@@ -175,8 +176,37 @@ def test_topic_is_delivered_while_any_filter_or_share_matches():
 
 def test_filters_above_the_bound_are_refused_and_counted():
     interest = LocalInterest(replace(SETTINGS, filters_per_node_max=2))
-    assert interest.apply_change(["a", "b", "c", "a", "d"], [], now=0.0) == 2
+    assert (
+        interest.apply_change(["a", "b", "c", "a", "d"], [], now=0.0)
+        == ["filters_per_node_max"] * 2
+    )
     assert interest.pop_due_changes(installed=True, now=0.0) == (["a", "b"], [])
+
+
+def test_refused_filters_are_announced_when_there_is_room():
+    interest = local("a", "b", settings=replace(SETTINGS, filters_per_node_max=2))
+    interest.apply_change(["c", "d", "e"], [], now=0.0)
+    interest.apply_change([], ["c", "b"], now=0.0)
+    assert list(interest.filters) == ["a", "d"]
+    assert interest.apply_change(["f"], ["a", "e"], now=0.0) == ["filters_per_node_max"]
+    assert list(interest.filters) == ["d", "f"]
+
+
+def test_filter_that_covers_others_is_accepted_beyond_the_bound():
+    """A node that does not know its clients' filters announces `#`."""
+    interest = local("a", "b/c", settings=replace(SETTINGS, filters_per_node_max=2))
+    assert interest.apply_change(["$share/g/#", "+"], [], now=0.0) == ["filters_per_node_max"]
+    assert interest.apply_change(["#"], [], now=0.0) == []
+    assert interest.pop_due_changes(installed=True, now=0.0)[0] == ["#"]
+    interest.apply_change([], ["#", "+"], now=1.0)
+    assert list(interest.filters) == ["a", "b/c"]
+
+
+@pytest.mark.pure
+def test_covering_filters_are_bounded_too(monkeypatch):
+    monkeypatch.setattr(local_interest, "COVERING_FILTERS_MAX", 1)
+    interest = local("a", settings=replace(SETTINGS, filters_per_node_max=1))
+    assert interest.apply_change(["+", "#"], [], now=0.0) == ["filters_per_node_max"]
 
 
 def test_oldest_withdrawals_do_not_linger_beyond_the_bound():
@@ -243,17 +273,17 @@ class World:
 @given(st.lists(local_steps, max_size=25))
 def test_subscribed_filters_stay_covered_by_filters_in_force(steps):
     world = World()
-    wanted: set[str] = set()
+    subscribed: set[str] = set()
     for step in steps:
         safe = world.safe
         world.perform(step)
         if step[0] == "change":
-            wanted = (wanted | {f for f in step[1] if not is_local_only(f)}) - set(step[2])
-        assert set(world.interest.filters) == wanted
-        assert safe & wanted <= world.safe
+            subscribed = (subscribed | {f for f in step[1] if not is_local_only(f)}) - set(step[2])
+        assert set(world.interest.filters) == subscribed
+        assert safe & subscribed <= world.safe
     for step in (("announce",), ("install",), ("wait", 0.5), ("announce",)):
         world.perform(step)
-    assert world.announced == world.in_force == set(remove_covered(wanted))
+    assert world.announced == world.in_force == set(remove_covered(subscribed))
 
 
 def test_former_filters_are_remembered_up_to_a_bound():
@@ -265,3 +295,19 @@ def test_former_filters_are_remembered_up_to_a_bound():
     assert [interest.was_announced(topic) for topic in "abcd"] == [False, True, True, False]
     interest.apply_change(["a"], [], 0.0)
     assert interest.was_announced("a")
+
+
+@pytest.mark.parametrize("share", ["$share/g/a/b", "$share/g/#"])
+def test_filter_that_overlaps_a_share_does_not_linger(share):
+    interest = local("a/#", share, share.replace("/g/", "/h/"))
+    interest.apply_change([], ["a/#"], now=0.0)
+    assert interest.next_deadline(installed=True) == 0.0
+    assert interest.next_deadline(installed=False) == SETTINGS.withdraw_delay_max
+    interest.apply_change([], [share], now=0.1)
+    assert interest.next_deadline(installed=True) == 0.0  # the other share is left
+    interest.apply_change([], [share.replace("/g/", "/h/")], now=0.2)
+    assert interest.pop_due_changes(installed=True, now=0.2)[1] == [
+        share,
+        share.replace("/g/", "/h/"),
+    ]
+    assert interest.next_deadline(installed=True) == SETTINGS.linger

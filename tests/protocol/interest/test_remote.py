@@ -149,28 +149,28 @@ class Recount:
 
     def __init__(self) -> None:
         self.remote = RemoteInterest()
-        self.wanted: dict[NodeId, frozenset[str]] = {}
+        self.interest_of: dict[NodeId, frozenset[str]] = {}
         self.stamps: dict[NodeId, Stamp] = {}
         self.in_force: dict[NodeId, Stamp] = {}
         self.subscribed: set[str] = set()
         self.granted: set[str] = set()
 
     def plain(self, node: NodeId) -> set[str]:
-        return {split_share(name)[1] for name in self.wanted[node]}
+        return {split_share(name)[1] for name in self.interest_of[node]}
 
-    def change(self, node: NodeId, wish: frozenset[str]) -> None:
-        had = self.wanted.get(node, frozenset())
+    def change(self, node: NodeId, filters_now: frozenset[str]) -> None:
+        had = self.interest_of.get(node, frozenset())
         stamp = (1, self.stamps.get(node, (1, 0))[1] + 1)
-        self.wanted[node], self.stamps[node] = wish, stamp
+        self.interest_of[node], self.stamps[node] = filters_now, stamp
         subscribe, unsubscribe = self.remote.apply_change(
-            node, sorted(wish - had), sorted(had - wish), stamp
+            node, sorted(filters_now - had), sorted(had - filters_now), stamp
         )
         assert self.subscribed.isdisjoint(subscribe)
         self.subscribed.update(subscribe)
         self.drop(unsubscribe)
 
     def forget(self, node: NodeId) -> None:
-        filters = sorted(self.wanted.pop(node, frozenset()))
+        filters = sorted(self.interest_of.pop(node, frozenset()))
         self.in_force.pop(node, None)
         self.drop(self.remote.expire_node(node, filters))
 
@@ -184,10 +184,10 @@ class Recount:
         self.granted.update(self.subscribed.intersection(names))
 
     def check(self) -> None:
-        for node in self.wanted:
+        for node in self.interest_of:
             if self.plain(node) <= self.granted:
                 self.in_force[node] = self.stamps[node]
-        assert self.subscribed == set().union(*map(self.plain, self.wanted))
+        assert self.subscribed == set().union(*map(self.plain, self.interest_of))
         assert self.remote.in_force == self.in_force
         assert set(self.remote.granted) == self.granted
 

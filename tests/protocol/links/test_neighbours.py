@@ -7,10 +7,10 @@ import pytest
 
 from hansa.protocol.effects import (
     CloseLink,
-    Ignored,
     LinkRefused,
     NeighbourDown,
     NeighbourUp,
+    PeerMisbehaved,
     Send,
 )
 from hansa.protocol.events import LinkOpened
@@ -115,8 +115,11 @@ def test_disagreeing_hello_is_refused_with_the_reason():
         ({"capabilities": ("later",), "digest": 9, "name": "n"}, None),
         ({"version": 9}, f"protocol version 9 of n meets {PROTOCOL_VERSION} of m"),
         ({"federation": "b"}, "federation 'b' of n meets 'hansa' of m"),
-        ({"agreement": "redundancy=3"}, "settings differ: redundancy=3 of n meets agreed of m"),
-        ({"agreement": "agreed on=x"}, "settings differ: on=x of n meets agreed of m"),
+        (
+            {"shared_settings": "redundancy=3"},
+            "settings differ: redundancy=3 of n meets agreed of m",
+        ),
+        ({"shared_settings": "agreed on=x"}, "settings differ: on=x of n meets agreed of m"),
     ],
 )
 def test_two_nodes_disagree_about_version_federation_or_settings(change, reason):
@@ -236,10 +239,10 @@ def test_frames_on_a_stream_are_unchanged():
 
 
 @pytest.mark.parametrize("frame", [SequencedFrame(1, Fetch(())), FrameAck(1)])
-def test_sequenced_frame_on_a_stream_is_ignored(frame):
+def test_sequenced_frame_on_a_stream_is_misbehaviour(frame):
     neighbours = alone()
-    ignored = [Ignored("sequenced frame on a stream link")]
-    assert neighbours.unwrap_frame(opened(neighbours), frame, 0.0) == ([], ignored)
+    refused = [PeerMisbehaved(ONE, "sequenced frame on a stream link")]
+    assert neighbours.unwrap_frame(opened(neighbours), frame, 0.0) == ([], refused)
 
 
 def test_on_datagrams_frames_are_numbered_acknowledged_and_put_in_order():

@@ -5,6 +5,7 @@ from itertools import chain, combinations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.protocol.contexts import plain
 
 from hansa.protocol.membership.database import (
     PART_BYTES,
@@ -61,7 +62,7 @@ def parts(*names: str, version: int = 1) -> list[InterestRecord]:
 
 def holding(*records: Record) -> Database:
     """A database with these records, already flooded."""
-    database = Database()
+    database = Database(plain())
     for record in records:
         database.merge(record, None)
     database.drain_updates([])
@@ -80,7 +81,7 @@ def flooded(database: Database) -> dict[LinkId, tuple[Record, ...]]:
 
 
 def test_empty_database_knows_nothing():
-    database = Database()
+    database = Database(plain())
     assert (database.stamp(RecordKind.NODE, A), database.names(RecordKind.CLAIMS, A)) == (
         (0, 0),
         {},
@@ -223,7 +224,9 @@ def test_change_that_does_not_fit_changes_nothing(unfit):
 
 
 def test_change_of_a_set_that_is_not_here_does_not_fit():
-    assert Database().merge(delta(2, ("a",)), None) == FetchRequired((RecordKind.INTEREST, A))
+    assert Database(plain()).merge(delta(2, ("a",)), None) == FetchRequired(
+        (RecordKind.INTEREST, A)
+    )
 
 
 def test_first_change_of_an_incarnation_needs_no_base():
@@ -259,7 +262,7 @@ def test_set_in_parts_counts_when_complete(order):
 
 
 def test_parts_of_another_version_replace_earlier_ones():
-    database = Database()
+    database = Database(plain())
     database.merge(parts("a", "b")[0], None)
     assert database.merge(parts("x", "y", version=2)[1], None) is None
     change = SetChange(RecordKind.INTEREST, A, (1, 2), added=("x", "y"), removed=())
@@ -267,7 +270,7 @@ def test_parts_of_another_version_replace_earlier_ones():
 
 
 def test_set_in_parts_is_flooded_when_complete():
-    database = Database()
+    database = Database(plain())
     first, second = parts("a", "b")
     database.merge(first, LEFT)
     assert flooded(database) == {}
@@ -276,7 +279,7 @@ def test_set_in_parts_is_flooded_when_complete():
 
 
 def test_sender_of_a_set_in_parts_gets_none_back():
-    database = Database()
+    database = Database(plain())
     pieces = holding(whole(*LONG)).row_records((RecordKind.INTEREST, A))
     for piece in pieces:
         database.merge(piece, LEFT)
@@ -303,7 +306,7 @@ def test_size_that_a_set_would_have_is_known_before(record, size):
 
 
 def test_size_of_a_set_in_parts_counts_arrived_parts():
-    database = Database()
+    database = Database(plain())
     pieces = parts("a", "b", "c")
     database.merge(pieces[0], None)
     database.merge(pieces[2], None)
@@ -315,7 +318,7 @@ def test_size_of_a_set_in_parts_counts_arrived_parts():
 
 
 def test_change_of_ones_own_set_makes_a_record():
-    database = Database()
+    database = Database(plain())
     first = database.change_set(RecordKind.INTEREST, A, 3, (["a", "b"], []))
     second = database.change_set(RecordKind.INTEREST, A, 3, (["c"], ["a"]))
     assert first == [InterestRecord(A, 3, 1, 0, ("a", "b"))]
@@ -325,13 +328,13 @@ def test_change_of_ones_own_set_makes_a_record():
 
 
 def test_no_change_makes_no_record():
-    database = Database()
+    database = Database(plain())
     assert database.change_set(RecordKind.INTEREST, A, 3, ([], [])) == []
     assert database.summary() == Summary(())
 
 
 def test_claims_are_not_flooded_because_announcements_carry_them():
-    database = Database()
+    database = Database(plain())
     assert database.change_set(RecordKind.CLAIMS, A, 3, (["g"], [])) == [
         ClaimsRecord(A, 3, 1, 0, ("g",))
     ]
@@ -339,7 +342,7 @@ def test_claims_are_not_flooded_because_announcements_carry_them():
 
 
 def test_large_change_is_split_with_removals_first():
-    database = Database()
+    database = Database(plain())
     database.change_set(RecordKind.INTEREST, A, 1, (["b"], []))
     assert database.change_set(RecordKind.INTEREST, A, 1, (LONG[:3], ["b"])) == [
         InterestRecord(A, 1, 2, 1, (), ("b",)),
@@ -356,7 +359,7 @@ def test_large_change_is_split_with_removals_first():
 
 def test_large_first_set_replaces_that_of_an_earlier_incarnation_at_once():
     others = holding(whole(*LONG[:3], version=7))
-    database = Database()
+    database = Database(plain())
     first, second = database.change_set(RecordKind.INTEREST, A, 2, (LONG[1:4], []))
     flooded = [update.records for _, update in database.drain_updates([LEFT])]
     assert flooded == [(first,), (second,)]
@@ -377,7 +380,7 @@ def test_set_can_be_raised_to_a_new_incarnation():
 
 
 def test_raising_a_set_that_was_never_written_writes_an_empty_one():
-    database = Database()
+    database = Database(plain())
     database.restamp_own_set(RecordKind.CLAIMS, A, 9)
     assert flooded(database) == dict.fromkeys(LINKS, (ClaimsRecord(A, 9, 1, 1, ()),))
 
@@ -393,7 +396,7 @@ def test_expired_node_leaves_no_rows():
 
 
 def test_node_with_partial_sets_can_expire():
-    database = Database()
+    database = Database(plain())
     first, second = parts("a", "b")
     database.merge(first, None)
     database.expire_node(A)
@@ -404,14 +407,14 @@ def test_node_with_partial_sets_can_expire():
 
 
 def test_change_is_sent_once_to_all_but_its_source():
-    database = Database()
+    database = Database(plain())
     database.merge(node_record(1), LEFT)
     assert flooded(database) == {RIGHT: (node_record(1),)}
     assert flooded(database) == {}
 
 
 def test_neighbour_that_sent_the_same_record_does_not_get_it():
-    database = Database()
+    database = Database(plain())
     database.merge(node_record(1), LEFT)
     database.merge(node_record(1), RIGHT)
     database.merge(node_record(1), RIGHT)
@@ -420,14 +423,14 @@ def test_neighbour_that_sent_the_same_record_does_not_get_it():
 
 @pytest.mark.parametrize("late", [node_record(1), node_record(2, incarnation=0)])
 def test_neighbour_that_sent_an_older_record_gets_the_newer(late):
-    database = Database()
+    database = Database(plain())
     database.merge(node_record(2), LEFT)
     database.merge(late, RIGHT)
     assert flooded(database) == {RIGHT: (node_record(2),)}
 
 
 def test_neighbour_that_sent_the_version_of_an_earlier_incarnation_gets_the_record():
-    database = Database()
+    database = Database(plain())
     database.merge(delta(1, ("a",), incarnation=2), LEFT)
     database.merge(delta(1, ("b",), incarnation=1), RIGHT)
     assert flooded(database) == {RIGHT: (delta(1, ("a",), incarnation=2),)}
@@ -435,28 +438,28 @@ def test_neighbour_that_sent_the_version_of_an_earlier_incarnation_gets_the_reco
 
 def test_neighbour_that_sent_a_later_copy_gets_the_earlier():
     earlier, later = node_record(1, key=b"a"), node_record(1, key=b"b")
-    database = Database()
+    database = Database(plain())
     database.merge(earlier, LEFT)
     database.merge(later, RIGHT)
     assert flooded(database) == {RIGHT: (earlier,)}
 
 
 def test_newer_node_record_replaces_a_queued_one():
-    database = Database()
+    database = Database(plain())
     database.merge(node_record(1), LEFT)
     database.merge(node_record(2), RIGHT)
     assert flooded(database) == {LEFT: (node_record(2),)}
 
 
 def test_changes_of_a_set_are_queued_in_order():
-    database = Database()
+    database = Database(plain())
     database.merge(delta(1, ("a",)), LEFT)
     database.merge(delta(2, ("b",)), RIGHT)
     assert flooded(database) == {LEFT: (delta(2, ("b",)),), RIGHT: (delta(1, ("a",)),)}
 
 
 def test_claims_in_announcements_are_not_flooded():
-    database = Database()
+    database = Database(plain())
     claims = ClaimsRecord(A, 1, 1, 0, ("g",))
     change = SetChange(RecordKind.CLAIMS, A, (1, 1), added=("g",), removed=())
     assert database.merge(claims, LEFT, flood=False) == change
@@ -491,8 +494,8 @@ class Three:
     """Three nodes, each linked to both others. Links are named by the node at their other end."""
 
     def __init__(self) -> None:
-        self.databases = {node: Database() for node in NODES}
-        self.lives = dict.fromkeys(NODES, 1)
+        self.databases = {node: Database(plain()) for node in NODES}
+        self.incarnations = dict.fromkeys(NODES, 1)
         self.mail: dict[tuple[NodeId, NodeId], list[Record]] = {
             (one, other): [] for one, other in product(NODES, repeat=2) if one != other
         }
@@ -500,19 +503,19 @@ class Three:
     def write(self, node: NodeId) -> None:
         database = self.databases[node]
         version = database.stamp(RecordKind.NODE, node)[1] + 1
-        database.merge(node_record(version, self.lives[node], node), None)
+        database.merge(node_record(version, self.incarnations[node], node), None)
 
     def change(self, node: NodeId, kind: RecordKind, added: list[str], removed: list[str]) -> None:
         names = self.databases[node].names(kind, node)
         new = [name for name in added if name not in names and name not in removed]
         old = [name for name in removed if name in names]
-        self.databases[node].change_set(kind, node, self.lives[node], (new, old))
+        self.databases[node].change_set(kind, node, self.incarnations[node], (new, old))
 
     def outrank(self, node: NodeId) -> None:
-        self.lives[node] += 1
+        self.incarnations[node] += 1
         self.write(node)
         for kind in SETS:
-            self.databases[node].restamp_own_set(kind, node, self.lives[node])
+            self.databases[node].restamp_own_set(kind, node, self.incarnations[node])
 
     def flush(self, node: NodeId) -> None:
         links = [LinkId(other) for other in NODES if other != node]

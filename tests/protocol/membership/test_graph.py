@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.protocol.membership.graph import DETOURS_MAX, Graph, Links
+from hansa.protocol.membership.graph import Graph, Links
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import Metric
 
@@ -223,6 +223,33 @@ def distances(links: Map, metric: Metric) -> dict[tuple[NodeId, NodeId], int]:
     return length
 
 
+def test_node_that_moves_is_found_at_its_new_place():
+    graph = graph_of(both_ways((1, 2), (1, 3)))
+    assert graph.hops_between(NodeId(1), NodeId(3)) == 1
+    graph.set_links(NodeId(1), ends(2))
+    for node, links in both_ways((2, 1), (2, 3), (3, 4)).items():
+        if node != 1:
+            graph.set_links(node, links)
+    assert graph.hops_between(NodeId(1), NodeId(4)) == 3
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(reports, ids), max_size=30))
+def test_hops_between_nodes_are_right_after_every_change(changes):
+    graph, links = Graph(NodeId(1), Metric.HOPS), {NodeId(1): Links()}
+    for (is_drop, node, ends), start in changes:
+        if is_drop and node != 1:
+            graph.remove_node(node)
+            links.pop(node, None)
+        else:
+            graph.set_links(node, ends)
+            links[node] = ends
+        lengths = distances(links, Metric.HOPS)
+        for pair in ((start, node), *((NodeId(1), known) for known in links)):
+            expected = lengths.get(pair, 0) if pair[0] != pair[1] else 0
+            assert graph.hops_between(*pair) == expected
+
+
 @settings(max_examples=60)
 @given(maps, st.sampled_from(Metric))
 def test_next_hops_lead_to_every_node_over_a_shortest_path(links, metric):
@@ -287,53 +314,31 @@ def test_version_grows_only_with_relevant_changes(metric, lengths_count):
     assert graph.version == before + lengths_count + 1
 
 
-# ---------------------------------------------------------------- detours
+# ---------------------------------------------------------------- relays
 
 
-def test_detour_avoids_a_node():
-    ring = both_ways((1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 1))
-    graph = graph_of(ring)
-    assert graph.next_hop(NodeId(3)) == 2
-    assert graph.next_hop_avoiding(NodeId(3), NodeId(2)) == 6
-    assert graph_of(ring, 6).next_hop_avoiding(NodeId(3), NodeId(2)) == 5
-
-
-@pytest.mark.parametrize("avoid", [3, 1, 99])
-def test_detour_ignores_the_ends_and_unknown_nodes(avoid):
-    graph = graph_of(chain(1, 2, 3))
-    assert graph.next_hop_avoiding(NodeId(3), NodeId(avoid)) == 2
-
-
-def test_detour_falls_back_to_the_only_path():
-    assert graph_of(chain(1, 2, 3)).next_hop_avoiding(NodeId(3), NodeId(2)) == 2
-
-
-def test_detour_follows_changes_of_the_map():
-    ring = both_ways((1, 2), (2, 3), (3, 4), (4, 1))
-    graph = graph_of(ring)
-    assert graph.next_hop_avoiding(NodeId(3), NodeId(2)) == 4
-    graph.set_links(NodeId(4), ends(1))
-    assert graph.next_hop_avoiding(NodeId(3), NodeId(2)) == 2
-
-
-def test_detours_are_bounded_until_the_map_changes():
-    """Peers choose the avoided nodes, and each costs a search."""
-    spokes = [(1, node) for node in range(2, DETOURS_MAX + 3)]
-    rim = [(node, 100) for node in range(2, DETOURS_MAX + 3)]
-    links = both_ways(*spokes, *rim)
-    graph = graph_of(links)
-    for avoid in range(3, DETOURS_MAX + 3):
-        assert graph.next_hop_avoiding(NodeId(100), NodeId(avoid)) == 2
-    assert graph.next_hop_avoiding(NodeId(100), NodeId(2)) == 2
-    graph.set_links(NodeId(3), ends(1))
-    assert graph.next_hop_avoiding(NodeId(100), NodeId(2)) == 4
-
-
-def test_relays_of_the_best_path():
+def test_relays_of_a_round_trip():
     graph = graph_of(chain(1, 2, 3, 4))
-    assert graph.relays_to(NodeId(4)) == [2, 3]
-    assert graph.relays_to(NodeId(2)) == []
-    assert graph.relays_to(NodeId(9)) == []
+    assert graph.relays_of_round_trip(NodeId(4)) == [2, 3]
+    assert graph.relays_of_round_trip(NodeId(2)) == []
+    graph.set_links(NodeId(2), ends(1))
+    graph.set_links(NodeId(1), ends(2, 3))
+    graph.set_links(NodeId(3), ends(1, 4))
+    assert graph.relays_of_round_trip(NodeId(4)) == [3]
+
+
+def test_answer_may_pass_other_relays():
+    """Of two paths to node 6 node 1 takes the one through 2, and node 6 the one through 3."""
+    graph = graph_of(both_ways((1, 2), (2, 5), (5, 6), (1, 4), (4, 3), (3, 6)))
+    assert graph.relays_of_round_trip(NodeId(6)) == [2, 5, 3, 4]
+
+
+def test_relays_of_the_shortest_round_trip():
+    lengths = {(1, 2): 9, (2, 4): 9, (1, 3): 5, (3, 5): 5, (5, 4): 5}
+    links: Map = {NodeId(node): {} for node in range(1, 6)}
+    for (a, b), length in lengths.items():
+        links[NodeId(a)][NodeId(b)] = links[NodeId(b)][NodeId(a)] = length
+    assert graph_of(links, metric=Metric.RTT).relays_of_round_trip(NodeId(4)) == [3, 5]
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 8)), max_size=20))
@@ -341,35 +346,16 @@ def test_relays_of_the_best_path():
 def test_relays_are_the_nodes_that_hop_by_hop_forwarding_passes(pairs):
     links = both_ways(*((a, b) for a, b in pairs if a != b), (1, 2))
     graphs = {node: graph_of(links, node) for node in links}
-    for to in links:
-        passed, here = [], NodeId(1)
-        while (hop := graphs[here].next_hop(to)) is not None and hop != to:
-            passed.append(hop)
+
+    def passed(here: NodeId, to: NodeId) -> list[NodeId]:
+        relays = []
+        while (hop := graphs[here].next_hop(to)) != to:
+            assert hop is not None
+            relays.append(hop)
             here = hop
-        assert graphs[NodeId(1)].relays_to(to) == passed
+        return relays
 
-
-@pytest.mark.parametrize("metric", Metric)
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_detours_reach_their_destination_without_a_loop(metric, data):
-    count = data.draw(st.integers(3, 7))
-    pairs = [(a, b) for a in range(1, count + 1) for b in range(1, a)]
-    drawn = data.draw(st.lists(st.sampled_from(pairs), unique=True))
-    links: Map = {NodeId(node): {} for node in range(1, count + 1)}
-    for a, b in drawn:
-        links[NodeId(a)][NodeId(b)] = data.draw(st.integers(1, 9))
-        links[NodeId(b)][NodeId(a)] = data.draw(st.integers(1, 9))
-    to, avoid = NodeId(data.draw(st.integers(2, count))), NodeId(data.draw(st.integers(2, count)))
-    graphs = {node: graph_of(links, node, metric) for node in links}
-    free = {node: {n: r for n, r in ends.items() if n != avoid} for node, ends in links.items()}
-    free[avoid] = {}
-    has_detour = graph_of(free).next_hop(to) is not None
-    here, passed = NodeId(1), [NodeId(1)]
-    while here != to and (hop := graphs[here].next_hop_avoiding(to, avoid)) is not None:
-        here = hop
-        assert here not in passed
-        passed.append(here)
-    assert (here == to) == (graphs[NodeId(1)].next_hop(to) is not None)
-    if has_detour and avoid != to:
-        assert avoid not in passed
+    one = NodeId(1)
+    for to in list(graphs[one].reachable)[1:]:
+        expected = dict.fromkeys([*passed(one, to), *passed(to, one)])
+        assert graphs[one].relays_of_round_trip(to) == list(expected)

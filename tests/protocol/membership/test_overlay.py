@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.protocol.contexts import plain
 
 from hansa.protocol.clock import AHEAD, AHEAD_MAX_MS
 from hansa.protocol.effects import (
@@ -28,12 +29,14 @@ from hansa.protocol.membership.changes import (
     CapacityChanged,
     ControlFrameReceived,
     LinkCostsChanged,
+    MapChanged,
     NodeRestarted,
     OverlayOutput,
 )
 from hansa.protocol.membership.database import SetChange
 from hansa.protocol.membership.id_conflict import LATER_AGAIN_S, LATER_S, PAUSE_S
-from hansa.protocol.membership.overlay import CONTESTED, WRONG_KEY, Overlay
+from hansa.protocol.membership.overlay import CONTESTED, Overlay
+from hansa.protocol.membership.record_checks import WRONG_KEY
 from hansa.protocol.membership.records import (
     ClaimsRecord,
     InterestRecord,
@@ -65,15 +68,15 @@ CONTESTED_RECORD = Ignored(CONTESTED)
 
 
 def overlay(settings: ProtocolSettings = SETTINGS, incarnation: int = 4) -> Overlay:
-    return Overlay(Identity(ME, KEYS[ME], incarnation), settings)
+    return Overlay(Identity(ME, KEYS[ME], incarnation), settings, plain())
 
 
 def hello(
     node: NodeId = PEER, incarnation: int = 1, key: bytes | None = None, digest: int = 0
 ) -> Hello:
-    agreement = SETTINGS.shared_settings_text()
+    shared_settings = SETTINGS.shared_settings_text()
     key = key or KEYS[node]
-    return Hello(PROTOCOL_VERSION, "hansa", node, key, incarnation, "", agreement, digest)
+    return Hello(PROTOCOL_VERSION, "hansa", node, key, incarnation, "", shared_settings, digest)
 
 
 def record(
@@ -121,7 +124,10 @@ def known(it: Overlay, node: NodeId = PEER, link: LinkId = ONE) -> NeighbourLink
 
 
 def taken(it: Overlay, link: NeighbourLink, *records: Record, now: float = 0.0) -> OverlayOutput:
-    return it.receive_frame(link, Update(records), now)
+    """Give records of a neighbour to a node; return its output without changes of the map, which
+    have a test of their own."""
+    output = it.receive_frame(link, Update(records), now)
+    return [item for item in output if not isinstance(item, MapChanged)]
 
 
 # ---------------------------------------------------------------- greeting
@@ -169,7 +175,6 @@ def test_disagreeing_peer_is_refused():
 
 
 def refused(it: Overlay) -> NeighbourLink:
-    """A link refused at 0.0."""
     link = opened(it)
     it.receive_frame(link, msgspec.structs.replace(hello(), federation="other"), 0.0)
     return link
@@ -243,6 +248,7 @@ def test_closed_connection_loses_the_neighbour_and_all_behind_it():
         NeighbourDown(PEER, "reset"),
         NodeUnreachable(PEER),
         NodeUnreachable(FAR),
+        MapChanged(),
     ]
 
 
@@ -273,7 +279,7 @@ def test_nothing_is_sent_to_a_node_that_is_not_a_neighbour():
 def test_cost_of_a_neighbour_is_that_of_its_link(metric, cost):
     it = overlay(replace(SETTINGS, metric=metric))
     peer = msgspec.structs.replace(
-        hello(), agreement=replace(SETTINGS, metric=metric).shared_settings_text()
+        hello(), shared_settings=replace(SETTINGS, metric=metric).shared_settings_text()
     )
     joined(it, peer)
     assert (it.link_cost(PEER), it.link_cost(FAR)) == (cost, None)
@@ -293,6 +299,15 @@ def test_node_that_reports_a_link_to_us_becomes_reachable():
     link = joined(it)
     assert taken(it, link, record(FAR, PEER)) == []
     assert taken(it, link, record(PEER, ME, FAR)) == [NodeReachable(PEER), NodeReachable(FAR)]
+
+
+def test_changed_links_change_the_map():
+    it = overlay()
+    link = joined(it)
+    taken(it, link, record(PEER, ME))
+    changed, equal = (Update((record(PEER, ME, FAR, version=each),)) for each in (2, 3))
+    assert it.receive_frame(link, changed, 0.0) == [MapChanged()]
+    assert it.receive_frame(link, equal, 0.0) == []
 
 
 def test_node_becomes_unreachable_when_its_neighbour_reports_it():
@@ -462,8 +477,8 @@ def test_restart_is_applied_before_links_lead_to_the_node():
     it = overlay()
     link = joined(it)
     taken(it, link, record(PEER, ME), record(FAR, PEER))
-    news = record(PEER, ME, FAR, version=2), record(FAR, PEER, incarnation=2)
-    assert taken(it, link, *news) == [NodeRestarted(FAR), NodeReachable(FAR)]
+    newer = record(PEER, ME, FAR, version=2), record(FAR, PEER, incarnation=2)
+    assert taken(it, link, *newer) == [NodeRestarted(FAR), NodeReachable(FAR)]
 
 
 def test_change_of_own_interest_is_sent_at_once():
@@ -530,18 +545,18 @@ def test_changes_of_others_wait_and_go_to_all_but_their_sender():
     assert (it.flush(1.2), it.next_deadline()) == ([], 1.0)  # the heartbeat is due first
     it.handle_timer(1.2)
     assert it.next_deadline() == 1.25
-    news = Update((record(PEER, ME, version=2), record(OTHER, PEER)))
-    assert it.flush(1.25) == [Send(TWO, news)]
+    newer = Update((record(PEER, ME, version=2), record(OTHER, PEER)))
+    assert it.flush(1.25) == [Send(TWO, newer)]
 
 
 def test_own_change_flushes_waiting_changes():
     it = overlay()
     link = known(it)
     known(it, FAR, TWO)
-    news = record(PEER, version=2)
-    taken(it, link, news, now=1.0)
+    newer = record(PEER, version=2)
+    taken(it, link, newer, now=1.0)
     (ours,) = it.change_own_set(RecordKind.INTEREST, ["a"], [], 1.1)
-    assert it.flush(1.1) == [Send(ONE, Update((ours,))), Send(TWO, Update((news, ours)))]
+    assert it.flush(1.1) == [Send(ONE, Update((ours,))), Send(TWO, Update((newer, ours)))]
 
 
 def test_later_change_does_not_delay_waiting_ones():
@@ -642,6 +657,7 @@ def test_silent_neighbour_is_lost():
     assert it.handle_timer(3.0)[1:] == [
         NeighbourDown(PEER, "silent"),
         NodeUnreachable(PEER),
+        MapChanged(),
         CloseLink(ONE, "silent"),
     ]
     assert it.flush(3.0) == []
@@ -836,7 +852,7 @@ def derived(number: int) -> tuple[NodeId, bytes]:
 
 def test_node_with_a_derived_id_requires_derived_ids():
     me, key = derived(1)
-    it = Overlay(Identity(me, key, 4), SETTINGS)
+    it = Overlay(Identity(me, key, 4), SETTINGS, plain())
     other, its_key = derived(2)
     false_hello = hello(PEER, key=its_key)
     assert it.receive_frame(opened(it), false_hello, 0.0) == [
@@ -968,7 +984,7 @@ class World:
     lost."""
 
     nodes: dict[int, Overlay] = field(default_factory=dict)
-    wanted: set[tuple[int, int]] = field(default_factory=set)
+    intended: set[tuple[int, int]] = field(default_factory=set)
     ends: dict[tuple[int, LinkId], tuple[int, LinkId]] = field(default_factory=dict)
     mail: deque[tuple[int, LinkId, AnyFrame | None]] = field(default_factory=deque)
     now: float = 0.0
@@ -977,7 +993,7 @@ class World:
 
     def start(self, place: int, identity: Identity) -> None:
         self.stop(place)
-        self.nodes[place] = Overlay(identity, SETTINGS)
+        self.nodes[place] = Overlay(identity, SETTINGS, plain())
         self.nodes[place].mark_interest_known(self.now)
 
     def stop(self, place: int) -> None:
@@ -995,10 +1011,10 @@ class World:
             node.change_own_set(RecordKind.INTEREST, [name], [], self.now)
 
     def join(self, one: int, other: int) -> None:
-        self.wanted.add((one, other))
+        self.intended.add((one, other))
 
     def cut(self, one: int, other: int) -> None:
-        self.wanted.discard((one, other))
+        self.intended.discard((one, other))
         for end, far in list(self.ends.items()):
             if (end[0], far[0]) == (one, other):
                 self.hang_up(end)
@@ -1012,7 +1028,7 @@ class World:
     def dial(self) -> None:
         self.dial_due = self.now + 0.5
         standing = {(end[0], far[0]) for end, far in self.ends.items()}
-        for pair in sorted(self.wanted - standing):
+        for pair in sorted(self.intended - standing):
             if self.nodes.keys() >= set(pair):
                 one, other = ((place, LinkId(next(self.numbers))) for place in pair)
                 self.ends |= {one: other, other: one}
@@ -1066,7 +1082,7 @@ class World:
     def component(self, place: int) -> set[int]:
         found, front = {place}, {place}
         while front:
-            front = {q for p, q in self.wanted | {(q, p) for p, q in self.wanted} if p in front}
+            front = {q for p, q in self.intended | {(q, p) for p, q in self.intended} if p in front}
             front = {place for place in front - found if place in self.nodes}
             found |= front
         return found

@@ -150,8 +150,9 @@ def test_parts_hold_every_name_in_order_and_stay_small(names, bytes_max):
     [
         (NodeRecord(NodeId(1), 7, 3, 7, b"k" * 32, "one", (), 1.0, ()), 120),
         (NodeRecord(NodeId(1), 7, 3, 7, b"", "", ("host",), 1.0, ((NodeId(2), 9),)), 140),
-        (InterestRecord(NodeId(1), 7, 4, 3, ()), 60),
-        (ClaimsRecord(NodeId(1), 7, 4, 3, ("ab",), ("c",)), 82),
+        (NodeRecord(NodeId(1), 7, 3, 7, b"", "", (), 1.0, (), exchange_key=b"x" * 32), 152),
+        (InterestRecord(NodeId(1), 7, 4, 3, ()), 62),
+        (ClaimsRecord(NodeId(1), 7, 4, 3, ("ab",), ("c",)), 84),
     ],
 )
 def test_estimated_bytes_of_a_record_are_close(record, expected):

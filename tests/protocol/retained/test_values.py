@@ -29,19 +29,19 @@ ALL = tuple(range(RETAINED_BUCKETS))
 
 def retained(
     known: dict[str, RetainedEntry] | None = None,
-    wanted: tuple[str, ...] = ("a",),
+    subscribed: tuple[str, ...] = ("a",),
     receivers: tuple[NodeId, ...] = (YOU,),
     **settings: object,
 ) -> RetainedState:
     made = RetainedState(
         ME,
         ProtocolSettings(**settings),  # type: ignore[arg-type]
-        lambda topic: topic in wanted,
+        lambda topic: topic in subscribed,
         lambda topic: receivers,
         known or {},
         WallClock(1_000),
     )
-    made.begin(0.0)
+    made.set_now(0.0)
     return made
 
 
@@ -80,8 +80,8 @@ def test_versions_only_count_without_a_clock():
 
 def test_values_without_interest_and_invalid_values_are_ignored():
     made = retained()
-    letter = RetainedValuesFrame(ME, YOU, (encode(sent(5, topic="b")), encode(sent(6)), b"none"))
-    assert made.receive_unicast(letter) == [
+    frame = RetainedValuesFrame(ME, YOU, (encode(sent(5, topic="b")), encode(sent(6)), b"none"))
+    assert made.receive_unicast(frame) == [
         PublishRetained(sent(6)),
         Ignored("invalid retained value"),
     ]
@@ -96,13 +96,13 @@ def test_deletion_of_an_unknown_value_is_stored_and_not_published():
 def test_repeated_deletion_is_neither_published_nor_checked():
     made = retained({"a": RetainedEntry(4, YOU)})
     assert made.receive_unicast(RetainedValuesFrame(ME, YOU, (encode(sent(5, b"")),))) == []
-    made.begin(1.0)
+    made.set_now(1.0)
     assert not any(isinstance(each, ListRetained) for each in made.handle_timer())
 
 
 def test_unsuccessful_repairs_are_counted_for_a_bounded_number_of_topics():
     topics = ("a", "b")
-    made = retained({t: value(5, YOU) for t in topics}, wanted=topics, retained_max=1)
+    made = retained({t: value(5, YOU) for t in topics}, subscribed=topics, retained_max=1)
     for _ in range(2):
         made.mark_uncertain(topics)
         asked = made.on_retained_listed(RetainedListed(topics, ()))
@@ -125,7 +125,7 @@ def test_differing_values_are_listed_and_requested_in_parts():
     ]
     assert owner.receive_unicast(RetainedRequest(ME, YOU, ())) == []
     topics = tuple(f"{n}" for n in range(TOPICS_PER_REQUEST_MAX + 1))
-    asking = retained(wanted=topics)
+    asking = retained(subscribed=topics)
     asked = asking.receive_unicast(RetainedVersions(ME, YOU, tuple((topic, 1) for topic in topics)))
     assert [len(each.topics) for each in asked if isinstance(each, RetainedRequest)] == [
         TOPICS_PER_REQUEST_MAX,
@@ -256,7 +256,7 @@ def test_value_of_another_node_that_was_not_confirmed_since_the_start_is_never_c
 def test_repairs_of_one_listing_are_requested_together():
     topics = tuple(f"{n}" for n in range(TOPICS_PER_REQUEST_MAX + 1))
     known = {topic: value(5, YOU) for topic in topics} | {"gone": RetainedEntry(5, YOU)}
-    made = retained(known, wanted=tuple(known))
+    made = retained(known, subscribed=tuple(known))
     stored = RetainedListed(tuple(known), (("gone", payload_digest(b"x")),))
     gone, *asked = made.on_retained_listed(stored)
     assert gone == PublishRetained(sent(5, b"", "gone", 1))
@@ -271,7 +271,7 @@ def test_writes_of_a_client_at_two_qos_levels_may_be_captured_out_of_order(qos, 
     made = retained()
     for each in qos:
         made.assign_version(ClientPublished("a", b"%d" % each, each, retain=True))
-    made.begin(1.0)
+    made.set_now(1.0)
     assert (ListRetained(("a",)) in made.handle_timer()) == is_doubtful
 
 
@@ -280,18 +280,18 @@ def test_recently_changed_topic_is_listed_again():
     made.resolve_retain_flag(sent(5))
     assert made.on_retained_listed(RetainedListed(("a",), ())) == []
     assert made.entries["a"] == value(5, YOU)
-    made.begin(1.0)
+    made.set_now(1.0)
     assert ListRetained(("a",)) in made.handle_timer()
 
 
 def test_topic_changed_before_the_broker_had_it_is_listed_again():
     made = retained()
     made.resolve_retain_flag(sent(5))
-    made.begin(4.0)
+    made.set_now(4.0)
     late = RetainedListed(("a",), (("a", payload_digest(b"older")),), age=3.5)
     assert made.on_retained_listed(late) == []
     assert made.entries["a"] == value(5, YOU)
-    made.begin(5.0)
+    made.set_now(5.0)
     assert ListRetained(("a",)) in made.handle_timer()
 
 
@@ -303,18 +303,18 @@ def test_listing_that_took_too_long_is_repeated():
 
 
 def test_qos_0_values_are_announced_after_the_settling_time():
-    made = retained(wanted=("a", "c"))
+    made = retained(subscribed=("a", "c"))
     made.assign_version(ClientPublished("a", b"x", retain=True))
     version = made.assign_version(ClientPublished("a", b"y", retain=True))
     made.assign_version(ClientPublished("b", b"x", 1, retain=True))
     made.assign_version(ClientPublished("c", b"x", retain=True))
     made.resolve_retain_flag(sent(version + 10, topic="c"))
     assert made.handle_timer() == []
-    made.begin(1.0)
+    made.set_now(1.0)
     assert RetainedVersions(YOU, ME, (("a", version),)) in made.handle_timer()
     made.assign_version(ClientPublished("d", b"x", retain=True))
     del made.entries["d"]
-    made.begin(2.0)
+    made.set_now(2.0)
     assert not any(isinstance(each, RetainedVersions) for each in made.handle_timer())
 
 
@@ -328,7 +328,7 @@ def test_only_values_without_interest_are_cleared():
     made = retained({"a": value(5, YOU), "b": value(6, ME), "c": value(7, YOU)})
     made.on_local_interest_removed(["#"])
     made.on_remote_interest_removed(["$share/g/+"])
-    made.begin(1.0)
+    made.set_now(1.0)
     assert made.handle_timer() == [ListRetained(("c",))]
     assert list(made.entries) == ["a", "b", "c"]
 
@@ -337,7 +337,7 @@ def test_nothing_is_cleared_without_a_withdrawal():
     made = retained({"b": value(5, YOU), "a": value(6, ME)}, receivers=())
     made.on_local_interest_removed([])
     made.on_remote_interest_removed([])
-    made.begin(1.0)
+    made.set_now(1.0)
     assert (list(made.entries), made.handle_timer()) == (["b", "a"], [])
     assert made.on_filters_granted([]) == []
 
@@ -347,9 +347,9 @@ def test_very_many_copies_that_may_be_lost_are_listed_some_at_a_time(monkeypatch
     made = retained()
     for number in range(5):
         made.assign_version(ClientPublished(f"t/{number}", b"x", retain=True))
-    made.begin(2.0)
-    told = [made.handle_timer() for _ in range(3)]
-    listed = [[len(e.entries) for e in step if isinstance(e, RetainedVersions)] for step in told]
+    made.set_now(2.0)
+    steps = [made.handle_timer() for _ in range(3)]
+    listed = [[len(e.entries) for e in step if isinstance(e, RetainedVersions)] for step in steps]
     assert listed == [[2], [2], [1]]
 
 
@@ -373,7 +373,7 @@ def test_new_owner_informs_the_former_owner():
 
 
 def test_value_with_only_shared_interest_is_not_stored():
-    made = retained(wanted=())
+    made = retained(subscribed=())
     assert made.resolve_retain_flag(sent(5)) == replace(sent(5), retain=False)
     assert made.entries == {}
 
@@ -394,9 +394,9 @@ def test_version_far_ahead_of_the_clock_is_counted_and_not_stored():
 
 def test_values_left_by_an_earlier_incarnation_are_listed():
     made = retained({"a": value(5, YOU), "b": value(6, YOU), "c": value(7, ME)})
-    made.begin(10.0)
+    made.set_now(10.0)
     assert made.handle_timer() == []
-    made.begin(11.0)
+    made.set_now(11.0)
     assert made.handle_timer() == [ListRetained(("b",))]
 
 

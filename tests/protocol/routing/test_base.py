@@ -7,6 +7,8 @@ import pytest
 from hansa.protocol.routing import STRATEGIES
 from hansa.protocol.routing.base import RoutingStrategy
 
+pytestmark = pytest.mark.pure
+
 METHODS = [
     name for name, _ in inspect.getmembers(RoutingStrategy, inspect.isfunction) if name[0] != "_"
 ]

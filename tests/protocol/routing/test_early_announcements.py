@@ -9,8 +9,8 @@ from hansa.protocol.wire.frames import CoreAnnouncement
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
-def announce(core: int, seq: int = 1) -> CoreAnnouncement:
-    return CoreAnnouncement(NodeId(core), 1, seq, 0)
+def announce(core: int, sequence: int = 1) -> CoreAnnouncement:
+    return CoreAnnouncement(NodeId(core), 1, sequence, 0)
 
 
 def test_newest_announcement_of_each_sender_waits_for_the_record():
@@ -33,6 +33,22 @@ def test_each_sender_and_all_together_have_a_bound():
     assert not early.put(THREE, announce(7))
     assert early.pop_known([NodeId(7)]) == [(ONE, announce(7, 2)), (TWO, announce(7))]
     assert early.put(THREE, announce(7))
+
+
+def test_refused_cores_are_returned_once():
+    early = EarlyAnnouncements(ProtocolSettings(nodes_max=2))
+    for core in (5, 6, 7, 8):
+        early.put(ONE, announce(core))
+    assert early.pop_refused([NodeId(5), NodeId(8)]) == [NodeId(8)]
+    assert early.pop_refused([NodeId(8)]) == []
+    assert early.pop_refused([NodeId(7)]) == [NodeId(7)]
+
+
+def test_number_of_refused_cores_has_a_bound():
+    early = EarlyAnnouncements(ProtocolSettings(nodes_max=1))
+    for core in (5, 6, 7, 8):
+        early.put(ONE, announce(core))
+    assert early.pop_refused(map(NodeId, range(10))) == [NodeId(6), NodeId(7)]
 
 
 def test_announcements_of_a_lost_neighbour_are_dropped():

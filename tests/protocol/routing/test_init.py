@@ -28,11 +28,14 @@ def context_of(strategy: str) -> StrategyContext:
         index=GroupIndex(depth=0),
         neighbours={},
         cost=lambda node: 1,
+        least_distance=lambda node, core: 0,
         capacity=lambda node: 1.0,
         incarnation=lambda: 1,
         claims_of=lambda node: (),
         groups_of=lambda node: (),
         claim=lambda added, removed, now: [],
+        sign_announcement=lambda core, stamp: b"",
+        may_be_core=lambda node: True,
     )
 
 
@@ -71,6 +74,7 @@ print(*STRATEGIES)
 """
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_without_its_file_and_its_registration_all_others_still_work(name, tmp_path):
     strategy = STRATEGIES[name]

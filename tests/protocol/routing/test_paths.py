@@ -36,7 +36,7 @@ def test_full_cache_of_trees_is_cleared(monkeypatch):
 
 def test_entries_with_equal_routes_are_equal():
     wire = settled(RING, (3, "g"), strategy="paths")
-    strategy: Any = wire.nodes[1]._strategy  # noqa: SLF001
+    strategy: Any = wire.nodes[1]._routing.strategy  # noqa: SLF001
     one, other, wider = (strategy._make_entry("g", nodes) for nodes in ([3], [3], [3, 4]))  # noqa: SLF001
     assert one.is_equivalent(other)
     assert not one.is_equivalent(wider)

@@ -16,7 +16,7 @@ from hansa.protocol.membership.records import (
     Record,
     RecordKind,
 )
-from hansa.protocol.model import HOPS_MAX, NodeId
+from hansa.protocol.model import HOPS_MAX, MAC_BYTES, NodeId
 from hansa.protocol.settings import (
     LABEL_BYTES_MAX,
     NEIGHBOURS_MAX,
@@ -39,12 +39,16 @@ from hansa.protocol.wire.frames import (
     InterestAcks,
     MeshMembership,
     PendingNotice,
+    Query,
+    QueryResponse,
     Receipt,
     RepairResponse,
     RetainedDigests,
     RetainedRequest,
     RetainedValuesFrame,
     RetainedVersions,
+    SealedBulk,
+    SealedUnicast,
     SequencedFrame,
     Summary,
     Update,
@@ -58,6 +62,7 @@ WHOLE = InterestRecord(NodeId(2), 7, 4, 4, ("a/#",), (), part=0, parts=2)
 CLAIMS = ClaimsRecord(NodeId(3), 7, 4, 3, ("a/#", ""))
 ANNOUNCE = CoreAnnouncement(NodeId(3), 7, 9, 2)
 MEMBERSHIP = MeshMembership(NodeId(3), 9, ("a/#", ""), ("b",))
+PATH = tuple(NodeId(10 + number) for number in range(HOPS_MAX))
 SOLICIT = AnnouncementRequest(NodeId(3), 7, 9, 1)
 CONFIRMATION = InterestAck(NodeId(1), 7, 4, NodeId(4), 7, 9, 1)
 RESEND = RepairResponse(NodeId(1), NodeId(4), 1, 5, 9, 0, ())
@@ -102,7 +107,9 @@ def test_every_frame_and_record_is_tested():
         FrameAck,
         SequencedFrame,
     }
+    in_bounds |= {SealedUnicast, SealedBulk}
     in_bounds |= {RetainedDigests, RetainedRequest, RetainedVersions, RetainedValuesFrame}
+    in_bounds |= {Query, QueryResponse}
     assert set(get_args(frames.AnyFrame)) == in_bounds | only_numbers
     assert set(get_args(Record)) == {NodeRecord, InterestRecord, ClaimsRecord}
 
@@ -112,7 +119,7 @@ def test_every_frame_and_record_is_tested():
     [
         replace(HELLO, name="é" * 127, capabilities=("x",) * bounds.CAPABILITIES_MAX),
         replace(HELLO, federation="x" * LABEL_BYTES_MAX),
-        replace(HELLO, agreement="x" * bounds.AGREEMENT_BYTES_MAX),
+        replace(HELLO, shared_settings="x" * bounds.SHARED_SETTINGS_BYTES_MAX),
         Goodbye("x" * bounds.REASON_BYTES_MAX),
         Summary((ROW,) * bounds.ROWS_MAX),
         Fetch((ROW[:2],) * bounds.ROWS_MAX),
@@ -122,6 +129,9 @@ def test_every_frame_and_record_is_tested():
         replace(SOLICIT, hops=HOPS_MAX),
         replace(NODE, addresses=("x" * LABEL_BYTES_MAX,) * bounds.ADDRESSES_MAX),
         replace(NODE, links=links(NEIGHBOURS_MAX), capacity=0.0),
+        replace(NODE, exchange_key=b"x" * 32),
+        replace(NODE, certificates=(b"x" * 4_096,) * 4, signature=b"x" * 64),
+        replace(CHANGE, signature=b"x" * 64),
         InterestAcks((replace(CONFIRMATION, hops=HOPS_MAX),) * NODES_MAX),
         InterestAckRequest(NodeId(1), NodeId(4), HOPS_MAX),
         replace(CHANGE, added=filters_of(256, 1_020), removed=filters_of(1, 1_024)),
@@ -143,8 +153,13 @@ def test_every_frame_and_record_is_tested():
         RetainedValuesFrame(
             NodeId(1), NodeId(4), (b"",) * bounds.PUBLICATIONS_PER_FRAME_MAX, HOPS_MAX
         ),
+        Query(NodeId(1), NodeId(4), 1, b"x" * bounds.QUERY_BYTES_MAX, HOPS_MAX),
+        QueryResponse(NodeId(1), NodeId(4), 1, b"x" * bounds.QUERY_RESPONSE_BYTES_MAX, HOPS_MAX),
         Heartbeat(0, 0, 0, 0),
         FrameAck(0, numbers(bounds.MISSING_MAX)),
+        SealedUnicast(NodeId(1), NodeId(4), bounds.KEY_ID_MAX, 1, b"", HOPS_MAX, PATH),
+        SealedBulk(NodeId(1), NodeId(4), bounds.KEY_ID_MAX, 1, b"", HOPS_MAX),
+        InterestAcks((replace(CONFIRMATION, mac=bytes(MAC_BYTES)),)),
     ],
 )
 def test_frames_at_their_bounds_pass(frame):
@@ -164,8 +179,29 @@ def test_frames_at_their_bounds_pass(frame):
             "hello of 0000000000000001: federation: 256 bytes, the limit is 255",
         ),
         (
-            replace(HELLO, agreement="x" * 1_025),
-            "hello of 0000000000000001: agreement: 1025 bytes, the limit is 1024",
+            replace(HELLO, shared_settings="x" * 1_025),
+            "hello of 0000000000000001: shared_settings: 1025 bytes, the limit is 1024",
+        ),
+        (
+            SealedUnicast(NodeId(1), NodeId(4), 1 << 16, 1, b""),
+            "sealed unicast of 0000000000000004: key_id: 65536, the limit is 65535",
+        ),
+        (
+            SealedBulk(NodeId(1), NodeId(4), 1, 1, b"", HOPS_MAX + 1),
+            "sealed bulk response of 0000000000000004: hops: 65, the limit is 64",
+        ),
+        (
+            SealedUnicast(NodeId(1), NodeId(4), 1, 1, b"", 0, (*PATH, NodeId(99))),
+            "sealed unicast of 0000000000000004: via: 65 items, the limit is 64",
+        ),
+        (
+            InterestAckRequest(NodeId(1), NodeId(4), 0, via=(NodeId(2), NodeId(3), NodeId(2))),
+            "interest ack request of 0000000000000004: via: a node occurs twice",
+        ),
+        (
+            InterestAcks((replace(CONFIRMATION, mac=bytes(MAC_BYTES + 1)),)),
+            "interest acks: entries: interest ack of 0000000000000004: mac: 13 bytes, the limit"
+            " is 12",
         ),
         (
             replace(HELLO, key=b"short"),
@@ -216,6 +252,14 @@ def test_frames_at_their_bounds_pass(frame):
         (
             RetainedValuesFrame(NodeId(1), NodeId(4), (b"",) * 16_385),
             "retained values of 0000000000000004: publications: 16385 items, the limit is 16384",
+        ),
+        (
+            Query(NodeId(1), NodeId(4), 1, b"x" * 4_097),
+            "query of 0000000000000004: data: 4097 bytes, the limit is 4096",
+        ),
+        (
+            QueryResponse(NodeId(1), NodeId(4), 1, b"x" * 60_001),
+            "query response of 0000000000000004: data: 60001 bytes, the limit is 60000",
         ),
         (replace(RESEND, upto=4), "repair response of 0000000000000004: goes from 5 to 4"),
         (Summary((ROW,) * 24_577), "summary: rows: 24577 items, the limit is 24576"),
@@ -286,6 +330,13 @@ def test_frame_out_of_bounds_is_refused(frame, message):
     ("record", "message"),
     [
         (replace(NODE, key=b""), "key: 0 bytes, a key has 32"),
+        (replace(NODE, exchange_key=b"x" * 31), "exchange_key: 31 bytes, a key has 32"),
+        (replace(NODE, certificates=(b"",) * 5), "certificates: 5 items, the limit is 4"),
+        (
+            replace(NODE, certificates=(b"x" * 4_097,)),
+            "certificates: 4097 bytes, the limit is 4096",
+        ),
+        (replace(NODE, signature=b"x"), "signature: 1 bytes, a signature has 64"),
         (replace(NODE, name="x" * 256), "name: 256 bytes, the limit is 255"),
         (replace(NODE, addresses=("x",) * 17), "addresses: 17 items, the limit is 16"),
         (replace(NODE, addresses=("x" * 256,)), "addresses: 256 bytes, the limit is 255"),
@@ -344,11 +395,13 @@ def test_defaults_stay_within_the_bounds():
     assert settings.redundancy <= bounds.PARENTS_MAX
     assert MISSING_SPAN <= bounds.MISSING_MAX
     bounds.check_bounds(
-        replace(HELLO, federation=settings.federation, agreement=settings.shared_settings_text())
+        replace(
+            HELLO, federation=settings.federation, shared_settings=settings.shared_settings_text()
+        )
     )
 
 
 def test_refusal_can_quote_both_hellos():
     quoted = repr("\x01" * LABEL_BYTES_MAX)
     assert 2 * len(quoted) + 100 < bounds.REASON_BYTES_MAX
-    assert 2 * bounds.AGREEMENT_BYTES_MAX + 100 < bounds.REASON_BYTES_MAX
+    assert 2 * bounds.SHARED_SETTINGS_BYTES_MAX + 100 < bounds.REASON_BYTES_MAX

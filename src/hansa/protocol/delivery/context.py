@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hansa.protocol.clock import WallClock
 from hansa.protocol.membership.records import NodeRecord
+from hansa.protocol.membership.rights import UNLIMITED, Rights
 from hansa.protocol.model import NodeId
 
 
@@ -23,3 +24,5 @@ class DeliveryContext:
     """Whether a filter of this node may have matched a topic."""
     may_acknowledge: Callable[[], bool]
     """Whether receipts may be sent now: not while another node has this node's id (rule 2.7)."""
+    rights_of: Callable[[NodeId], Rights] = lambda node: UNLIMITED
+    """What a node may publish and receive."""

@@ -19,6 +19,7 @@ from hansa.protocol.delivery.context import DeliveryContext
 from hansa.protocol.delivery.outbox import RETRY_FACTOR_MAX
 from hansa.protocol.delivery.repair import decode_repair
 from hansa.protocol.effects import Deliver, Effect, Gap, Ignored, Repaired
+from hansa.protocol.membership.rights import OUTSIDE_CERTIFICATE
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, Unicast
@@ -80,8 +81,6 @@ class OriginStream:
 
 
 class Inbox:
-    """The streams of all origins."""
-
     def __init__(
         self,
         node: NodeId,
@@ -90,15 +89,15 @@ class Inbox:
         resolve_retain_flag: Callable[[Publication], Publication],
         context: DeliveryContext,
     ) -> None:
-        """`accepted`: per origin, the epoch and position on disk. `resolve_retain_flag` decides
-        which publications are still to be retained."""
+        """`accepted`: per origin, the epoch and position on disk; if there are too many, the last
+        ones count. `resolve_retain_flag` decides which publications are still to be retained."""
         self._node = node
         self._settings = settings
         self._resolve_retain_flag = resolve_retain_flag
         self._context = context
         self.streams = {
-            origin: OriginStream(epoch, seq, settings.repair_retry_interval, deque())
-            for origin, (epoch, seq) in accepted.items()
+            origin: OriginStream(epoch, sequence, settings.repair_retry_interval, deque())
+            for origin, (epoch, sequence) in list(accepted.items())[-settings.nodes_max :]
         }
         self._expired_origins: dict[NodeId, None] = dict.fromkeys(self.streams)
         self._scheduled: dict[NodeId, None] = {}  # streams with a deadline
@@ -134,8 +133,16 @@ class Inbox:
             self._schedule_request(origin, stream, now)
         return effects
 
+    def request_after_forgery(self, origin: NodeId, now: float) -> None:
+        """A copy was altered on its path: ask its origin once for what follows the accepted
+        position. The numbers of the copy prove nothing."""
+        stream = self.streams.get(origin)
+        if stream is not None and stream.request_at is None and self._has_room(stream):
+            stream.request_at = now + self._settings.repair_delay
+            self._update_schedule(origin, stream)
+
     def _previous(self, publication: Publication) -> int | None:
-        for receiver, number in publication.previous:
+        for receiver, number in publication.receivers:
             if receiver == self._node:
                 return number
         return None
@@ -196,10 +203,10 @@ class Inbox:
             raise InvalidFrame("repair response without the position before it")
         return stream, decode_repair(frame)
 
-    def mark_committed(self, origin: NodeId, epoch: int, seq: int, now: float) -> list[Effect]:
+    def mark_committed(self, origin: NodeId, epoch: int, sequence: int, now: float) -> list[Effect]:
         """Deliveries up to this position are on disk, and so are all of earlier epochs."""
         uncommitted = self._uncommitted.get(origin)
-        while uncommitted and uncommitted[0][:2] <= (epoch, seq):
+        while uncommitted and uncommitted[0][:2] <= (epoch, sequence):
             self.uncommitted_bytes -= uncommitted.popleft()[2]
         if not uncommitted:
             self._uncommitted.pop(origin, None)
@@ -224,14 +231,14 @@ class Inbox:
         """An origin reports its newest position; send a receipt, and request what is missing."""
         if notice.epoch > self._context.clock.limit_ms:
             return [Ignored(EPOCH_AHEAD)]
-        if notice.seq > self._context.clock.numbers_max(notice.epoch):
+        if notice.sequence > self._context.clock.numbers_max(notice.epoch):
             return [Ignored("pending notice with a position out of bounds")]
         effects = self._open_stream(notice.source, notice.epoch)
         stream = self.streams.get(notice.source)
         if stream is None:
             return effects
         if stream.epoch == notice.epoch:
-            stream.newest_known = max(stream.newest_known, notice.seq)
+            stream.newest_known = max(stream.newest_known, notice.sequence)
             self._schedule_request(notice.source, stream, now)
         # Also if that epoch has ended: then the origin's journal is an old copy, and the receipt
         # reports it.
@@ -247,8 +254,8 @@ class Inbox:
             return [Ignored("publication of an unknown node")]
         if epoch > self._context.clock.limit_ms:
             return [Ignored(EPOCH_AHEAD)]
-        # Buffered publications of an ended epoch were not acknowledged, so they come again in the
-        # new one.
+        # Buffered publications of an ended epoch were not acknowledged, so the origin
+        # sends them again in the new one.
         effects = self._abandon_missing(origin, "new epoch")
         if stream is None and len(self.streams) >= self._settings.nodes_max:
             if not self._expired_origins:
@@ -271,6 +278,9 @@ class Inbox:
         stream.accepted = publication.sequence
         if not self._context.was_announced(publication.topic):
             return Ignored("publication to a topic that was never announced here")
+        rights = self._context.rights_of(publication.origin)
+        if not rights.allows_publishing(publication.topic):
+            return Ignored(OUTSIDE_CERTIFICATE)
         size = memory_bytes(publication)
         stream.uncommitted.append((publication.epoch, publication.sequence, size))
         self._uncommitted[publication.origin] = stream.uncommitted
@@ -365,7 +375,9 @@ class Inbox:
                     )
                 )
                 stream.receipt_at = None
-            if ask:
+            if ask and stream.accepted >= stream.newest_known:
+                stream.request_at = None  # asked once, see `request_after_forgery`
+            elif ask:
                 stream.request_at = now + stream.retry_interval
                 longest = RETRY_FACTOR_MAX * self._settings.repair_retry_interval
                 stream.retry_interval = min(2 * stream.retry_interval, longest)
@@ -375,6 +387,8 @@ class Inbox:
     def next_deadline(self) -> float | None:
         """When `handle_timer` is due."""
         due: float | None = None
+        if not self._scheduled:
+            return due
         for origin in self._scheduled if self._context.may_acknowledge() else ():
             stream = self.streams[origin]
             for at in (stream.request_at, stream.receipt_at):

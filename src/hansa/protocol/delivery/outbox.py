@@ -15,6 +15,7 @@ required. Until then nothing leaves for that receiver; it gets it from the journ
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
 
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ from hansa.protocol.effects import (
     Effect,
     EpochRolloverRequired,
     Ignored,
-    PersistHeard,
+    PersistProgressReport,
     ReadJournal,
 )
 from hansa.protocol.events import EpochStarted, JournalRead
@@ -35,6 +36,9 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.codec import encode
 from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, Unicast
 
+REMINDERS_SPARE = 64
+"""Reminders that were cancelled, beyond one per receiver, before they are removed from the heap."""
+
 RETRY_FACTOR_MAX = 8
 
 TRANSFER_BYTES_PER_S_MIN = 1 << 20
@@ -43,6 +47,12 @@ it could have arrived at this speed."""
 
 ROLLOVER_PAUSE_S = 60.0
 """Seconds after a new epoch in which no other begins: each copies all pending publications."""
+
+AHEAD_OF_NEW_EPOCH = "receipt ahead of a journal whose epoch just began"
+
+ROLLOVER_PAUSE_MAX_S = 86_400.0
+"""The pause doubles with every epoch of one incarnation, up to this. An old copy of the journal is
+found once after a start; a dishonest receiver can claim to have found one at any time."""
 
 
 class Outbox:
@@ -54,33 +64,35 @@ class Outbox:
         settings: ProtocolSettings,
         clock: WallClock,
         epoch: int = 1,
-        next_seq: int = 1,
+        next_sequence: int = 1,
     ) -> None:
         self._node = node
         self._settings = settings
         self._clock = clock
         self._epoch = epoch
-        self._next_seq = next_seq
-        self._committed = next_seq - 1
-        self._continues_epoch = next_seq > 1
+        self._next_sequence = next_sequence
+        self._committed = next_sequence - 1
+        self._continues_epoch = next_sequence > 1
         """Whether earlier incarnations captured something in this epoch."""
         self._uncommitted: deque[Publication] = deque()
         self.receivers: dict[NodeId, ReceiverProgress] = {}
-        self._reminders: dict[NodeId, None] = {}  # receivers with a reminder scheduled
+        self._reminders: list[tuple[float, NodeId]] = []
+        """A heap of reminders; one counts if its time is still that of its receiver."""
         self._awaits_rollover = False
         self._rollover_allowed_at = 0.0
+        self._rollover_pause_s = ROLLOVER_PAUSE_S
 
     def restore(
         self,
         last_assigned: Mapping[NodeId, int],
         acknowledged: Mapping[NodeId, int],
-        unheard_since: Mapping[NodeId, int],
+        unreported_since: Mapping[NodeId, int],
     ) -> None:
         """Restore the receivers from the journal: the newest position of each, the position it has
         acknowledged, and since which position it has not reported."""
         retry_interval = self._settings.repair_retry_interval
         for node, newest in last_assigned.items():
-            since = unheard_since.get(node, self._next_seq if self._continues_epoch else 0)
+            since = unreported_since.get(node, self._next_sequence if self._continues_epoch else 0)
             self.receivers[node] = ReceiverProgress(
                 newest, retry_interval, acknowledged.get(node, 0), since
             )
@@ -88,7 +100,7 @@ class Outbox:
     @property
     def next_position(self) -> tuple[int, int]:
         """Epoch and sequence number of the next publication in the journal."""
-        return self._epoch, self._next_seq
+        return self._epoch, self._next_sequence
 
     @property
     def acknowledged_by_all(self) -> int:
@@ -133,45 +145,45 @@ class Outbox:
         self, event: LocalPublication, receivers: Iterable[NodeId], version: int = 0
     ) -> Publication:
         """Give a publication its position, and add it to its receivers."""
-        seq = self._next_seq
-        self._next_seq += 1
+        sequence = self._next_sequence
+        self._next_sequence += 1
         previous: list[tuple[NodeId, int]] = []
         for receiver in receivers:
             progress = self.receivers.get(receiver)
             if progress is None:
-                progress = self.receivers[receiver] = self._new_receiver(seq)
-            previous.append((receiver, progress.assign(seq)))
+                progress = self.receivers[receiver] = self._new_receiver(sequence)
+            previous.append((receiver, progress.assign(sequence)))
         publication = Publication(
             origin=self._node,
             epoch=self._epoch,
-            sequence=seq,
+            sequence=sequence,
             qos=event.qos,
             topic=event.topic,
             payload=event.payload,
             retain=event.retain,
-            previous=tuple(previous),
+            receivers=tuple(previous),
             properties=event.properties,
             version=version,
         )
         self._uncommitted.append(publication)
         return publication
 
-    def mark_committed(self, epoch: int, seq: int, now: float) -> list[Publication]:
+    def mark_committed(self, epoch: int, sequence: int, now: float) -> list[Publication]:
         """The journal is durable up to this position; return the publications that may leave
         now."""
         ready: list[Publication] = []
         while self._uncommitted and (self._uncommitted[0].epoch, self._uncommitted[0].sequence) <= (
             epoch,
-            seq,
+            sequence,
         ):
             publication = self._uncommitted.popleft()
-            unheard: list[NodeId] = []
-            for place, (receiver, _) in enumerate(publication.previous):
+            unreported: list[NodeId] = []
+            for place, (receiver, _) in enumerate(publication.receivers):
                 if (progress := self.receivers.get(receiver)) is None:
                     continue
                 progress.last_committed = publication.sequence
-                if progress.unheard_since or place >= RECEIVERS_MAX:  # it gets it from the journal
-                    unheard.append(receiver)
+                if progress.unreported_since or place >= RECEIVERS_MAX:  # sent from the journal
+                    unreported.append(receiver)
                     self._schedule_reminder(receiver, now)
                     continue
                 progress.start_transfer(
@@ -179,9 +191,9 @@ class Outbox:
                     now + len(publication.payload) / TRANSFER_BYTES_PER_S_MIN,
                 )
                 self._schedule_reminder(receiver, now + self._settings.repair_retry_interval)
-            ready.append(_without_receivers(publication, unheard) if unheard else publication)
+            ready.append(_without_receivers(publication, unreported) if unreported else publication)
         if epoch == self._epoch:
-            self._committed = max(self._committed, seq)
+            self._committed = max(self._committed, sequence)
         return ready
 
     # ------------------------------------------------------------ receipts and repair
@@ -195,25 +207,25 @@ class Outbox:
             return [Ignored("receipt from a node with nothing pending")]
         if self._awaits_rollover:
             return []  # it will be reminded
-        if (receipt.epoch, receipt.seq) >= self.next_position:
+        if (receipt.epoch, receipt.sequence) >= self.next_position:
             return [self._require_rollover(receipt, incarnation, now)]
         if receipt.epoch != self._epoch:
             return [self._make_pending_notice(receipt.source, progress)]
-        if progress.unheard_since:
-            if receipt.seq >= progress.unheard_since:
+        if progress.unreported_since:
+            if receipt.sequence >= progress.unreported_since:
                 return [self._require_rollover(receipt, incarnation, now)]
             is_first, progress.last_receipt = progress.last_receipt is None, receipt
-            return [PersistHeard(receipt.source)] if is_first else []
-        if receipt.seq > progress.last_committed:
+            return [PersistProgressReport(receipt.source)] if is_first else []
+        if receipt.sequence > progress.last_committed:
             return [Ignored("receipt for a position that was not sent")]
         return self._apply_receipt(receipt, progress, now)
 
-    def mark_heard(self, node: NodeId, now: float) -> list[Effect | Unicast]:
+    def mark_reported(self, node: NodeId, now: float) -> list[Effect | Unicast]:
         """The report of a receiver is durable: continue with its receipt."""
         progress = self.receivers.get(node)
         if progress is None or progress.last_receipt is None:
             return []
-        receipt, progress.last_receipt, progress.unheard_since = progress.last_receipt, None, 0
+        receipt, progress.last_receipt, progress.unreported_since = progress.last_receipt, None, 0
         progress.retry_interval = self._settings.repair_retry_interval
         answer = self._apply_receipt(receipt, progress, now)
         if answer or progress.acknowledged >= progress.last_committed:
@@ -223,7 +235,7 @@ class Outbox:
     def _apply_receipt(
         self, receipt: Receipt, progress: ReceiverProgress, now: float
     ) -> list[Effect | Unicast]:
-        if progress.acknowledge(receipt.seq):
+        if progress.acknowledge(receipt.sequence):
             progress.retry_interval = self._settings.repair_retry_interval
         self._cancel_reminder(receipt.source)
         if progress.acknowledged < progress.last_committed:
@@ -260,7 +272,7 @@ class Outbox:
         blocks = self._pack_blocks(found)
         # The last requested position was assigned to the receiver, so it is lost if it was not
         # found. The position before the first one found is lost unless the receiver has it.
-        before = dict(found[0].previous).get(read.receiver, after) if found else upto
+        before = dict(found[0].receivers).get(read.receiver, after) if found else upto
         lost = before if before > after else 0
         responses: list[RepairResponse] = []
         end = 0
@@ -296,7 +308,7 @@ class Outbox:
         blocks: list[list[bytes]] = [[]]
         room = self._settings.repair_bytes
         for publication in found:
-            item = encode(replace(publication, previous=()))
+            item = encode(replace(publication, receivers=()))
             if blocks[-1] and len(item) > room:
                 if len(blocks) == self._settings.repair_frames:
                     break
@@ -311,7 +323,7 @@ class Outbox:
         not reported in this incarnation may know that the journal is an old copy."""
         progress = self.receivers.get(node)
         if progress is not None and (
-            progress.acknowledged < progress.last_committed or progress.unheard_since
+            progress.acknowledged < progress.last_committed or progress.unreported_since
         ):
             progress.retry_interval = self._settings.repair_retry_interval
             progress.forget_transfers()
@@ -331,30 +343,31 @@ class Outbox:
     def handle_timer(self, now: float) -> list[Unicast]:
         """Remind silent receivers, at growing intervals."""
         responses: list[Unicast] = []
-        for node in list(self._reminders):
+        while (due := self.next_deadline()) is not None and due <= now:
+            node = heappop(self._reminders)[1]
             progress = self.receivers[node]
-            assert progress.remind_at is not None
-            if progress.remind_at <= now < progress.transfer_until:
-                progress.remind_at = progress.transfer_until
-            elif progress.remind_at <= now:
-                responses.append(self._make_pending_notice(node, progress))
-                longest = RETRY_FACTOR_MAX * self._settings.repair_retry_interval
-                progress.retry_interval = min(2 * progress.retry_interval, longest)
-                progress.remind_at = now + progress.retry_interval
+            if now < progress.transfer_until:
+                self._set_reminder(node, progress, progress.transfer_until)
+                continue
+            responses.append(self._make_pending_notice(node, progress))
+            longest = RETRY_FACTOR_MAX * self._settings.repair_retry_interval
+            progress.retry_interval = min(2 * progress.retry_interval, longest)
+            self._set_reminder(node, progress, now + progress.retry_interval)
         return responses
 
     def next_deadline(self) -> float | None:
         """When `handle_timer` is due."""
-        if not self._reminders:
-            return None
-        return min(self.receivers[node].remind_at or 0.0 for node in self._reminders)
+        reminders = self._reminders
+        while reminders and not self._is_scheduled(*reminders[0]):
+            heappop(reminders)
+        return reminders[0][0] if reminders else None
 
     def _make_pending_notice(self, node: NodeId, progress: ReceiverProgress) -> PendingNotice:
         """Report the newest position; to a receiver that has not reported, only positions it may
         have."""
         safe = (
-            min(progress.last_committed, progress.unheard_since - 1)
-            if progress.unheard_since
+            min(progress.last_committed, progress.unreported_since - 1)
+            if progress.unreported_since
             else progress.last_committed
         )
         return PendingNotice(node, self._node, self._epoch, safe)
@@ -362,14 +375,23 @@ class Outbox:
     def _schedule_reminder(self, node: NodeId, due: float) -> None:
         progress = self.receivers.get(node)
         if progress is not None and progress.remind_at is None:
-            progress.remind_at = due
-            self._reminders[node] = None
+            self._set_reminder(node, progress, due)
+
+    def _set_reminder(self, node: NodeId, progress: ReceiverProgress, due: float) -> None:
+        progress.remind_at = due
+        heappush(self._reminders, (due, node))
+        if len(self._reminders) > REMINDERS_SPARE + 2 * len(self.receivers):
+            self._reminders = [each for each in self._reminders if self._is_scheduled(*each)]
+            heapify(self._reminders)
+
+    def _is_scheduled(self, due: float, node: NodeId) -> bool:
+        progress = self.receivers.get(node)
+        return progress is not None and progress.remind_at == due
 
     def _cancel_reminder(self, node: NodeId) -> None:
         progress = self.receivers.get(node)
         if progress is not None:
             progress.remind_at = None
-            self._reminders.pop(node, None)
 
     def _require_rollover(self, receipt: Receipt, incarnation: int, now: float) -> Effect:
         """The journal is an old copy: no position may be used twice. Nothing leaves and no receipt
@@ -378,10 +400,10 @@ class Outbox:
         if epoch > self._clock.limit_ms:
             return Ignored(EPOCH_AHEAD)
         if now < self._rollover_allowed_at:
-            return Ignored("receipt ahead of a journal whose epoch just began")
+            return Ignored(f"{AHEAD_OF_NEW_EPOCH}: {receipt.source:016x}")
         self._awaits_rollover = True
         self._uncommitted.clear()
-        for node in list(self._reminders):
+        for node in self.receivers:
             self._cancel_reminder(node)
         return EpochRolloverRequired(epoch)
 
@@ -389,9 +411,10 @@ class Outbox:
         """The new journal begins with the publications that were not acknowledged in the old
         one."""
         self._awaits_rollover = False
-        self._rollover_allowed_at = now + ROLLOVER_PAUSE_S
-        self._epoch, self._next_seq = event.epoch, event.next_seq
-        self._committed = self._next_seq - 1
+        self._rollover_allowed_at = now + self._rollover_pause_s
+        self._rollover_pause_s = min(2 * self._rollover_pause_s, ROLLOVER_PAUSE_MAX_S)
+        self._epoch, self._next_sequence = event.epoch, event.next_sequence
+        self._committed = self._next_sequence - 1
         self._continues_epoch = False  # no receiver can have anything of this epoch
         self._uncommitted.clear()
         last_assigned = dict(event.last_assigned)
@@ -404,10 +427,9 @@ class Outbox:
 
     def _new_receiver(self, first: int) -> ReceiverProgress:
         since = first if self._continues_epoch else 0
-        return ReceiverProgress(0, self._settings.repair_retry_interval, unheard_since=since)
+        return ReceiverProgress(0, self._settings.repair_retry_interval, unreported_since=since)
 
 
 def _without_receivers(publication: Publication, some: list[NodeId]) -> Publication:
-    """Return the publication for the other receivers."""
-    previous = tuple(entry for entry in publication.previous if entry[0] not in some)
-    return replace(publication, previous=previous)
+    remaining = tuple(entry for entry in publication.receivers if entry[0] not in some)
+    return replace(publication, receivers=remaining)

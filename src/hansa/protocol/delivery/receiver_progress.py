@@ -5,8 +5,6 @@ from hansa.protocol.wire.frames import Receipt
 
 
 class ReceiverProgress:
-    """State of one receiver in the outbox."""
-
     __slots__ = (
         "acknowledged",
         "repaired_upto",
@@ -20,7 +18,7 @@ class ReceiverProgress:
         "is_reading_journal",
         "remind_at",
         "last_committed",
-        "unheard_since",
+        "unreported_since",
     )
 
     def __init__(
@@ -28,9 +26,9 @@ class ReceiverProgress:
         last_assigned: int,
         retry_interval: float,
         acknowledged: int = 0,
-        unheard_since: int = 0,
+        unreported_since: int = 0,
     ) -> None:
-        self.unheard_since = unheard_since
+        self.unreported_since = unreported_since
         """The first position that it cannot have; 0 once it has reported its position."""
         self.last_receipt: Receipt | None = None
         """The report, until it is durable."""
@@ -51,26 +49,26 @@ class ReceiverProgress:
         self.repair_until = 0.0
         """Until then a large repair response, up to that position, may be in flight."""
 
-    def assign(self, seq: int) -> int:
+    def assign(self, sequence: int) -> int:
         """Assign a new position; return the previous one."""
         previous = self.last_assigned
         if self.acknowledged == previous:
-            self.first_pending = seq
-        self.last_assigned = seq
+            self.first_pending = sequence
+        self.last_assigned = sequence
         return previous
 
-    def start_transfer(self, seq: int, until: float) -> None:
+    def start_transfer(self, sequence: int, until: float) -> None:
         """A publication was sent; it should arrive by `until`."""
         if until >= self.transfer_until:
-            self.transfer_until, self.transfer_upto = until, seq
+            self.transfer_until, self.transfer_upto = until, sequence
 
-    def acknowledge(self, seq: int) -> bool:
+    def acknowledge(self, sequence: int) -> bool:
         """Note an acknowledged position; return whether it is progress."""
-        if seq <= self.acknowledged:
+        if sequence <= self.acknowledged:
             return False
-        self.acknowledged = seq
-        self.first_pending = seq + 1
-        if seq >= self.transfer_upto:
+        self.acknowledged = sequence
+        self.first_pending = sequence + 1
+        if sequence >= self.transfer_upto:
             self.transfer_until = 0.0
         return True
 

@@ -8,29 +8,33 @@ frames and events.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.delivery.context import DeliveryContext
 from hansa.protocol.delivery.inbox import Inbox
 from hansa.protocol.delivery.outbox import Outbox
 from hansa.protocol.delivery.view import DeliveryView
-from hansa.protocol.effects import Effect, Ignored
+from hansa.protocol.effects import Effect
 from hansa.protocol.events import (
     EpochStarted,
-    HeardPersisted,
     InboxCommitted,
     JournalCommitted,
     JournalRead,
+    ProgressReportPersisted,
     RetainedListed,
     RetainedRead,
     StoreUncertain,
 )
-from hansa.protocol.model import HOPS_MAX, NodeId, Publication
+from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained.digest import RetainedEntry
 from hansa.protocol.retained.values import RetainedState
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse, Unicast
+from hansa.protocol.wire.frames import (
+    DeliveryFrame,
+    PendingNotice,
+    Receipt,
+    RepairResponse,
+    Unicast,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class RestoredState:
     """A node's state from disk; for the records of other nodes see `events.PeersRestored`."""
 
     epoch: int = 1
-    next_seq: int = 1
+    next_sequence: int = 1
     """The next sequence number of its journal."""
     last_assigned: Mapping[NodeId, int] = field(default_factory=dict)
     """Per receiver, the newest position assigned to it."""
@@ -46,7 +50,7 @@ class RestoredState:
     """Per origin, the epoch and the position up to which everything is on disk here."""
     acknowledged: Mapping[NodeId, int] = field(default_factory=dict)
     """Per receiver, the position up to which it has acknowledged everything; may be outdated."""
-    unheard_since: Mapping[NodeId, int] = field(default_factory=dict)
+    unreported_since: Mapping[NodeId, int] = field(default_factory=dict)
     """Per receiver that has not reported its position, the first one that it cannot have: an
     incarnation began there and sent it nothing."""
     retained: Mapping[str, RetainedEntry] = field(default_factory=dict)
@@ -63,7 +67,6 @@ class DeliveryState:
         restored: RestoredState,
         context: DeliveryContext,
     ) -> None:
-        self._node = node
         self.clock = context.clock
         self.retained = RetainedState(
             node,
@@ -73,8 +76,11 @@ class DeliveryState:
             restored.retained,
             context.clock,
         )
-        self.outbox = Outbox(node, settings, context.clock, restored.epoch, restored.next_seq)
-        self.outbox.restore(restored.last_assigned, restored.acknowledged, restored.unheard_since)
+        self.retained.rights_of = self.rights_of = context.rights_of
+        self.outbox = Outbox(node, settings, context.clock, restored.epoch, restored.next_sequence)
+        self.outbox.restore(
+            restored.last_assigned, restored.acknowledged, restored.unreported_since
+        )
         self.inbox = Inbox(
             node, settings, restored.accepted, self.retained.resolve_retain_flag, context
         )
@@ -83,16 +89,16 @@ class DeliveryState:
         """Return read access for shells."""
         return DeliveryView(self.outbox, self.retained.entries, self.next_deadline)
 
-    def begin(self, now: float) -> None:
-        """An input is handled at this time."""
-        self.retained.begin(now)
+    def set_now(self, now: float) -> None:
+        """Set the time of the input that is being handled."""
+        self.retained.set_now(now)
 
     def handle_storage_event(
         self,
         event: JournalCommitted
         | JournalRead
         | EpochStarted
-        | HeardPersisted
+        | ProgressReportPersisted
         | InboxCommitted
         | RetainedListed
         | RetainedRead
@@ -102,14 +108,14 @@ class DeliveryState:
         """Apply an event of the disk or broker; return publications that may leave now, and
         effects."""
         if isinstance(event, JournalCommitted):
-            return self.outbox.mark_committed(event.epoch, event.seq, now), []
+            return self.outbox.mark_committed(event.epoch, event.sequence, now), []
         if isinstance(event, JournalRead):
             return [], [*self.outbox.make_repair_responses(event, now)]
         if isinstance(event, EpochStarted):
             self.outbox.start_epoch(event, now)
             return [], []
-        if isinstance(event, HeardPersisted):
-            return [], self.outbox.mark_heard(event.node, now)
+        if isinstance(event, ProgressReportPersisted):
+            return [], self.outbox.mark_reported(event.node, now)
         if isinstance(event, RetainedListed):
             return [], self.retained.on_retained_listed(event)
         if isinstance(event, RetainedRead):
@@ -119,16 +125,12 @@ class DeliveryState:
             if event.reconnected:
                 self.retained.reconnected()
             return [], []
-        return [], [*self.inbox.mark_committed(event.origin, event.epoch, event.seq, now)]
+        return [], [*self.inbox.mark_committed(event.origin, event.epoch, event.sequence, now)]
 
     def receive_unicast(
-        self, frame: Unicast, incarnation: int, now: float
+        self, frame: DeliveryFrame, incarnation: int, now: float
     ) -> list[Effect | Unicast]:
-        """Handle a unicast frame for this node; forward others."""
-        if frame.destination != self._node:
-            if frame.hops >= HOPS_MAX:
-                return [Ignored("unicast past the hop limit")]
-            return [replace(frame, hops=frame.hops + 1)]
+        """Handle a frame for this node."""
         match frame:
             case PendingNotice():
                 return [*self.inbox.receive_pending_notice(frame, now)]
@@ -140,7 +142,6 @@ class DeliveryState:
                 return self.retained.receive_unicast(frame)
 
     def on_node_reachable(self, node: NodeId, now: float) -> None:
-        """A node became reachable."""
         self.outbox.on_node_reachable(node, now)
         self.inbox.on_node_reachable(node, now)
         self.retained.schedule_digest(node)

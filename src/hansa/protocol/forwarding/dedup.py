@@ -89,7 +89,6 @@ class DuplicateFilter:
     """The windows of all known origins and of a few unknown ones."""
 
     def __init__(self, size: int, known: Mapping[NodeId, NodeRecord], clock: WallClock) -> None:
-        """`known` holds the records of all known nodes."""
         self._size = size
         self._known = known
         self._clock = clock
@@ -123,7 +122,7 @@ class DuplicateFilter:
         clock."""
         return self._clock.numbers_max(epoch) if epoch <= self._clock.limit_ms else -1
 
-    def refusal(self, publication: Publication) -> str | None:
+    def number_refusal(self, publication: Publication) -> str | None:
         """Return why the epoch or sequence number of a publication is impossible, None if it is
         not."""
         if publication.epoch > self._clock.limit_ms:

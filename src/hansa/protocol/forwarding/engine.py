@@ -15,12 +15,24 @@ remembers how, by the bytes of target groups and topic, and is cleared together 
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from hansa.errors import InvalidFrame
 from hansa.protocol.delivery.state import DeliveryState
-from hansa.protocol.effects import AppendToJournal, Deliver, Duplicate, Effect, Ignored, Send
+from hansa.protocol.effects import (
+    AppendToJournal,
+    Deliver,
+    Duplicate,
+    Effect,
+    Ignored,
+    PeerMisbehaved,
+    Send,
+)
 from hansa.protocol.forwarding.dedup import DuplicateFilter
 from hansa.protocol.forwarding.numbering import LocalPublication, LocalSequencer
 from hansa.protocol.forwarding.table import (
+    Copies,
+    FlowEntry,
     Forwarder,
     ForwardingTable,
     TopicPlan,
@@ -30,12 +42,23 @@ from hansa.protocol.forwarding.table import (
 )
 from hansa.protocol.interest.shared_subscriptions import ShareSelector, TopicInterest
 from hansa.protocol.membership.origins import WRONG_SIDE, Origins
-from hansa.protocol.model import HOPS_MAX, RECEIVERS_MAX, LinkId, NodeId, PlainMessage, Publication
+from hansa.protocol.membership.rights import OUTSIDE_CERTIFICATE
+from hansa.protocol.model import (
+    HOPS_MAX,
+    RECEIVERS_MAX,
+    GroupId,
+    LinkId,
+    NodeId,
+    PlainMessage,
+    Publication,
+)
+from hansa.protocol.pair_authentication import ALTERED_PUBLICATION, PairAuthenticator
 from hansa.protocol.settings import NonMemberForwarding, ProtocolSettings
 from hansa.protocol.wire.codec import (
     GROUP_ID_STRUCT,
     HOPS_AT,
-    ORIGIN_SLICE,
+    ORIGIN_AT,
+    ORIGIN_END,
     PLAIN_FIRST_BYTES,
     PUBLICATION_HEADER,
     TOPIC_BYTES_AT,
@@ -52,6 +75,7 @@ SMALL_BYTES_MAX = 4_096
 """Payloads up to this size need no check against the bound of a frame."""
 
 TOO_LARGE = "larger than packet_bytes_max"
+MAY_NOT_PUBLISH = "topic outside the certificate of this node"
 """Why a local publication is not forwarded."""
 
 Outgoing = dict[LinkId, list[bytes | bytearray]]
@@ -79,7 +103,8 @@ class ForwardingEngine:
         origins: Origins,
     ) -> None:
         """`share_selector` knows the interested nodes of a topic and selects those that serve
-        shared subscriptions; `origins` knows over which links publications of a node may arrive."""
+        shared subscriptions; `origins` knows over which links publications of a node may arrive,
+        and how they are proven."""
         self.table = table
         self.duplicate_filter = DuplicateFilter(
             settings.dedup_window, origins.known, delivery.clock
@@ -87,14 +112,24 @@ class ForwardingEngine:
         self.origins = origins
         self.sequencer = LocalSequencer(node)
         self._node = node
+        self._pair_authenticator = origins.pair_authenticator
         self._delivery = delivery
         self._share_selector = share_selector
         self._forwarder = Forwarder(
-            self.table, self.duplicate_filter, settings.non_member_forwarding
+            self.table,
+            self.duplicate_filter,
+            settings.non_member_forwarding,
+            lambda: delivery.rights_of(node).may_relay,
         )
         self._non_member_forwarding = settings.non_member_forwarding
         self._packet_bytes_max = settings.packet_bytes_max
         self._incarnation = 0
+
+    def dry_run(
+        self, copy: Publication, sender: LinkId | None, is_new: bool
+    ) -> tuple[Copies, list[GroupId]]:
+        """Return what `Forwarder` would decide for a copy; nothing is recorded."""
+        return self._forwarder.dry_run(copy, sender, is_new)
 
     # ------------------------------------------------------------ one by one
 
@@ -104,10 +139,12 @@ class ForwardingEngine:
             return [Ignored("topic for this broker only")]
         if self._is_too_large(event):
             return [Ignored(TOO_LARGE)]
+        if not self._delivery.rights_of(self._node).allows_publishing(event.topic):
+            return [Ignored(MAY_NOT_PUBLISH)]
         plan = self.table.plan(event.topic)
         version = self._delivery.retained.assign_version(event) if event.retain else 0
         if event.qos:
-            return self._append_to_journal(event, plan, version)
+            return self._assign_position(event, plan, version)
         if not plan.mesh_links and not plan.core_links:
             return []
         interest = self._topic_interest(event.topic, plan)
@@ -132,11 +169,11 @@ class ForwardingEngine:
             plan.interest = self._share_selector.topic_interest(topic)
         return plan.interest
 
-    def _append_to_journal(
+    def _assign_position(
         self, event: LocalPublication, plan: TopicPlan, version: int
     ) -> list[Effect]:
-        """Append it to the journal first, if it has receivers, reachable or not; the driver
-        journals recorded topics itself."""
+        """Give it a position, if it has receivers, reachable or not; the shell appends it to the
+        journal. For recorded topics without receivers the driver calls `Node.assign_position`."""
         chosen, overlaps = self._share_selector.choose_receivers(
             self._topic_interest(event.topic, plan), is_guaranteed=True
         )
@@ -149,11 +186,13 @@ class ForwardingEngine:
 
     def originate(self, publication: Publication) -> list[Effect]:
         """Send a local publication; without receivers it was only journaled."""
-        if publication.qos and not publication.previous:
+        if publication.qos and not publication.receivers:
             return []
         copies, unroutable = self._forwarder.copies_of_local(publication)
         if publication.qos:
             unroutable = []  # its receivers will request it
+            if self._pair_authenticator is not None and copies:
+                publication = self._pair_authenticator.sign_publication(publication)
         return [*send_effects(publication, copies, hops=0), *drop_effects(publication, unroutable)]
 
     def receive_copy(self, link: LinkId, publication: Publication, now: float) -> list[Effect]:
@@ -163,13 +202,39 @@ class ForwardingEngine:
             return [Duplicate(origin, publication.sequence)]
         if not self.origins.accepts(link, origin):
             return [Ignored(WRONG_SIDE)]
-        if refusal := self.duplicate_filter.refusal(publication):
+        if not self._delivery.rights_of(origin).allows_publishing(publication.topic):
+            return [Ignored(OUTSIDE_CERTIFICATE)]
+        if refusal := self.duplicate_filter.number_refusal(publication):
             return [Ignored(refusal)]
+        if publication.qos and self._pair_authenticator is not None:
+            return self._receive_proven_copy(link, publication, self._pair_authenticator, now)
+        return self._process_copy(link, publication, None, now)
+
+    def _receive_proven_copy(
+        self, link: LinkId, publication: Publication, authenticator: PairAuthenticator, now: float
+    ) -> list[Effect]:
+        """Check the proof of a copy. An altered copy is not forwarded and does not make other
+        copies duplicates; its origin is asked for the publication. A copy that proves nothing to
+        this node, such as one made before it restarted, is forwarded: it may do so to others."""
+        refusal = authenticator.publication_refusal(publication)
+        if refusal != ALTERED_PUBLICATION:
+            return self._process_copy(link, publication, refusal, now)
+        self._delivery.inbox.request_after_forgery(publication.origin, now)
+        if self.origins.is_linked(link, publication.origin):  # no relay could have altered it
+            return [PeerMisbehaved(link, refusal)]
+        return [Ignored(refusal)]
+
+    def _process_copy(
+        self, link: LinkId, publication: Publication, refusal: str | None, now: float
+    ) -> list[Effect]:
+        """Forward a copy, and deliver it unless there is a reason not to."""
         new, deliver, copies, unroutable = self._forwarder.copies_of_received(publication, link)
         effects: list[Effect] = []
         if not new:
-            effects.append(self._explain_dropped_copy(publication))
-        if publication.qos:
+            effects.append(self._report_known_copy(publication))
+        if refusal is not None:
+            effects.append(Ignored(refusal))
+        elif publication.qos:
             effects += self._accept_guaranteed(publication, now)
         elif deliver and self._is_receiver(publication):
             effects.append(Deliver(self._delivery.retained.resolve_retain_flag(publication)))
@@ -180,17 +245,19 @@ class ForwardingEngine:
         """Accept a guaranteed publication for this node only while its origin is reachable: else it
         cannot be distinguished from a forgery. It is sent again when the origin is back."""
         if self.origins.is_reachable(publication.origin):
+            if publication.macs:
+                publication = replace(publication, macs=b"")
             return self._delivery.inbox.receive_copy(publication, now)
-        is_pending = any(node == self._node for node, _ in publication.previous)
+        is_pending = any(node == self._node for node, _ in publication.receivers)
         return [Ignored("publication of an unreachable node")] if is_pending else []
 
     def _is_receiver(self, publication: Publication) -> bool:
         """Whether a publication of QoS 0 is for this node: it names the nodes that serve shares."""
-        receivers = publication.previous
+        receivers = publication.receivers
         return not receivers or any(node == self._node for node, _ in receivers)
 
-    def _explain_dropped_copy(self, copy: Publication) -> Effect:
-        """Return why a copy is not new."""
+    def _report_known_copy(self, copy: Publication) -> Effect:
+        """Return the effect that reports a copy that is not new."""
         if self.duplicate_filter.admit_origin(copy.origin):
             return Duplicate(copy.origin, copy.sequence)
         return Ignored("publication of an unknown node")
@@ -201,7 +268,7 @@ class ForwardingEngine:
         self, batch: Iterable[LocalPublication], incarnation: int, outgoing: Outgoing, now: float
     ) -> list[Effect]:
         """Do `publish` for each; add the frames to `outgoing`, return all other effects."""
-        self._delivery.begin(now)
+        self._delivery.set_now(now)
         if incarnation != self._incarnation:  # it is part of the templates
             self._incarnation = incarnation
             self.table.clear_plans()
@@ -277,7 +344,7 @@ class ForwardingEngine:
         )
         by_origin = self.table.depends_on_origin
         own_node, window, last_origin, last_epoch, sequence_max = self._node, None, None, None, 0
-        accepted = self.origins.accepted(link)
+        bounds = self.origins.sequence_bounds(link)
         for data in frames:
             if len(data) >= _HEAD_BYTES:
                 opening, hops, count, origin, epoch, sequence, topic_bytes = unpack(data)
@@ -285,7 +352,7 @@ class ForwardingEngine:
                 if count:
                     end += _GROUP_BYTES * count
                 key = data[TOPIC_BYTES_AT:end]
-                flow = find(data[ORIGIN_SLICE] + key if by_origin else key)
+                flow = find(data[ORIGIN_AT:ORIGIN_END] + key if by_origin else key)
                 if (
                     flow is not None
                     and opening == PLAIN_FIRST_BYTES
@@ -294,7 +361,7 @@ class ForwardingEngine:
                     and origin != own_node
                 ):
                     if origin != last_origin or epoch != last_epoch:
-                        known = accepted.get(origin)
+                        known = bounds.get(origin)
                         if known is not None and known[0] == epoch:
                             sequence_max = known[1]
                         else:
@@ -307,7 +374,7 @@ class ForwardingEngine:
                         last_origin, last_epoch = origin, epoch
                     topic, links, target_groups = flow
                     if sequence > sequence_max:  # the slow path reports why it is refused
-                        accepted.pop(origin, None)
+                        bounds.pop(origin, None)
                     elif window is not None and (
                         window.add_with_groups(sequence, target_groups)
                         if target_groups
@@ -348,13 +415,15 @@ class ForwardingEngine:
         sequence_max = self.duplicate_filter.sequence_max(epoch)
         # else a peer could fill this table with invented origins
         if self.origins.is_reachable(origin):
-            self.origins.accepted(link)[origin] = (epoch, sequence_max)
+            self.origins.sequence_bounds(link)[origin] = (epoch, sequence_max)
         return sequence_max
 
     def _forward_slow_path(self, link: LinkId, data: bytes, now: float) -> list[Effect]:
         publication = decode_publication(data)
         effects = self.receive_copy(link, publication, now)
-        if not (publication.qos or publication.retain or publication.properties):
+        rights = self._delivery.rights_of(publication.origin)
+        is_plain = not (publication.qos or publication.retain or publication.properties)
+        if is_plain and rights.allows_publishing(publication.topic):
             self._cache_flow(link, publication)
         return effects
 
@@ -364,7 +433,11 @@ class ForwardingEngine:
         if len(raw) > _TOPIC_BYTES_MAX or len(copy.target_groups) > _TARGET_GROUPS_MAX:
             return
         plan = self.table.plan(copy.topic)
-        flow = make_flow_entry(copy, plan, link, self._non_member_forwarding)
+        flow: FlowEntry | None
+        if self._delivery.rights_of(self._node).may_relay:
+            flow = make_flow_entry(copy, plan, link, self._non_member_forwarding)
+        else:
+            flow = (copy.topic if plan.deliver_locally else None, (), ())
         if flow is not None:
             flows = self.table.flow_cache
             if sum(map(len, flows.values())) >= FLOW_CACHE_MAX:

@@ -57,5 +57,5 @@ class LocalSequencer:
             retain=event.retain,
             properties=event.properties,
             version=version,
-            previous=tuple((node, 0) for node in receivers),
+            receivers=tuple((node, 0) for node in receivers),
         )

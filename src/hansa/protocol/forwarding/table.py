@@ -8,7 +8,7 @@ A copy names its target groups: it travels towards their cores until it reaches 
 mesh. Within a mesh it names none: every member finds the groups by the topic.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from hansa.protocol.effects import Dropped, Effect, Send
 from hansa.protocol.forwarding.dedup import DuplicateFilter, SequenceWindow
@@ -70,8 +70,16 @@ class GroupEntry:
 
     def is_equivalent(self, other: "GroupEntry | None") -> bool:
         """Whether replacing one by the other would change nothing."""
-        return other is not None and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        return other is not None and self.content() == other.content()
+
+    def content(self) -> tuple[object, ...]:
+        return (
+            self.group,
+            self.is_member,
+            self.mesh_links,
+            self.core_links,
+            self.is_cut_off,
+            self.origin_routes,
         )
 
 
@@ -91,17 +99,31 @@ class TopicPlan:
         "mesh_links",
         "core_links",
         "origin_routes",
+        "_refused_links",
     )
 
-    def __init__(self, entries: list[GroupEntry], deliver_locally: bool) -> None:
-        """Combine the entries of all groups that match the topic."""
+    def __init__(
+        self,
+        entries: list[GroupEntry],
+        deliver_locally: bool,
+        refused_links: Collection[LinkId] = (),
+    ) -> None:
+        """Combine the entries of all groups that match the topic. Neighbours behind
+        `refused_links` may not get it."""
+        self._refused_links = refused_links
         self.deliver_locally = deliver_locally
         self.interest: TopicInterest | None = None
         """The interested nodes, once a publication needed them."""
         self.frame_templates: tuple[FrameTemplate, ...] | None = None
         self.group_ids = tuple(entry.id for entry in entries)
         self.mesh_links = tuple(
-            dict.fromkeys(link for entry in entries if entry.is_member for link in entry.mesh_links)
+            dict.fromkeys(
+                link
+                for entry in entries
+                if entry.is_member
+                for link in entry.mesh_links
+                if link not in refused_links
+            )
         )
         self.core_links = {
             entry.id: entry.core_links
@@ -117,7 +139,12 @@ class TopicPlan:
         if not self.origin_routes:
             return self.mesh_links
         return tuple(
-            dict.fromkeys(link for routes in self.origin_routes for link in routes(origin))
+            dict.fromkeys(
+                link
+                for routes in self.origin_routes
+                for link in routes(origin)
+                if link not in self._refused_links
+            )
         )
 
 
@@ -135,9 +162,12 @@ class ForwardingTable:
         local_filters: FilterTrie[int],
         plans_max: int,
         drain_changes: Callable[[], Iterable[GroupEntry | Group]],
+        links_refused: Callable[[str], Collection[LinkId]] = lambda topic: (),
     ) -> None:
         """`local_filters` are the filters of local clients. `drain_changes` returns what the
-        strategy compiled: entries, or bare groups to remove."""
+        strategy compiled: entries, or bare groups to remove; `links_refused` the links to
+        neighbours that may not get a topic."""
+        self._links_refused = links_refused
         self._local_filters = local_filters
         self._drain_changes = drain_changes
         self._plans_max = plans_max
@@ -145,7 +175,7 @@ class ForwardingTable:
         self.plans: dict[str, TopicPlan] = {}
         self.flow_cache: dict[LinkId, dict[bytes, FlowEntry]] = {}
         self.depends_on_origin = False
-        """Whether links depend on the origin: then flows do."""
+        """Whether links, or the right to publish, depend on the origin: then flows do."""
 
     def __len__(self) -> int:
         """Return the number of known groups."""
@@ -164,7 +194,6 @@ class ForwardingTable:
             self.clear_plans()
 
     def remove(self, group: Group) -> None:
-        """Remove a group."""
         if self._entries.remove(group):
             self.clear_plans()
 
@@ -177,33 +206,40 @@ class ForwardingTable:
             self.apply_changes()
 
     def apply_changes(self) -> None:
-        """Apply all changes."""
         for change in self._drain_changes():
             if isinstance(change, GroupEntry):
                 self.put(change)
             else:
                 self.remove(change)
 
+    def key_flows_by_origin(self) -> None:
+        """From now on flows depend on the origin: not every node may publish to every topic."""
+        self.depends_on_origin = True
+        self.clear_plans()
+
     def clear_plans(self) -> None:
         """The local interest, or the entry of a group, has changed."""
         self.plans.clear()
         self.flow_cache.clear()
 
+    def matching_entries(self, topic: str) -> list[GroupEntry]:
+        self.apply_changes()
+        return self._entries.match(topic)
+
     def plan(self, topic: str) -> TopicPlan:
-        """Return the plan of a topic."""
         found = self.plans.get(topic)
         if found is not None:
             return found
         self.apply_changes()
         if len(self.plans) >= self._plans_max:
             self.plans.clear()
-        plan = TopicPlan(self._entries.match(topic), bool(self._local_filters.match(topic)))
+        plan = TopicPlan(
+            self._entries.match(topic),
+            bool(self._local_filters.match(topic)),
+            self._links_refused(topic),
+        )
         self.plans[topic] = plan
         return plan
-
-    def is_delivered_locally(self, topic: str) -> bool:
-        """Whether a local client is interested in a topic."""
-        return self.plan(topic).deliver_locally
 
 
 Copies = list[tuple[LinkId, tuple[GroupId, ...]]]
@@ -230,9 +266,12 @@ class Forwarder:
         table: ForwardingTable,
         windows: DuplicateFilter,
         non_member_forwarding: NonMemberForwarding,
+        may_relay: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_relay`: whether this node forwards copies of others."""
         self._table = table
         self._windows = windows
+        self._may_relay = may_relay
         self._non_member_forwarding = non_member_forwarding
 
     def copies_of_local(self, publication: Publication) -> tuple[Copies, list[GroupId]]:
@@ -241,7 +280,7 @@ class Forwarder:
         window = self._windows.window_for(
             publication.origin, publication.epoch, publication.qos > 0
         )
-        assert window is not None, "our own life is the newest"
+        assert window is not None, "the window of our own newest epoch always exists"
         window.add(publication.sequence)
         return self._make_copies(
             plan, tuple(plan.core_links), plan.mesh_links, None, window, publication
@@ -257,8 +296,30 @@ class Forwarder:
         )
         if window is None:
             return False, False, [], []
+        return self._decide_received(publication, sender, window)
+
+    def dry_run(
+        self, publication: Publication, sender: LinkId | None, is_new: bool
+    ) -> tuple[Copies, list[GroupId]]:
+        """Return the copies of a publication, and the groups without a route; `sender` is None for
+        a local one. Nothing is recorded."""
+        window = SequenceWindow(1)
+        if not is_new:
+            window.add(publication.sequence)
+        if sender is None:
+            plan = self._table.plan(publication.topic)
+            return self._make_copies(
+                plan, tuple(plan.core_links), plan.mesh_links, None, window, publication
+            )
+        return self._decide_received(publication, sender, window)[2:]
+
+    def _decide_received(
+        self, publication: Publication, sender: LinkId, window: SequenceWindow
+    ) -> tuple[bool, bool, Copies, list[GroupId]]:
         plan = self._table.plan(publication.topic)
         new = window.add(publication.sequence)
+        if not self._may_relay():
+            return new, new and plan.deliver_locally, [], []
         if publication.hops >= HOPS_MAX:
             spreads = new and any(
                 link != sender for link in plan.mesh_links_from(publication.origin)

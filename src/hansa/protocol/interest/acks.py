@@ -12,14 +12,16 @@ from msgspec.structs import replace
 
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.delivery.outbox import Outbox
-from hansa.protocol.effects import Effect, Ignored
-from hansa.protocol.membership.origins import WRONG_SIDE
+from hansa.protocol.effects import Effect, Ignored, InterestInstalled
 from hansa.protocol.membership.records import Stamp
 from hansa.protocol.model import HOPS_MAX, NodeId
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import InterestAck, InterestAckRequest, InterestAcks
 
 ACKS_PER_FRAME_MAX = 1_024
+
+RETRY_FACTOR_MAX = 64
+"""Longest interval between two requests, in multiples of the shortest."""
 
 AckFrame = InterestAck | InterestAckRequest
 Route = Callable[[AckFrame], tuple[AckFrame, NodeId | None]]
@@ -82,7 +84,8 @@ class InterestInstallation:
         """Return the nodes to ask now, at growing intervals."""
         if self.request_due is None or now < self.request_due:
             return []
-        self._retry_interval *= 2
+        longest = RETRY_FACTOR_MAX * self._retry_interval_min
+        self._retry_interval = min(2 * self._retry_interval, longest)
         self.request_due = now + self._retry_interval
         return self._unacknowledged_by(reachable)
 
@@ -175,7 +178,6 @@ class InterestAckTracker:
 
     @property
     def is_installed(self) -> bool:
-        """Whether this node's interest is installed."""
         return self._installation.is_complete
 
     @property
@@ -183,10 +185,10 @@ class InterestAckTracker:
         """The nodes that have acknowledged this node's newest interest."""
         return self._installation.acknowledged_by
 
-    def check_installed(self, reachable: dict[NodeId, None], now: float) -> int | None:
-        """Return the version of the interest if it has just become installed."""
+    def check_installed(self, reachable: dict[NodeId, None], now: float) -> list[Effect]:
+        """Report the interest if it has just become installed."""
         done = self._installation.update_complete(reachable, now)
-        return self._installation.stamp[1] if done else None
+        return [InterestInstalled(self._installation.stamp[1])] if done else []
 
     def request_missing_acks(self, reachable: dict[NodeId, None], now: float) -> None:
         """Ask nodes that have not acknowledged for too long."""
@@ -200,25 +202,33 @@ class InterestAckTracker:
             ack = InterestAck(node, *stamp, self._node, *self._outbox.next_position, 0)
             self._batcher.add(ack, now)
 
+    def send_all_acks(self, now: float) -> None:
+        """Acknowledge all interest in force again: this node has a new incarnation, for which
+        other nodes void its acknowledgements."""
+        for node in self._in_force:
+            self.send_ack(node, now)
+
     def receive_acks(
-        self, entries: Iterable[InterestAck], is_from: Callable[[NodeId], bool], now: float
-    ) -> tuple[bool, list[Effect]]:
-        """Apply acknowledgements for this node and forward the others; return whether any was for
-        this node, and refused ones. `is_from` says whether a frame can come from a node."""
-        ours = False
+        self,
+        entries: Iterable[InterestAck],
+        refusal: Callable[[InterestAck], str | None],
+        now: float,
+    ) -> tuple[list[NodeId], list[Effect]]:
+        """Apply acknowledgements for this node and forward the others; return the nodes that
+        acknowledged, and refused entries. `refusal` returns why one is refused."""
+        sources: list[NodeId] = []
         refused: list[Effect] = []
         for entry in entries:
-            if not is_from(entry.source):
-                refused.append(Ignored(WRONG_SIDE))
+            if reason := refusal(entry):
+                refused.append(Ignored(reason))
             elif entry.destination == self._node:
-                ours = True
+                sources.append(entry.source)
                 self._installation.add_ack(entry.source, (entry.incarnation, entry.version))
             else:
                 self._batcher.add(replace(entry, hops=entry.hops + 1), now)
-        return ours, refused
+        return sources, refused
 
     def receive_ack_request(self, request: InterestAckRequest, now: float) -> None:
-        """Answer a request, or forward it."""
         if request.destination == self._node:
             self.send_ack(request.source, now)
         else:

@@ -60,5 +60,4 @@ class GroupIndex:
         return list(changed)
 
     def is_interested(self, group: Group, node: NodeId) -> bool:
-        """Whether a node is interested in a group."""
         return node in self.nodes_by_group.get(group, {})

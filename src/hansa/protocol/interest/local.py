@@ -1,13 +1,22 @@
 """The filters that this node announces: those that clients of its own broker subscribe to.
 
 `LocalInterest` leaves out filters that another announced filter covers, and decides when a filter
-is withdrawn. It holds at most `filters_per_node_max` filters and counts the ones it refuses.
+is withdrawn. It holds at most `filters_per_node_max` filters and counts the ones it refuses; a
+refused filter is accepted later, when there is room. A few filters beyond the bound are accepted if
+they cover others: a node that does not know its clients' filters must be able to announce `#`.
 """
 
 from collections.abc import Iterable
 
+from hansa.protocol.interest.narrowing import InterestNarrowing
+from hansa.protocol.membership.rights import UNLIMITED, Rights
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import FilterTrie, is_local_only, remove_covered, split_share
+
+COVERING_FILTERS_MAX = 64
+"""Filters beyond `filters_per_node_max` that are accepted if they cover others."""
+
+NOT_ALLOWED = "filter outside the certificate of this node"
 
 
 class LocalInterest:
@@ -15,43 +24,70 @@ class LocalInterest:
 
     A filter is announced at once. It is withdrawn after `linger` seconds, and not before all nodes
     have installed every filter announced since: a filter that replaces it must be in force first.
-    Two kinds are withdrawn at once: the oldest ones, while more than `filters_per_node_max` are
-    announced; and shared subscriptions, because this node would be selected for publications that
-    no client here takes and that consumers at other nodes would miss.
+    Three kinds do not linger: the oldest ones, while more than `filters_per_node_max` are
+    announced; shared subscriptions, because this node would be selected for publications that no
+    client here takes and that consumers at other nodes would miss; and filters that overlap a share
+    of this node, because each publication for them would serve the share here a second time.
     """
 
-    def __init__(self, settings: ProtocolSettings) -> None:
+    def __init__(self, settings: ProtocolSettings, rights: Rights = UNLIMITED) -> None:
+        """`rights` of this node: filters of clients are narrowed to what it may receive."""
         self._settings = settings
+        self._narrowing = InterestNarrowing(rights)
         self.filters: dict[str, None] = {}
-        """All filters of local clients, as subscribed."""
+        """All filters of local clients, as narrowed."""
         self.plain_filters: FilterTrie[int] = FilterTrie()
         """The same without `$share/…/`, counted: the topics that are delivered here."""
         self._unshared_filters: FilterTrie[None] = FilterTrie()
+        self._share_filters: FilterTrie[int] = FilterTrie()  # those of shares, counted
         # The unshared filters that no other unshared filter covers.
         self._uncovered_filters: FilterTrie[None] = FilterTrie()
         self._announced: dict[str, None] = {}
         self._unannounced: dict[str, None] = {}
         self.withdrawing: dict[str, float] = {}
         """Announced filters without a subscriber, with the time since when."""
+        self._refused: dict[str, None] = {}  # for lack of room, oldest first; all are in _narrowing
         self._is_known = False
         self._former: dict[str, None] = {}  # plain filters of former subscribers, newest last
         self._former_by_topic: FilterTrie[None] = FilterTrie()
 
-    def apply_change(self, added: Iterable[str], removed: Iterable[str], now: float) -> int:
-        """Apply a change of the clients' subscriptions; return how many filters were refused."""
+    def apply_change(self, added: Iterable[str], removed: Iterable[str], now: float) -> list[str]:
+        """Apply a change of the clients' subscriptions; return why filters were refused."""
         self._is_known = True
-        refused = 0
+        return self._apply_narrowed(*self._narrowing.apply_change(added, removed), now)
+
+    def set_rights(self, rights: Rights, now: float) -> list[str]:
+        """This node has another certificate; return why filters are refused now."""
+        return self._apply_narrowed(*self._narrowing.set_rights(rights), now)
+
+    def _apply_narrowed(
+        self, added: list[str], removed: list[str], outside: list[str], now: float
+    ) -> list[str]:
+        refused = [f"{NOT_ALLOWED}: {name}" for name in outside]
         for topic_filter in added:
             if topic_filter in self.filters or is_local_only(topic_filter):
                 continue
-            if len(self.filters) >= self._settings.filters_per_node_max:
-                refused += 1
-            else:
+            if self._has_room(topic_filter):
                 self._add(topic_filter, now)
+            else:
+                self._refused[topic_filter] = None
+                refused.append("filters_per_node_max")
         for topic_filter in removed:
+            self._refused.pop(topic_filter, None)
             if topic_filter in self.filters:
                 self._remove(topic_filter, now)
+        while self._refused and self._has_room(oldest := next(iter(self._refused))):
+            del self._refused[oldest]
+            self._add(oldest, now)
         return refused
+
+    def _has_room(self, topic_filter: str) -> bool:
+        most = self._settings.filters_per_node_max
+        if len(self.filters) < most:
+            return True
+        share, plain = split_share(topic_filter)
+        is_covering = share is None and bool(self._uncovered_filters.covered(plain))
+        return is_covering and len(self.filters) < most + COVERING_FILTERS_MAX
 
     def has_plain_subscriber(self, topic: str) -> bool:
         """Whether a client has a matching filter that is not a shared subscription."""
@@ -92,14 +128,19 @@ class LocalInterest:
     def _withdrawal_due(self, name: str, since: float, can_withdraw: bool) -> float:
         if split_share(name)[0] is not None:
             return since
-        linger = self._settings.linger
+        linger = 0.0 if self._overlaps_share(name) else self._settings.linger
         return since + (linger if can_withdraw else max(linger, self._settings.withdraw_delay_max))
+
+    def _overlaps_share(self, name: str) -> bool:
+        """Whether a share of this node certainly gets publications that a filter matches."""
+        return bool(self._share_filters.covered(name)) or self._share_filters.is_covered(name)
 
     def _add(self, topic_filter: str, now: float) -> None:
         self.filters[topic_filter] = None
         share, plain = split_share(topic_filter)
         self.plain_filters.put(plain, (self.plain_filters.get(plain) or 0) + 1)
         if share is not None:
+            self._share_filters.put(plain, (self._share_filters.get(plain) or 0) + 1)
             self._schedule_announcement(topic_filter)
             return
         self._unshared_filters.put(plain, None)
@@ -121,6 +162,11 @@ class LocalInterest:
             self.plain_filters.remove(plain)
             self._note_former(plain)
         if share is not None:
+            shares = (self._share_filters.get(plain) or 0) - 1
+            if shares:
+                self._share_filters.put(plain, shares)
+            else:
+                self._share_filters.remove(plain)
             self._schedule_withdrawal(topic_filter, now)
             return
         self._unshared_filters.remove(plain)

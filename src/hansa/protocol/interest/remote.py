@@ -87,9 +87,7 @@ class RemoteInterest:
 
     def topic_interest(self, topic: str) -> TopicInterest:
         """Return the nodes interested in a topic, reachable or not, and its shares."""
-        for name in self._not_in_trie:
-            self._filter_trie.put(name, self.nodes_by_filter[name])
-        self._not_in_trie.clear()
+        self._update_trie()
         match_counts: Counter[NodeId] = Counter()
         for holders in self._filter_trie.match(topic):
             match_counts.update(holders)
@@ -101,6 +99,11 @@ class RemoteInterest:
         for nodes in shares.values():
             match_counts.subtract(nodes)
         return TopicInterest(tuple(node for node, count in match_counts.items() if count), shares)
+
+    def matching_filters(self, topic: str) -> list[str]:
+        """Return, sorted, the filters of other nodes that match a topic, without `$share/…/`."""
+        self._update_trie()
+        return self._filter_trie.covering(topic)
 
     def receivers(self, topic: str) -> tuple[NodeId, ...]:
         """Return the nodes that get every publication to a topic."""
@@ -114,6 +117,11 @@ class RemoteInterest:
             if self.in_force.get(node) == self._stamps[node]
             and not self._ungranted_counts.get(node)
         ]
+
+    def _update_trie(self) -> None:
+        for name in self._not_in_trie:
+            self._filter_trie.put(name, self.nodes_by_filter[name])
+        self._not_in_trie.clear()
 
     def drain_newly_in_force(self) -> list[NodeId]:
         """Return the nodes whose interest came into force since the last call."""
@@ -179,6 +187,5 @@ class RemoteInterest:
 
 
 def subscription_commands(subscribe: list[str], unsubscribe: list[str]) -> list[Effect]:
-    """Return the effects for the broker."""
     commands = ((SubscribeAtBroker, subscribe), (UnsubscribeAtBroker, unsubscribe))
     return [order(tuple(filters)) for order, filters in commands if filters]

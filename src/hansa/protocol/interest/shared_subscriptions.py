@@ -18,8 +18,6 @@ SHARES_MAX = 10_000
 
 
 class TopicInterest(NamedTuple):
-    """The nodes interested in a topic."""
-
     nodes: tuple[NodeId, ...]
     """The nodes with a plain subscription; each gets every publication."""
     shares: Mapping[str, tuple[NodeId, ...]] = {}

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from hansa.protocol.effects import (
     CloseLink,
     Effect,
-    Ignored,
     LinkRefused,
     NeighbourDown,
     NeighbourUp,
+    PeerMisbehaved,
     Send,
 )
 from hansa.protocol.events import LinkOpened
@@ -60,8 +60,6 @@ HANDSHAKE_HEARTBEATS = 2
 
 @dataclass(slots=True)
 class NeighbourLink:
-    """One connection."""
-
     id: LinkId
     dialled: bool
     channel: OrderedChannel | None
@@ -94,8 +92,6 @@ class NeighbourLink:
 
 
 class Neighbours:
-    """All links of one node."""
-
     def __init__(self, settings: ProtocolSettings) -> None:
         self._settings = settings
         self.links: dict[LinkId, NeighbourLink] = {}
@@ -207,7 +203,7 @@ class Neighbours:
         if not isinstance(frame, (SequencedFrame, FrameAck)):
             return [frame], []
         if link.channel is None:
-            return [], [Ignored("sequenced frame on a stream link")]
+            return [], [PeerMisbehaved(link.id, "sequenced frame on a stream link")]
         if isinstance(frame, SequencedFrame):
             ready, acknowledgement = link.channel.receive_frame(frame)
             return [*ready], [Send(link.id, acknowledgement)]
@@ -217,7 +213,6 @@ class Neighbours:
     # ------------------------------------------------------------ heartbeats
 
     def make_heartbeat(self, link: NeighbourLink, digest: int, now: float) -> Send:
-        """Make the next heartbeat for a link."""
         link.last_sent_heartbeat += 1
         link.heartbeat_sent_at[link.last_sent_heartbeat] = now
         if len(link.heartbeat_sent_at) > HEARTBEATS_REMEMBERED:
@@ -311,6 +306,14 @@ class Neighbours:
                 due = min(due, retry)
         return due
 
+    def pending_max(self) -> int:
+        """Return the number of waiting frames of the datagram link with the most, 0 if there are
+        none."""
+        if not self._has_datagram_links:  # the usual case; checkers ask after every input
+            return 0
+        counts = [link.channel.pending_count for link in self.links.values() if link.channel]
+        return max(counts, default=0)
+
     def _reset_silence_timers(self, now: float) -> None:
         """This node itself was suspended: restart all silence timers instead of dropping
         neighbours."""
@@ -328,9 +331,9 @@ def find_disagreement(ours: Hello, theirs: Hello) -> str | None:
         return f"protocol version {theirs.version} of {they} meets {PROTOCOL_VERSION} of {we}"
     if theirs.federation != ours.federation:
         return f"federation {theirs.federation!r} of {they} meets {ours.federation!r} of {we}"
-    if theirs.agreement != ours.agreement:
-        they_have = _settings_not_in(theirs.agreement, ours.agreement)
-        we_have = _settings_not_in(ours.agreement, theirs.agreement)
+    if theirs.shared_settings != ours.shared_settings:
+        they_have = _settings_not_in(theirs.shared_settings, ours.shared_settings)
+        we_have = _settings_not_in(ours.shared_settings, theirs.shared_settings)
         return f"settings differ: {they_have} of {they} meets {we_have} of {we}"
     return None
 

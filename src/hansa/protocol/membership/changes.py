@@ -12,6 +12,10 @@ class LinkCostsChanged(msgspec.Struct, frozen=True):
     """The cost of a link changed considerably."""
 
 
+class MapChanged(msgspec.Struct, frozen=True):
+    """A node reports other links than before."""
+
+
 class CapacityChanged(msgspec.Struct, frozen=True):
     """A node reports another capacity than before."""
 
@@ -24,6 +28,20 @@ class NodeRestarted(msgspec.Struct, frozen=True):
     node: NodeId
 
 
+class RightsChanged(msgspec.Struct, frozen=True):
+    """The certificate of a node gives it other rights than before; a new node had none. `interest`
+    is what that changes in its interest, if anything."""
+
+    node: NodeId
+    interest: SetChange | None = None
+
+
+class MemberExcluded(msgspec.Struct, frozen=True):
+    """The certificate of a known node is not valid any more: its state is dropped."""
+
+    node: NodeId
+
+
 class ControlFrameReceived(msgspec.Struct, frozen=True):
     """A control frame of a neighbour that the overlay does not handle itself."""
 
@@ -32,12 +50,22 @@ class ControlFrameReceived(msgspec.Struct, frozen=True):
 
 
 OverlayChange = (
-    LinkCostsChanged | CapacityChanged | NodeRestarted | SetChange | ControlFrameReceived
+    LinkCostsChanged
+    | MapChanged
+    | CapacityChanged
+    | NodeRestarted
+    | RightsChanged
+    | MemberExcluded
+    | SetChange
+    | ControlFrameReceived
 )
 OVERLAY_CHANGES = (
     LinkCostsChanged,
+    MapChanged,
     CapacityChanged,
     NodeRestarted,
+    RightsChanged,
+    MemberExcluded,
     SetChange,
     ControlFrameReceived,
 )

@@ -3,6 +3,10 @@
 A change floods: it goes to every neighbour that is not known to have it. On a new link both sides
 compare stamps and send the rows that the other lacks. Heartbeats carry a digest, so a missing row
 is detected later as well. Rows of unreachable nodes stay until their lease ends.
+
+In a federation with certificates a set counts only with its owner's signature over the digest of
+the whole set (`authentication`). Every holder keeps the signature of the version that it holds, so
+it can send the set to others, whole or in parts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hansa.protocol.membership.authentication import RecordAuthentication
 from hansa.protocol.membership.records import (
     KIND_OF,
     ClaimsRecord,
@@ -17,11 +22,13 @@ from hansa.protocol.membership.records import (
     NodeRecord,
     Record,
     RecordKind,
+    SetRecord,
     Stamp,
     estimate_bytes,
     fingerprint,
     split_names,
 )
+from hansa.protocol.membership.set_digest import SetDigest
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.frames import Summary, Update
 
@@ -33,23 +40,40 @@ UPDATE_BYTES = 262_144
 
 _DIGEST_MASK = (1 << 64) - 1
 
+ASSEMBLIES_MAX = 4
+"""Neighbours from which parts of one set are collected at the same time; beyond
+that, the oldest is dropped."""
+
 Row = tuple[RecordKind, NodeId]
 
 
 @dataclass(slots=True)
-class NameSet:
-    """The set of names of one node, with the parts of a newer set that is still arriving."""
+class Assembly:
+    """The parts of a set that have arrived from one neighbour. Parts of two neighbours are not
+    mixed: one that sends false parts must not spoil those of another."""
 
-    names: dict[str, None] = field(default_factory=dict)
-    incoming_stamp: Stamp = (0, 0)
-    incoming_parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    stamp: Stamp
+    parts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     arrived: int = 0
     """Number of names in these parts."""
 
 
-class SetChange(msgspec.Struct, frozen=True):
-    """A set of names changed."""
+@dataclass(slots=True)
+class NameSet:
+    """The set of names of one node, with parts of a newer set that is still arriving."""
 
+    digest: SetDigest
+    names: dict[str, None] = field(default_factory=dict)
+    signature: bytes = b""
+    """Of the owner, over the digest at the stamp of the row."""
+    incoming: dict[LinkId | None, Assembly] = field(default_factory=dict)
+
+    @property
+    def arrived(self) -> int:
+        return sum(assembly.arrived for assembly in self.incoming.values())
+
+
+class SetChange(msgspec.Struct, frozen=True):
     kind: RecordKind
     node: NodeId
     stamp: Stamp
@@ -70,6 +94,13 @@ class FetchRequired(msgspec.Struct, frozen=True):
     row: Row
 
 
+class RecordForged(msgspec.Struct, frozen=True):
+    """The owner of a set has not signed this record of it."""
+
+
+MergeResult = SetChange | RecordChange | FetchRequired | RecordForged | None
+
+
 class _QueuedRecord(msgspec.Struct):
     """A record queued for the neighbours, and the links whose other side has it."""
 
@@ -80,9 +111,10 @@ class _QueuedRecord(msgspec.Struct):
 class Database:
     """The rows of one node's database, and the queue of records for its neighbours."""
 
-    __slots__ = ("_flood_queue", "digest", "nodes", "sets", "stamps")
+    __slots__ = ("_flood_queue", "authentication", "digest", "nodes", "sets", "stamps")
 
-    def __init__(self) -> None:
+    def __init__(self, authentication: RecordAuthentication) -> None:
+        self.authentication = authentication
         self.stamps: dict[Row, Stamp] = {}
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.sets: dict[RecordKind, dict[NodeId, NameSet]] = {
@@ -103,15 +135,18 @@ class Database:
         row = self.sets[kind].get(node)
         return row.names if row else {}
 
-    def size_after(self, record: InterestRecord | ClaimsRecord) -> int:
+    def size_after(
+        self, record: InterestRecord | ClaimsRecord, source: LinkId | None = None
+    ) -> int:
         """Return an upper bound of the number of names in a set after this record."""
-        row = self.sets[KIND_OF[type(record)]].get(record.node) or NameSet()
+        row = self._set_of((KIND_OF[type(record)], record.node))
         if record.base < record.version:
             gone = sum(name in row.names for name in record.removed)
             return len(row.names) - gone + len(record.added)
-        if row.incoming_stamp != (record.incarnation, record.version):
+        assembly = row.incoming.get(source)
+        if assembly is None or assembly.stamp != (record.incarnation, record.version):
             return len(record.added)
-        return row.arrived - len(row.incoming_parts.get(record.part, ())) + len(record.added)
+        return assembly.arrived - len(assembly.parts.get(record.part, ())) + len(record.added)
 
     def size(self, kind: RecordKind, node: NodeId) -> int:
         """Return the number of names held for a row, including parts of a newer set."""
@@ -133,9 +168,10 @@ class Database:
             return [self.nodes[node]]
         incarnation, version = self.stamps[row]
         make = InterestRecord if kind is RecordKind.INTEREST else ClaimsRecord
-        parts = split_names(self.sets[kind][node].names, PART_BYTES)
+        held = self.sets[kind][node]
+        parts = split_names(held.names, PART_BYTES)
         return [
-            make(node, incarnation, version, version, names, (), part, len(parts))
+            make(node, incarnation, version, version, names, (), part, len(parts), held.signature)
             for part, names in enumerate(parts)
         ]
 
@@ -163,6 +199,8 @@ class Database:
         """Whether a record is not newer than the row here; its sender then has it as well. Every
         record arrives over several links, so this is the most frequent call."""
         row = (KIND_OF[type(record)], record.node)
+        if row[0] is RecordKind.CLAIMS and self._is_void(record):
+            return True
         have = self.stamps.get(row)
         if have is None:
             return False
@@ -173,23 +211,26 @@ class Database:
             self._mark_known_by(row, record, source)
         return True
 
-    def merge(
-        self, record: Record, source: LinkId | None, flood: bool = True
-    ) -> SetChange | RecordChange | FetchRequired | None:
-        """Store a record if it is newer; return what changed.
+    def merge(self, record: Record, source: LinkId | None, flood: bool = True) -> MergeResult:
+        """Store a record if it is newer; return what changed. The caller has checked the signature
+        of a node record; that of a set is checked here, because it covers the result.
 
         It floods to all links but its source. Claims in announcements (`flood=False`) do not: the
         announcement spreads them.
         """
-        if self.is_known(record, source):
-            return None
+        return None if self.is_known(record, source) else self.merge_unknown(record, source, flood)
+
+    def merge_unknown(
+        self, record: Record, source: LinkId | None, flood: bool = True
+    ) -> MergeResult:
+        """Store a record that is not known; otherwise as `merge`."""
         row = (KIND_OF[type(record)], record.node)
-        change: SetChange | RecordChange | FetchRequired | None
+        change: MergeResult
         if isinstance(record, NodeRecord):
             change = self._replace_node_record(row, record)
         else:
-            change = self._merge_set(row, record)
-        if change is None or isinstance(change, FetchRequired):
+            change = self._merge_set(row, record, source)
+        if change is None or isinstance(change, (FetchRequired, RecordForged)):
             return change
         self._restamp(row, (record.incarnation, record.version))
         if flood:
@@ -197,6 +238,11 @@ class Database:
             if source is not None:
                 self._mark_known_by(row, record, source)
         return change
+
+    def _is_void(self, claims: Record) -> bool:
+        """Whether the node has restarted since it made these claims."""
+        owner = self.nodes.get(claims.node)
+        return owner is not None and claims.incarnation < owner.incarnation
 
     def _is_of_earlier_start(self, record: Record) -> bool:
         """Two copies of a node wrote the same stamp: all nodes keep the record of the copy that
@@ -216,7 +262,9 @@ class Database:
         if kind is RecordKind.INTEREST and not version and len(added) > 1:
             # Send it whole: until all parts have arrived, others keep the set of the earlier
             # incarnation.
-            self.sets[kind][node] = NameSet(dict.fromkeys(change[0]))
+            names = dict.fromkeys(change[0])
+            digest = self.authentication.empty_digest.changed(names, ())
+            self.sets[kind][node] = NameSet(digest, names)
             return self.restamp_own_set(kind, node, incarnation)
         pieces: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(added[0], removed[0])]
         if len(added) > 1 or len(removed) > 1:
@@ -226,7 +274,10 @@ class Database:
         for more, fewer in pieces:
             if not more and not fewer:
                 continue
-            record = make(node, incarnation, version + 1, version, more, fewer)
+            digest = self._set_of((kind, node)).digest.changed(more, fewer)
+            stamp = (incarnation, version + 1)
+            signature = self.authentication.sign_set(kind, node, stamp, digest)
+            record = make(node, *stamp, version, more, fewer, signature=signature)
             self.merge(record, None, flood=kind is RecordKind.INTEREST)
             made.append(record)
             version += 1
@@ -236,28 +287,38 @@ class Database:
         """Give this node's own set a stamp of a new incarnation and flood it; return its
         records."""
         row = (kind, node)
-        self.sets[kind].setdefault(node, NameSet())
-        self._restamp(row, (incarnation, self.stamp(kind, node)[1] + 1))
+        own, stamp = self._set_of(row), (incarnation, self.stamp(kind, node)[1] + 1)
+        own.signature = self.authentication.sign_set(kind, node, stamp, own.digest)
+        self.sets[kind][node] = own
+        self._restamp(row, stamp)
         records = self.row_records(row)
         for record in records:
             self._enqueue(row, record)
         return records
 
+    def remove_set(self, kind: RecordKind, node: NodeId) -> None:
+        """Drop the set of a node."""
+        self._remove_stamp((kind, node))
+        self.sets[kind].pop(node, None)
+
     def expire_node(self, node: NodeId) -> None:
         """Drop all rows of a node whose lease has ended."""
-        for kind in RecordKind:
-            if (kind, node) in self.stamps:
-                self.digest = (
-                    self.digest - fingerprint(kind, node, self.stamps.pop((kind, node)))
-                ) & _DIGEST_MASK
+        for kind in self.sets:
+            self.remove_set(kind, node)
+        self._remove_stamp((RecordKind.NODE, node))
         self.nodes.pop(node, None)
-        for sets in self.sets.values():
-            sets.pop(node, None)
+
+    def _remove_stamp(self, row: Row) -> None:
+        if row in self.stamps:
+            self.digest = (self.digest - fingerprint(*row, self.stamps.pop(row))) & _DIGEST_MASK
 
     def drain_updates(self, links: Iterable[LinkId]) -> list[tuple[LinkId, Update]]:
         """Return the update frames to send to each neighbour now."""
         pending = list(self._flood_queue.values())
         self._flood_queue = {}
+        if len(pending) == 1:  # the usual case
+            update = Update((pending[0].record,))
+            return [(link, update) for link in links if link not in pending[0].known_by]
         sends: list[tuple[LinkId, Update]] = []
         packed: dict[tuple[int, ...], list[Update]] = {}  # most links lack the same records
         for link in links:
@@ -269,8 +330,10 @@ class Database:
 
     def _enqueue_row(self, row: Row, record: Record) -> None:
         """Queue a record for all links; a set in parts once all parts have arrived."""
-        parts = isinstance(record, InterestRecord | ClaimsRecord) and record.parts > 1
-        for piece in self.row_records(row) if parts else [record]:
+        if isinstance(record, NodeRecord) or record.parts == 1:
+            self._enqueue(row, record)
+            return
+        for piece in self.row_records(row):
             self._enqueue(row, piece)
 
     def _enqueue(self, row: Row, record: Record) -> None:
@@ -284,7 +347,8 @@ class Database:
         if isinstance(record, NodeRecord):
             pending = self._flood_queue.get(row)
             # Two copies of a node can have the same stamp.
-            if pending and pending.record == record and source not in pending.known_by:
+            is_same = pending and (pending.record is record or pending.record == record)
+            if pending and is_same and source not in pending.known_by:
                 pending.known_by.append(source)
             return
         part = 0
@@ -303,47 +367,73 @@ class Database:
         self.nodes[row[1]] = record
         return RecordChange(record)
 
+    def _set_of(self, row: Row) -> NameSet:
+        return self.sets[row[0]].get(row[1]) or NameSet(self.authentication.empty_digest)
+
     def _merge_set(
-        self, row: Row, record: InterestRecord | ClaimsRecord
-    ) -> SetChange | FetchRequired | None:
-        kind, node = row
+        self, row: Row, record: InterestRecord | ClaimsRecord, source: LinkId | None
+    ) -> SetChange | FetchRequired | RecordForged | None:
         stamp = (record.incarnation, record.version)
         if record.base == record.version:
-            names = self._assemble(row, record)
-            return None if names is None else self._replace_set(row, stamp, names)
+            names = self._assemble(row, record, source)
+            return None if names is None else self._replace_set(row, record, names)
         have = self.stamps.get(row, (-1, 0))
         if have == (record.incarnation, record.base):
-            current = self.sets[kind][node].names
+            held = self._set_of(row)
+            digest = held.digest.changed(record.added, record.removed)
+            if not self._is_genuine(row, record, digest):
+                return RecordForged()
+            held.digest, held.signature, current = digest, record.signature, held.names
             removed = tuple(name for name in record.removed if name in current)
             for name in removed:
                 del current[name]
             added = tuple(name for name in record.added if name not in current)
             current.update(dict.fromkeys(added))
-            return SetChange(kind, node, stamp, added, removed)
+            return SetChange(*row, stamp, added, removed)
         if record.base == 0 and have[0] < record.incarnation:
-            return self._replace_set(row, stamp, dict.fromkeys(record.added))
+            return self._replace_set(row, record, dict.fromkeys(record.added))
         return FetchRequired(row)
 
-    def _assemble(self, row: Row, record: InterestRecord | ClaimsRecord) -> dict[str, None] | None:
+    def _assemble(
+        self, row: Row, record: InterestRecord | ClaimsRecord, source: LinkId | None
+    ) -> dict[str, None] | None:
         """Collect the parts of a whole set; return the set once it is complete."""
         if record.parts == 1:
             return dict.fromkeys(record.added)
-        entry = self.sets[row[0]].setdefault(row[1], NameSet())
+        held = self.sets[row[0]].setdefault(row[1], self._set_of(row))
         stamp = (record.incarnation, record.version)
-        if stamp != entry.incoming_stamp:
-            entry.incoming_stamp, entry.incoming_parts, entry.arrived = stamp, {}, 0
-        entry.arrived += len(record.added) - len(entry.incoming_parts.get(record.part, ()))
-        entry.incoming_parts[record.part] = record.added
-        if len(entry.incoming_parts) < record.parts:
+        assembly = held.incoming.pop(source, None)
+        if assembly is None or assembly.stamp != stamp:
+            assembly = Assembly(stamp)
+        held.incoming[source] = assembly
+        if len(held.incoming) > ASSEMBLIES_MAX:
+            del held.incoming[next(iter(held.incoming))]
+        assembly.arrived += len(record.added) - len(assembly.parts.get(record.part, ()))
+        assembly.parts[record.part] = record.added
+        if len(assembly.parts) < record.parts:
             return None
-        parts, entry.incoming_parts, entry.arrived = entry.incoming_parts, {}, 0
-        return {name: None for part in sorted(parts) for name in parts[part]}
+        del held.incoming[source]
+        return {name: None for part in sorted(assembly.parts) for name in assembly.parts[part]}
 
-    def _replace_set(self, row: Row, stamp: Stamp, names: dict[str, None]) -> SetChange:
-        entry = self.sets[row[0]].setdefault(row[1], NameSet())
-        before, entry.names = entry.names, names
+    def _replace_set(
+        self, row: Row, record: InterestRecord | ClaimsRecord, names: dict[str, None]
+    ) -> SetChange | RecordForged:
+        digest = self.authentication.empty_digest.changed(names, ())
+        if not self._is_genuine(row, record, digest):
+            return RecordForged()
+        held = self.sets[row[0]].setdefault(row[1], self._set_of(row))
+        before, stamp = held.names, (record.incarnation, record.version)
+        held.names, held.digest, held.signature = names, digest, record.signature
+        held.incoming = {
+            link: assembly for link, assembly in held.incoming.items() if assembly.stamp > stamp
+        }
         added = tuple(name for name in names if name not in before)
         return SetChange(*row, stamp, added, tuple(name for name in before if name not in names))
+
+    def _is_genuine(self, row: Row, record: SetRecord, digest: SetDigest) -> bool:
+        owner, stamp = self.nodes.get(row[1]), (record.incarnation, record.version)
+        proof = (owner.key if owner else b"", record.signature)
+        return self.authentication.is_genuine_set(row, stamp, digest, proof)
 
 
 def pack_updates(records: list[Record]) -> list[Update]:

@@ -56,7 +56,6 @@ class IdConflict:
         return passed == 0 or passed >= LATER_AGAIN_S
 
     def pop_due_incarnation(self, now: float) -> int | None:
-        """Return the incarnation to take now, if one is due."""
         if self.due is None or now < self.due:
             return None
         self.due, self._raised_at = None, now

@@ -1,7 +1,7 @@
 """Leases of unreachable nodes, and tombstones of nodes whose lease has ended.
 
 Leases do not end at the same time everywhere. The tombstone, the stamp of the deleted record,
-prevents that nodes send the record of a dead node back to each other for ever. Leases and
+prevents that nodes send the record of a dead node back to each other endlessly. Leases and
 tombstones survive restarts; else a node that restarts daily would never forget another.
 """
 

@@ -7,6 +7,8 @@ and counted.
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from hansa.protocol.clock import AHEAD, WallClock
 from hansa.protocol.deadlines import earliest
 from hansa.protocol.effects import (
@@ -18,27 +20,34 @@ from hansa.protocol.effects import (
     NeighbourUp,
     NodeReachable,
     NodeUnreachable,
+    PeerMisbehaved,
 )
 from hansa.protocol.events import LinkOpened
 from hansa.protocol.links.neighbours import MISMATCHES_MAX, NeighbourLink, Neighbours, name_in
+from hansa.protocol.membership.authentication import FORGED, RecordAuthentication
 from hansa.protocol.membership.changes import (
     CapacityChanged,
     ControlFrameReceived,
     LinkCostsChanged,
+    MapChanged,
+    MemberExcluded,
     NodeRestarted,
     OverlayOutput,
+    RightsChanged,
 )
 from hansa.protocol.membership.database import (
     Database,
     FetchRequired,
     RecordChange,
+    RecordForged,
     SetChange,
     pack_updates,
 )
-from hansa.protocol.membership.graph import Graph
+from hansa.protocol.membership.graph import Graph, Links
 from hansa.protocol.membership.id_conflict import IdConflict
 from hansa.protocol.membership.leases import Leases
 from hansa.protocol.membership.quotas import Quotas
+from hansa.protocol.membership.record_checks import RecordChecks
 from hansa.protocol.membership.records import (
     KIND_OF,
     NodeRecord,
@@ -48,9 +57,9 @@ from hansa.protocol.membership.records import (
     is_new_incarnation,
     make_node_record,
 )
-from hansa.protocol.model import Identity, LinkId, NodeId, node_id
-from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import is_local_only
+from hansa.protocol.membership.rights import Rights
+from hansa.protocol.model import Identity, LinkId, NodeId
+from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.wire.frames import (
     PROTOCOL_VERSION,
     AnyFrame,
@@ -64,41 +73,49 @@ from hansa.protocol.wire.frames import (
     Update,
 )
 
-WRONG_KEY = "node id does not match its key"
+OTHERS_INTEREST = "interest outside the certificate of its node"
 CONTESTED = "record of this node that it did not write"
 
 
 class Overlay:
     """Links, database and map of one node."""
 
-    def __init__(self, identity: Identity, settings: ProtocolSettings) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        settings: ProtocolSettings,
+        authentication: RecordAuthentication,
+    ) -> None:
         self.identity = identity
         self.incarnation = identity.incarnation
         self._settings = settings
         self.neighbours = Neighbours(settings)
-        self.database = Database()
-        self.graph = Graph(identity.node, settings.metric)
+        self.database = Database(authentication)
+        self.graph = Graph(identity.node, settings.metric, authentication.leaves)
         self.leases = Leases(settings.interest_lease, settings.nodes_max)
         self.clock = WallClock(identity.incarnation)
         self.conflict = IdConflict()
         self.quotas = Quotas(settings)
-        # In simulations ids are chosen. If this node's id is the digest of its key, all ids must
-        # be.
-        self._derives_ids = node_id(identity.key) == identity.node
+        self.checks = RecordChecks(
+            identity, settings, self.database, self.neighbours, self.quotas, self.clock
+        )
         self._record_due: float | None = None
         self._flush_due: float | None = None
         self._is_interest_known = False  # until then, the interest of the earlier incarnation stays
         self._superseded_kinds: dict[RecordKind, None] = {}
         self._write_own_record()
+        self.renew_own_rights()
+
+    @property
+    def authentication(self) -> RecordAuthentication:
+        return self.database.authentication
 
     # ------------------------------------------------------------ links
 
     def open_link(self, event: LinkOpened, now: float) -> OverlayOutput:
-        """A connection is open."""
         return [*self.neighbours.open_link(event, self._hello(), now)]
 
     def on_link_closed(self, link_id: LinkId, reason: str, now: float) -> OverlayOutput:
-        """A connection is closed."""
         link = self.neighbours.links.get(link_id)
         return (
             self._follow_neighbour_changes(self.neighbours.on_link_closed(link, reason), now)
@@ -117,8 +134,32 @@ class Overlay:
         link = self.neighbours.by_node.get(node)
         return self.neighbours.link_cost(link) if link else None
 
+    def parent_cost(self, node: NodeId) -> int | None:
+        """Return the cost of a path through a neighbour, None if it may not relay."""
+        return self.link_cost(node) if self.authentication.may_relay(node) else None
+
+    def least_distance(self, node: NodeId, other: NodeId) -> int:
+        """Return the shortest distance between two nodes that the map allows, 0 if unknown. Two
+        ends of a link measure different round-trip times, so only hops are compared."""
+        if self._settings.metric is not Metric.HOPS:
+            return 0
+        return self.graph.hops_between(node, other)
+
+    def interest_of(self, node: NodeId) -> list[str]:
+        """Return the filters of a node that its certificate allows."""
+        return self.allowed_interest(node, self.database.names(RecordKind.INTEREST, node))
+
+    def allowed_interest(self, node: NodeId, filters: Iterable[str]) -> list[str]:
+        rights = self.authentication.rights_of(node)
+        return [name for name in filters if rights.allows_interest(name)]
+
+    def links_refused(self, topic: str) -> list[LinkId]:
+        """Return the links to neighbours that may not get a topic."""
+        refused = self.authentication.leaves_refused(topic)
+        by_node = self.neighbours.by_node
+        return [by_node[node].id for node in refused if node in by_node]
+
     def capacity(self, node: NodeId) -> float:
-        """Return the capacity that a node reported."""
         record = self.database.nodes.get(node)
         return record.capacity if record else 0.0
 
@@ -182,6 +223,7 @@ class Overlay:
         self.leases.add_tombstone(node, self.database.stamp(RecordKind.NODE, node))
         self.database.expire_node(node)
         self.quotas.remove_node(node)
+        self.authentication.remove_node(node)
         self.graph.remove_node(node)
 
     def next_deadline(self) -> float | None:
@@ -202,7 +244,6 @@ class Overlay:
     # ------------------------------------------------------------ frames
 
     def receive_frame(self, link: NeighbourLink, frame: AnyFrame, now: float) -> OverlayOutput:
-        """Handle one frame, in order."""
         if link.refusal_reason is not None and not isinstance(frame, Goodbye):
             return [Ignored("frame on a refused link")]
         if link.peer is None and link.refusal_reason is None and not isinstance(frame, Hello):
@@ -250,7 +291,7 @@ class Overlay:
         if theirs.node == self.identity.node:
             reason = "same node id on both sides: a link to itself, or a copy of this node"
             return [*self.neighbours.refuse_link(link, reason, now)]
-        if refusal := self._identity_refusal(theirs.node, theirs.key, theirs.incarnation):
+        if refusal := self.checks.identity_refusal(theirs.node, theirs.key, theirs.incarnation):
             if refusal == AHEAD:  # both sides log it
                 they, we = name_in(theirs), name_in(self._hello())
                 refusal += f": the clock of {they} is far ahead, or that of {we} far behind"
@@ -268,11 +309,6 @@ class Overlay:
                 output += self._send_summary(link, now)
             output.append(self.neighbours.make_heartbeat(link, self.database.digest, now))
         return output
-
-    def _identity_refusal(self, node: NodeId, key: bytes, incarnation: int) -> str | None:
-        if self._derives_ids and node_id(key) != node:
-            return WRONG_KEY
-        return AHEAD if incarnation > self.clock.limit_ms else None
 
     def _receive_goodbye(self, link: NeighbourLink, frame: Goodbye, now: float) -> OverlayOutput:
         reason = link.refusal_reason or frame.reason
@@ -325,32 +361,78 @@ class Overlay:
     ) -> OverlayOutput:
         """Merge one record; fetch a row whole from its sender if a change does not fit. Without a
         link, the record comes from this node's own disk."""
-        if refusal := self._stamp_refusal(record):
+        if refusal := self.checks.stamp_refusal(record):
             return [Ignored(refusal)]
         if record.node == self.identity.node:
-            return self._merge_own_record(record, now)
+            return self._merge_own_record(link, record, now)
+        link_id = link.id if link else None
+        if self.database.is_known(record, link_id):
+            return []
         before = self.database.nodes.get(record.node)
         source = link.peer.node if link is not None and link.peer is not None else None
-        if refusal := self._exceeded_bound(record, before, source):
+        if refusal := self.checks.exceeded_bound(record, source, link_id):
             return [Ignored(refusal)]
+        rights = self._check_record(link, record, now)
+        if not isinstance(rights, Rights):
+            return rights
+        change = self.database.merge_unknown(record, link_id, flood)
+        self._account(record, source)
+        if isinstance(change, RecordForged):
+            return [_forged(link)]
+        if isinstance(change, FetchRequired):
+            return [*self.neighbours.send(link, Fetch((change.row,)), now)] if link else []
+        if flood and change is not None:
+            self._schedule_flush(now, self._settings.relay_delay)
+        if isinstance(change, RecordChange):
+            return self._apply_node_record(change, before, rights, now)
+        return self._allowed_change(change) if change is not None else []
+
+    def _allowed_change(self, change: SetChange) -> OverlayOutput:
+        """Leave out interest that the certificate of its node does not allow. The database keeps
+        it, because the signature covers the whole set."""
+        if change.kind is not RecordKind.INTEREST:
+            return [change]
+        added = self.allowed_interest(change.node, change.added)
+        removed = self.allowed_interest(change.node, change.removed)
+        refused: OverlayOutput = [Ignored(OTHERS_INTEREST)] * (len(change.added) - len(added))
+        return [*refused, replace(change, added=tuple(added), removed=tuple(removed))]
+
+    def _set_rights(self, node: NodeId, rights: Rights) -> OverlayOutput:
+        if rights == self.authentication.rights_of(node):
+            return []
+        before = self.interest_of(node)
+        self.authentication.set_rights(node, rights)
+        after = self.interest_of(node)
+        if before == after:
+            return [RightsChanged(node)]
+        added = tuple(name for name in after if name not in before)
+        removed = tuple(name for name in before if name not in after)
+        stamp = self.database.stamp(RecordKind.INTEREST, node)
+        change = SetChange(RecordKind.INTEREST, node, stamp, added, removed)
+        return [RightsChanged(node, change)]
+
+    def _check_record(
+        self, link: NeighbourLink | None, record: Record, now: float
+    ) -> Rights | OverlayOutput:
+        """Do the checks that cost a signature, and the one that changes state; return the rights
+        of the node, or the refusal. The signature of a set is checked when it is merged."""
+        rights = self.authentication.rights_of(record.node)
+        if isinstance(record, NodeRecord):
+            if not self.authentication.is_genuine(record):
+                return [_forged(link)]
+            found = self.authentication.check_certificates(record)
+            if not isinstance(found, Rights):  # the neighbour may not know of a revocation yet
+                return [Ignored(found)]
+            rights = found
         stamp = (record.incarnation, record.version)
-        if before is None and not self.leases.admit_record(record.node, stamp):
+        is_new = record.node not in self.database.nodes
+        if is_new and not self.leases.admit_record(record.node, stamp):
             request = InterestAckRequest(
                 record.node, self.identity.node, 0, *stamp
             )  # lost nodes do not answer
             requests = self.neighbours.send(link, request, now) if link else []
             return [Ignored("record of a node whose lease has ended"), *requests]
-        change = self.database.merge(record, link.id if link else None, flood)
-        self._account(record, source)
-        if change is None:
-            return []
-        if isinstance(change, FetchRequired):
-            return [*self.neighbours.send(link, Fetch((change.row,)), now)] if link else []
-        if flood:
-            self._schedule_flush(now, self._settings.relay_delay)
-        if isinstance(change, SetChange):
-            return [change]
-        return self._apply_node_record(change, before, now)
+        return rights
 
     def _account(self, record: Record, source: NodeId | None) -> None:
         """Update the quotas for a merged record."""
@@ -360,9 +442,12 @@ class Overlay:
             kind = KIND_OF[type(record)]
             self.quotas.resize(kind, record.node, self.database.size(kind, record.node))
 
-    def _merge_own_record(self, record: Record, now: float) -> OverlayOutput:
+    def _merge_own_record(
+        self, link: NeighbourLink | None, record: Record, now: float
+    ) -> OverlayOutput:
         """A record with our own id arrived. Rows of an earlier incarnation are replaced by rows of
-        this one, even empty ones; a record that is not older than ours is a conflict."""
+        this one, even empty ones; a record that is not older than ours is a conflict, if it is
+        genuine."""
         kind = KIND_OF[type(record)]
         if record.incarnation < self.incarnation:
             if kind is not RecordKind.NODE:
@@ -375,7 +460,11 @@ class Overlay:
             return []
         started_earlier = None
         if isinstance(record, NodeRecord):
+            if not self.authentication.is_genuine(record):
+                return [_forged(link)]
             started_earlier = record.first_incarnation < self.identity.incarnation
+        elif self.authentication.is_enforced:
+            return [Ignored(CONTESTED)]  # if it is of a copy, the copy's node record shows it
         return self.on_id_conflict(record.incarnation, started_earlier, now)
 
     def on_id_conflict(
@@ -396,40 +485,17 @@ class Overlay:
                 self.database.restamp_own_set(kind, me, self.incarnation)
                 self._schedule_flush(now)
 
-    def _stamp_refusal(self, record: Record) -> str | None:
-        return self.clock.refusal(record.incarnation, record.version, "version")
-
-    def _exceeded_bound(
-        self, record: Record, before: NodeRecord | None, source: NodeId | None
-    ) -> str | None:
-        if isinstance(record, NodeRecord):
-            is_checked = before is not None and before.key == record.key
-            if self._derives_ids and not is_checked and node_id(record.key) != record.node:
-                return WRONG_KEY
-            oldest = self.neighbours.oldest
-            return self.quotas.refuses_node(source, oldest) if before is None else None
-        if before is None:
-            return "record of an unknown node"
-        if any(map(is_local_only, record.added)):
-            return "interest in topics of one broker"
-        if self.database.size_after(record) > self._settings.filters_per_node_max:
-            return "filters_per_node_max"
-        kind, growth = KIND_OF[type(record)], self.database.growth(record)
-        is_bounded = source is not None and not self.neighbours.is_trusted(source)
-        return self.quotas.refuses_names(kind, record.node, growth, is_bounded)
-
     def _apply_node_record(
-        self, change: RecordChange, before: NodeRecord | None, now: float
+        self, change: RecordChange, before: NodeRecord | None, rights: Rights, now: float
     ) -> OverlayOutput:
         record, node = change.record, change.record.node
         output: OverlayOutput = []
+        output += self._set_rights(node, rights)
         if before is not None and before.incarnation < record.incarnation:
             output.append(NodeRestarted(node))
         if before is not None and before.capacity != record.capacity:
             output.append(CapacityChanged(node))
-        joined, lost = self.graph.set_links(node, dict(record.links))
-        if joined or lost:
-            output += self._report_reachability(joined, lost, now)
+        output += self._set_links(node, dict(record.links), now)
         if node in self.neighbours.by_node and is_new_incarnation(record, before):
             output += self._update_own_links(now)  # the link to it counts from now on
         if node not in self.graph.reachable:
@@ -462,7 +528,18 @@ class Overlay:
         if links == self.graph.links:
             return []
         self._schedule_own_record(now)
-        return self._report_reachability(*self.graph.set_links(self.identity.node, links), now)
+        return self._set_links(self.identity.node, links, now)
+
+    def _set_links(self, node: NodeId, links: Links, now: float) -> OverlayOutput:
+        """Change the map; report nodes that became reachable or unreachable, and the change."""
+        version = self.graph.version
+        joined, lost = self.graph.set_links(node, links)
+        output: OverlayOutput = []
+        if joined or lost:
+            output += self._report_reachability(joined, lost, now)
+        if self.graph.version != version:
+            output.append(MapChanged())
+        return output
 
     # ------------------------------------------------------------ this node itself
 
@@ -474,7 +551,7 @@ class Overlay:
             key=self.identity.key,
             incarnation=self.incarnation,
             name=self.identity.name,
-            agreement=self._settings.shared_settings_text(),
+            shared_settings=self._settings.shared_settings_text(),
             digest=self.database.digest,
         )
 
@@ -502,8 +579,42 @@ class Overlay:
     def _write_own_record(self) -> None:
         self._record_due = None
         version = self.database.stamp(RecordKind.NODE, self.identity.node)[1] + 1
-        record = make_node_record(self.identity, self.incarnation, version, self._links())
-        self.database.merge(record, None)
+        record = make_node_record(
+            self.identity,
+            self.incarnation,
+            version,
+            self._links(),
+            self.authentication.certificates,
+        )
+        self.database.merge(self.authentication.sign_node_record(record), None)
+
+    def recheck_certificates(self, now: float) -> OverlayOutput:
+        """Send this node's own certificate if it is a new one; exclude nodes whose certificates are
+        not valid any more."""
+        me = self.identity.node
+        output: OverlayOutput = []
+        if self.authentication.certificates != self.database.nodes[me].certificates:
+            self._write_own_record()
+            self._schedule_flush(now)
+            if self.renew_own_rights():
+                output.append(RightsChanged(me))
+        for node, record in list(self.database.nodes.items()):
+            refusal = self.authentication.check_certificates(record)
+            if node != me and isinstance(refusal, str):
+                output.append(Ignored(refusal))
+                output += self._set_links(node, {}, now)
+                output.append(MemberExcluded(node))
+                self.leases.cancel_lease(node)
+        return output
+
+    def renew_own_rights(self) -> bool:
+        """Read this node's own rights from its certificates; return whether they changed."""
+        me = self.identity.node
+        rights = self.authentication.check_certificates(self.database.nodes[me])
+        if not isinstance(rights, Rights) or rights == self.authentication.rights_of(me):
+            return False
+        self.authentication.set_rights(me, rights)
+        return True
 
     def _raise_incarnation(self, now: float) -> OverlayOutput:
         """If due, give all our rows an incarnation above that of a conflicting record."""
@@ -517,3 +628,8 @@ class Overlay:
             self.database.restamp_own_set(kind, me, self.incarnation)
         self._schedule_flush(now)
         return [IncarnationRaised(self.incarnation)]
+
+
+def _forged(link: NeighbourLink | None) -> Effect:
+    """Return that a record is forged; an honest neighbour would not have sent it."""
+    return PeerMisbehaved(link.id, FORGED) if link else Ignored(FORGED)

@@ -14,8 +14,6 @@ from hansa.protocol.model import Identity, NodeId, Unsigned
 
 
 class RecordKind(IntEnum):
-    """The kinds of records of a node."""
-
     NODE = 0
     INTEREST = 1
     CLAIMS = 2
@@ -35,6 +33,12 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True, tag=RecordKind.NO
     capacity: float
     links: tuple[tuple[NodeId, Unsigned], ...]
     """Its neighbours, ordered by id, each with the round-trip time in microseconds."""
+    exchange_key: bytes = b""
+    """Its public X25519 key, new at each start; empty in a federation without certificates."""
+    certificates: tuple[bytes, ...] = ()
+    """Its certificate, then those between it and a root, in DER; none without an authority."""
+    signature: bytes = b""
+    """Of the node, over all other fields (`authentication`)."""
 
 
 class SetRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -51,6 +55,9 @@ class SetRecord(msgspec.Struct, frozen=True, array_like=True):
     removed: tuple[str, ...] = ()
     part: Unsigned = 0
     parts: Unsigned = 1
+    signature: bytes = b""
+    """Of the node, over the digest of the whole set at `version` (`authentication`): so the same
+    one serves a change, a whole set and its parts, from any node that holds the set."""
 
 
 class InterestRecord(SetRecord, frozen=True, array_like=True, tag=RecordKind.INTEREST.value):
@@ -83,9 +90,13 @@ def is_new_incarnation(record: Record, known: NodeRecord | None) -> bool:
 
 
 def make_node_record(
-    me: Identity, incarnation: int, version: int, links: Iterable[tuple[NodeId, int]]
+    me: Identity,
+    incarnation: int,
+    version: int,
+    links: Iterable[tuple[NodeId, int]],
+    certificates: tuple[bytes, ...] = (),
 ) -> NodeRecord:
-    """Return a node's record of itself."""
+    """Return a node's record of itself, not signed yet."""
     return NodeRecord(
         node=me.node,
         incarnation=incarnation,
@@ -96,6 +107,8 @@ def make_node_record(
         addresses=me.addresses,
         capacity=me.capacity,
         links=tuple(links),
+        exchange_key=me.exchange_key,
+        certificates=certificates,
     )
 
 
@@ -129,12 +142,15 @@ def split_names(names: Iterable[str], bytes_max: int) -> list[tuple[str, ...]]:
 def estimate_bytes(record: Record) -> int:
     """Return an upper estimate of a record's bytes in a frame: enough to keep frames in bounds."""
     if isinstance(record, NodeRecord):
-        return 120 + 16 * len(record.links) + sum(map(len, record.addresses))
-    return 60 + sum(4 * len(name) + 5 for name in (*record.added, *record.removed))
+        texts = (record.exchange_key, *record.addresses, *record.certificates, record.signature)
+        return 120 + 16 * len(record.links) + sum(map(len, texts))
+    names = (*record.added, *record.removed)
+    return 62 + len(record.signature) + sum(4 * len(name) + 5 for name in names)
 
 
 def encoded_bytes(record: Record) -> int:
     """Return approximately how many bytes a record takes in a frame."""
     if isinstance(record, NodeRecord):
         return estimate_bytes(record)
-    return 60 + sum(len(name.encode()) + 5 for name in (*record.added, *record.removed))
+    names = (*record.added, *record.removed)
+    return 62 + len(record.signature) + sum(len(name.encode()) + 5 for name in names)

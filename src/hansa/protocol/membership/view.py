@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 
 from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.overlay import Overlay
-from hansa.protocol.membership.records import NodeRecord, Stamp
+from hansa.protocol.membership.records import NodeRecord, Record, RecordKind, Stamp
+from hansa.protocol.membership.rights import Rights
 from hansa.protocol.model import NodeId
 
 
@@ -31,8 +32,23 @@ class MembershipView:
 
     @property
     def neighbours(self) -> Mapping[NodeId, NeighbourLink]:
-        """The link to each neighbour."""
         return self._overlay.neighbours.by_node
+
+    def filters_of(self, node: NodeId) -> Collection[str]:
+        """Return the filters that a node has announced."""
+        return self._overlay.database.names(RecordKind.INTEREST, node)
+
+    def records_of(self, node: NodeId) -> list[Record]:
+        """Return the records of a node that have to be persisted: identity and interest."""
+        return [
+            record
+            for kind in (RecordKind.NODE, RecordKind.INTEREST)
+            for record in self._overlay.database.row_records((kind, node))
+        ]
+
+    def rights_of(self, node: NodeId) -> Rights:
+        """Return what the certificate of a node allows it to do."""
+        return self._overlay.authentication.rights_of(node)
 
     @property
     def tombstones(self) -> Mapping[NodeId, Stamp]:

@@ -23,7 +23,6 @@ def payload_digest(payload: bytes) -> bytes:
 
 
 def bucket_of(topic: str) -> int:
-    """Return the bucket of a topic."""
     return blake2b(topic.encode(), digest_size=1).digest()[0] % RETAINED_BUCKETS
 
 

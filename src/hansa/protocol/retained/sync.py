@@ -112,11 +112,9 @@ class RetainedSync:
         self._corrections.setdefault((former, owner), []).append((topic, version))
 
     def schedule_versions(self, node: NodeId, buckets: tuple[int, ...]) -> None:
-        """Send a node the versions in some buckets."""
         self._requested_buckets.setdefault(node, set()).update(buckets)
 
     def process_next_slice(self, now: float) -> list[Unicast]:
-        """Process the next slice; return the frames to send."""
         for node, _ in self._digest_repeats.pop_due(now):
             self._digest_receivers[node] = None
         corrections, self._corrections = self._corrections, {}

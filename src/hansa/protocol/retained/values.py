@@ -36,6 +36,7 @@ from hansa.protocol.effects import (
 )
 from hansa.protocol.events import RetainedListed, RetainedRead
 from hansa.protocol.forwarding.numbering import LocalPublication
+from hansa.protocol.membership.rights import OUTSIDE_CERTIFICATE, UNLIMITED, Rights
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained.checks import RECENT, Checks, FullComparison
 from hansa.protocol.retained.clock import HybridClock
@@ -78,6 +79,8 @@ class RetainedState:
     ) -> None:
         """`known` is the state from disk; `has_plain_subscriber` says whether a local client is
         interested in a topic, `receivers` which other nodes are."""
+        self.rights_of: Callable[[NodeId], Rights] = lambda node: UNLIMITED
+        """What a node may publish and receive."""
         self._node = node
         self._settings = settings
         self._has_plain_subscriber = has_plain_subscriber
@@ -107,7 +110,7 @@ class RetainedState:
 
     # ------------------------------------------------------------ versions
 
-    def begin(self, now: float) -> None:
+    def set_now(self, now: float) -> None:
         """An input is handled; at the first one, schedule a check of values left by an earlier
         incarnation."""
         self._clock.clock.set_now(now)
@@ -230,7 +233,6 @@ class RetainedState:
         return self.entries[topic].owner != self._node and not self._has_plain_subscriber(topic)
 
     def _topics_matching(self, filters: Iterable[str]) -> list[str]:
-        """Return the topics that some of these filters match."""
         trie: FilterTrie[None] = FilterTrie()
         found: dict[str, None] = {}
         for name in filters:
@@ -431,6 +433,8 @@ class RetainedState:
             value = self.entries.get(topic)
             if value is None or value.owner != self._node:
                 continue
+            if not self.rights_of(node).allows_receiving(topic):
+                continue
             # known to an earlier incarnation
             if value.version < known and self._clock.is_plausible(known):
                 self._clock.observe(known)
@@ -475,6 +479,9 @@ class RetainedState:
             )
             known = self.entries.get(publication.topic)
             is_ours = known is not None and known.owner == self._node
+            if not self.rights_of(frame.source).allows_publishing(publication.topic):
+                output.append(Ignored(OUTSIDE_CERTIFICATE))
+                continue
             is_kept = is_ours or self._has_plain_subscriber(publication.topic)
             if not is_kept or not self._clock.is_plausible(value.version):
                 continue
@@ -526,7 +533,13 @@ class RetainedState:
         """When `handle_timer` is due."""
         if self._sync.is_busy or self._implausible_count:
             return self._now
-        tables = self._checks_due.next_due, self._unconfirmed.next_due, self._sync.next_due
-        checks = self._checks.due, self._full.due
-        due = min(self._leftover_check_at, self._persist_at, *tables, *checks)
+        due = min(
+            self._leftover_check_at,
+            self._persist_at,
+            self._checks_due.next_due,
+            self._unconfirmed.next_due,
+            self._sync.next_due,
+            self._checks.due,
+            self._full.due,
+        )
         return None if due == math.inf else due

@@ -23,7 +23,6 @@ def make_strategy(context: StrategyContext) -> RoutingStrategy:
 
 
 def strategy_class(name: str) -> type[RoutingStrategy]:
-    """Return the strategy with this name."""
     if name not in STRATEGIES:
         raise UsageError(f"unknown strategy {name!r}; there is: {', '.join(STRATEGIES)}")
     return STRATEGIES[name]

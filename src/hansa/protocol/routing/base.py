@@ -16,7 +16,7 @@ from hansa.protocol.interest.groups import GroupIndex, group_of
 from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.overlay import Overlay
-from hansa.protocol.membership.records import ClaimsRecord, RecordKind
+from hansa.protocol.membership.records import ClaimsRecord, RecordKind, Stamp
 from hansa.protocol.model import Group, LinkId, NodeId
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import ControlFrame, OrderedFrame
@@ -27,11 +27,11 @@ class CoreStatus:
     """The route to one core. At the core itself the distance is 0 and there are no parents."""
 
     incarnation: int
-    seq: int
+    sequence: int
     distance: int
     feasible_distance: int
-    """The smallest distance announced for this `seq`. Parents are always closer to the core than
-    this, so parents never form a loop."""
+    """The smallest distance announced for this sequence number. Parents are always closer to the
+    core than this, so parents never form a loop."""
     parents: tuple[NodeId, ...]
 
 
@@ -69,12 +69,17 @@ class StrategyContext:
     index: GroupIndex
     neighbours: Mapping[NodeId, NeighbourLink]
     cost: Callable[[NodeId], int | None]
+    """The cost of a path through a neighbour; None if it is none, or may not relay."""
+    least_distance: Callable[[NodeId, NodeId], int]
+    """The shortest distance between two nodes that the map allows; 0 if unknown."""
+    may_be_core: Callable[[NodeId], bool]
     capacity: Callable[[NodeId], float]
     incarnation: Callable[[], int]
     claims_of: Callable[[NodeId], Iterable[Group]]
     groups_of: Callable[[NodeId], Iterable[Group]]
     """The groups that a node is interested in."""
     claim: Callable[[list[Group], list[Group], float], list[ClaimsRecord]]
+    sign_announcement: Callable[[NodeId, Stamp], bytes]
 
     def links(self, nodes: Iterable[NodeId]) -> tuple[LinkId, ...]:
         """Return the links to those of these nodes that are neighbours."""
@@ -91,7 +96,7 @@ def make_strategy_context(
         return [record for record in records if isinstance(record, ClaimsRecord)]
 
     def groups_of(node: NodeId) -> Iterable[Group]:
-        names = overlay.database.names(RecordKind.INTEREST, node)
+        names = overlay.interest_of(node)
         return dict.fromkeys(group_of(name, settings.group_depth) for name in names)
 
     return StrategyContext(
@@ -100,12 +105,15 @@ def make_strategy_context(
         graph=overlay.graph,
         index=index,
         neighbours=overlay.neighbours.by_node,
-        cost=overlay.link_cost,
+        cost=overlay.parent_cost,
+        least_distance=overlay.least_distance,
+        may_be_core=lambda node: overlay.authentication.rights_of(node).may_be_core,
         capacity=overlay.capacity,
         incarnation=lambda: overlay.incarnation,
         claims_of=lambda node: overlay.database.names(RecordKind.CLAIMS, node),
         groups_of=groups_of,
         claim=claim,
+        sign_announcement=overlay.authentication.sign_announcement,
     )
 
 
@@ -140,6 +148,9 @@ class RoutingStrategy(Protocol):
     def costs_changed(self, now: float) -> StrategyOutput:
         """Link costs changed."""
 
+    def map_changed(self, now: float) -> StrategyOutput:
+        """A node reports other links than before."""
+
     def incarnation_raised(self, now: float) -> StrategyOutput:
         """This node raised its incarnation without a restart."""
 
@@ -147,6 +158,9 @@ class RoutingStrategy(Protocol):
         self, joined: Iterable[NodeId], lost: Iterable[NodeId], now: float
     ) -> StrategyOutput:
         """Nodes became reachable or unreachable, or changed their capacity."""
+
+    def announcement_missed(self, core: NodeId, now: float) -> None:
+        """Announcements of a core were refused before it was known (rule 4.6)."""
 
     def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
         """The interest in these groups changed."""

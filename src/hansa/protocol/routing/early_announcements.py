@@ -3,11 +3,12 @@
 On a new link a neighbour announces all known cores; its records follow one round trip later. Until
 the record of a core arrives, its announcement waits and has no effect. So announcements of invented
 nodes are never applied or forwarded. The number of waiting announcements is bounded in total and
-per neighbour; more are refused and counted.
+per neighbour; more are refused and counted. Their cores are asked for a new announcement when they
+become reachable: a neighbour announces a core again only if something changes.
 """
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from msgspec.structs import replace
 
@@ -26,16 +27,19 @@ class EarlyAnnouncements:
         self._most = 2 * settings.nodes_max
         self._waiting: dict[NodeId, dict[NodeId, CoreAnnouncement]] = {}
         self._count_of: Counter[NodeId] = Counter()
+        self._refused_cores: dict[NodeId, None] = {}
 
     def __len__(self) -> int:
         return sum(self._count_of.values())
 
     def put(self, sender: NodeId, frame: CoreAnnouncement) -> bool:
         """Keep an announcement, without its claims, replacing an older one of the same core and
-        sender; return False if there is no room."""
+        sender; refuse it and return False if there is no room."""
         of_core = self._waiting.get(frame.core, {})
         if sender not in of_core:
             if self._count_of[sender] >= self._most_of_one or len(self) >= self._most:
+                if len(self._refused_cores) < self._most:
+                    self._refused_cores[frame.core] = None
                 return False
             self._count_of[sender] += 1
             self._waiting[frame.core] = of_core
@@ -50,8 +54,14 @@ class EarlyAnnouncements:
             self._count_of[sender] -= 1
         return taken
 
+    def pop_refused(self, cores: Iterable[NodeId]) -> list[NodeId]:
+        """Remove and return those of the cores that had an announcement refused."""
+        refused = [core for core in cores if core in self._refused_cores]
+        for core in refused:
+            del self._refused_cores[core]
+        return refused
+
     def remove_neighbour(self, node: NodeId) -> None:
-        """A neighbour was lost: drop its announcements."""
         if not self._count_of.pop(node, 0):
             return
         for of_core in self._waiting.values():

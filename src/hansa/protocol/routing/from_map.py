@@ -57,6 +57,12 @@ class LinkStateStrategy(ABC):
     def costs_changed(self, now: float) -> StrategyOutput:
         return []
 
+    def announcement_missed(self, core: NodeId, now: float) -> None:
+        """There are no announcements."""
+
+    def map_changed(self, now: float) -> StrategyOutput:
+        return []
+
     def incarnation_raised(self, now: float) -> StrategyOutput:
         return []
 
@@ -113,8 +119,7 @@ class LinkStateStrategy(ABC):
         return GroupStatus(None, interested, self._self in interested, parents=(), children=())
 
     def groups(self) -> list[Group]:
-        """Return all known groups."""
-        return sorted({MANAGEMENT_GROUP, *self._context.index.nodes_by_group})
+        return list(dict.fromkeys((MANAGEMENT_GROUP, *self._context.index.nodes_by_group)))
 
     # ------------------------------------------------------------ paths
 
@@ -137,7 +142,6 @@ class LinkStateStrategy(ABC):
         return self._make_entry(group, interested) if interested else group
 
     def _interested_nodes(self, group: Group) -> list[NodeId]:
-        """Return the reachable nodes that are interested in a group."""
         reachable = self._context.graph.reachable
         if group == MANAGEMENT_GROUP:
             return list(reachable)

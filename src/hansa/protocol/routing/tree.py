@@ -1,8 +1,8 @@
 """The tree of `tree_flood` and `tree_subscriptions` (Antonielli 2020).
 
-Its root is the reachable node with the highest capacity; the smaller id breaks ties. Every node is
-attached by its shortest path. The paper's brokers find both by messages; here they follow from the
-map.
+Its root is the reachable node with the highest capacity of those that may be core; the smaller id
+breaks ties. Every node is attached by its shortest path. The paper's brokers find both by messages;
+here they follow from the map.
 """
 
 from abc import abstractmethod
@@ -57,8 +57,8 @@ class TreeStrategy(LinkStateStrategy):
         )
         return output + self._invalidate_paths()
 
-    def _rank(self, node: NodeId) -> tuple[float, NodeId]:
-        return -self._context.capacity(node), node
+    def _rank(self, node: NodeId) -> tuple[bool, float, NodeId]:
+        return not self._context.may_be_core(node), -self._context.capacity(node), node
 
     def _recompute_paths(self) -> None:
         self._tree = shortest_path_tree(self._context.graph, self._root)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hansa.errors import InvalidFrame, InvalidTopic
 from hansa.protocol.membership import records
-from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MANAGEMENT_GROUP
+from hansa.protocol.model import HOPS_MAX, KEY_BYTES, MAC_BYTES, MANAGEMENT_GROUP
 from hansa.protocol.settings import LABEL_BYTES_MAX, NEIGHBOURS_MAX, NODES_MAX
 from hansa.protocol.topics import check_filter, check_name
 from hansa.protocol.wire import frames
@@ -44,13 +44,28 @@ PUBLICATIONS_PER_FRAME_MAX = 1 << 14
 TOPICS_MAX = 1 << 14
 """Topics of retained values in one frame."""
 
+QUERY_BYTES_MAX = 4_096
+"""Bytes of a query."""
+
+QUERY_RESPONSE_BYTES_MAX = 60_000
+"""Bytes of a response to a query: links send it in one piece."""
+
+KEY_ID_MAX = (1 << 16) - 1
+"""Greatest id of a pair of exchange keys."""
+
 ADDRESSES_MAX = 16
 """Addresses of one node."""
+
+CERTIFICATES_MAX = 4
+CERTIFICATE_BYTES_MAX = 4_096
+"""Certificates of one node, and bytes of one: more could not be sent during a TLS handshake."""
+
+SIGNATURE_BYTES = 64
 
 CAPABILITIES_MAX = 64
 """Capabilities in a hello."""
 
-AGREEMENT_BYTES_MAX = 1_024
+SHARED_SETTINGS_BYTES_MAX = 1_024
 """Bytes of the shared settings in a hello."""
 
 REASON_BYTES_MAX = 4_096
@@ -101,6 +116,10 @@ def _text(bytes_max: int) -> Rule:
     return lambda text: at_most(len(text.encode()), bytes_max, " bytes")
 
 
+def _data(bytes_max: int) -> Rule:
+    return lambda data: at_most(len(data), bytes_max, " bytes")
+
+
 def _several(count_max: int, each: Rule = _anything) -> Rule:
     def rule(items: Sequence[Any]) -> None:
         at_most(len(items), count_max, " items")
@@ -132,6 +151,24 @@ def _ordered(rows: Sequence[tuple[int, ...]]) -> None:
 def _key(key: bytes) -> None:
     if len(key) != KEY_BYTES:
         raise InvalidFrame(f"{len(key)} bytes, a key has {KEY_BYTES}")
+
+
+def _exchange_key(key: bytes) -> None:
+    if key:
+        _key(key)
+
+
+def _mac(mac: bytes) -> None:
+    at_most(len(mac), MAC_BYTES, " bytes")
+
+
+def _signature(signature: bytes) -> None:
+    if signature and len(signature) != SIGNATURE_BYTES:
+        raise InvalidFrame(f"{len(signature)} bytes, a signature has {SIGNATURE_BYTES}")
+
+
+def _certificate(certificate: bytes) -> None:
+    at_most(len(certificate), CERTIFICATE_BYTES_MAX, " bytes")
 
 
 def _capacity(capacity: float) -> None:
@@ -167,6 +204,12 @@ def _exactly(count: int) -> Rule:
     return rule
 
 
+def _path(path: Sequence[int]) -> None:
+    at_most(len(path), HOPS_MAX, " items")
+    if len(set(path)) < len(path):
+        raise InvalidFrame("a node occurs twice")
+
+
 def _topic(entry: tuple[str, int]) -> None:
     check_name(entry[0])
 
@@ -185,9 +228,22 @@ class _Bounds(NamedTuple):
     whole: Rule = _anything
 
 
+_ROUTE: dict[str, Rule] = {"hops": _number(HOPS_MAX), "via": _path}
+"""The fields of a unicast frame that relays read."""
+
+
 def _set_bounds(word: str, each: Rule) -> _Bounds:
-    fields = {"added": _names(each), "removed": _names(each), "parts": _number(PARTS_MAX)}
+    fields = {
+        "added": _names(each),
+        "removed": _names(each),
+        "parts": _number(PARTS_MAX),
+        "signature": _signature,
+    }
     return _Bounds(word, fields, _set)
+
+
+def _sealed_bounds(word: str) -> _Bounds:
+    return _Bounds(word, {"key_id": _number(KEY_ID_MAX), **_ROUTE})
 
 
 _label = _text(LABEL_BYTES_MAX)
@@ -200,7 +256,7 @@ _BOUNDS: dict[type, _Bounds] = {
             "federation": _label,
             "key": _key,
             "name": _label,
-            "agreement": _text(AGREEMENT_BYTES_MAX),
+            "shared_settings": _text(SHARED_SETTINGS_BYTES_MAX),
             "capabilities": _several(CAPABILITIES_MAX, _label),
         },
     ),
@@ -215,6 +271,7 @@ _BOUNDS: dict[type, _Bounds] = {
             "parents": _several(PARENTS_MAX),
             "claims": check_bounds,
             "members": _several(FLAGS_MAX),
+            "signature": _signature,
         },
     ),
     frames.MeshMembership: _Bounds(
@@ -223,34 +280,40 @@ _BOUNDS: dict[type, _Bounds] = {
     frames.AnnouncementRequest: _Bounds("announcement request", {"hops": _number(HOPS_MAX)}),
     frames.FrameAck: _Bounds("frame ack", {"missing": _several(MISSING_MAX)}),
     frames.InterestAcks: _Bounds("interest acks", {"entries": _several(NODES_MAX, check_bounds)}),
-    frames.InterestAck: _Bounds("interest ack", {"hops": _number(HOPS_MAX)}),
-    frames.InterestAckRequest: _Bounds("interest ack request", {"hops": _number(HOPS_MAX)}),
-    frames.PendingNotice: _Bounds("pending notice", {"hops": _number(HOPS_MAX)}),
-    frames.Receipt: _Bounds("receipt", {"hops": _number(HOPS_MAX)}),
+    frames.InterestAck: _Bounds("interest ack", {**_ROUTE, "mac": _mac}),
+    frames.InterestAckRequest: _Bounds("interest ack request", _ROUTE),
+    frames.PendingNotice: _Bounds("pending notice", _ROUTE),
+    frames.Receipt: _Bounds("receipt", _ROUTE),
     frames.RepairResponse: _Bounds(
         "repair response",
-        {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)},
+        {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), **_ROUTE},
         _repair_response,
     ),
     frames.RetainedDigests: _Bounds(
         "retained digests",
-        {"digests": _exactly(frames.RETAINED_BUCKETS), "hops": _number(HOPS_MAX)},
+        {"digests": _exactly(frames.RETAINED_BUCKETS), **_ROUTE},
     ),
     frames.RetainedRequest: _Bounds(
         "retained request",
         {
             "buckets": _several(frames.RETAINED_BUCKETS, _number(frames.RETAINED_BUCKETS - 1)),
             "topics": _several(TOPICS_MAX, _topic),
-            "hops": _number(HOPS_MAX),
+            **_ROUTE,
         },
     ),
     frames.RetainedVersions: _Bounds(
-        "retained versions", {"entries": _several(TOPICS_MAX, _topic), "hops": _number(HOPS_MAX)}
+        "retained versions", {"entries": _several(TOPICS_MAX, _topic), **_ROUTE}
     ),
     frames.RetainedValuesFrame: _Bounds(
         "retained values",
-        {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), "hops": _number(HOPS_MAX)},
+        {"publications": _several(PUBLICATIONS_PER_FRAME_MAX), **_ROUTE},
     ),
+    frames.Query: _Bounds("query", {"data": _data(QUERY_BYTES_MAX), **_ROUTE}),
+    frames.QueryResponse: _Bounds(
+        "query response", {"data": _data(QUERY_RESPONSE_BYTES_MAX), **_ROUTE}
+    ),
+    frames.SealedUnicast: _sealed_bounds("sealed unicast"),
+    frames.SealedBulk: _sealed_bounds("sealed bulk response"),
     frames.SequencedFrame: _Bounds("sequenced frame", {"frame": check_bounds}),
     records.NodeRecord: _Bounds(
         "node record",
@@ -260,6 +323,9 @@ _BOUNDS: dict[type, _Bounds] = {
             "addresses": _several(ADDRESSES_MAX, _label),
             "capacity": _capacity,
             "links": _ordered,
+            "exchange_key": _exchange_key,
+            "certificates": _several(CERTIFICATES_MAX, _certificate),
+            "signature": _signature,
         },
     ),
     records.InterestRecord: _set_bounds("interest record", check_filter),

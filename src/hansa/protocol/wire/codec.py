@@ -10,15 +10,16 @@ can still be decoded and refused with a reason.
 
 Control frames (type 0) are MessagePack: an array of the frame's tag and its fields. Fields that a
 later version adds at the end are skipped. Bulk responses (type 2) are control frames that hold
-publications: repair responses and retained values. They may be as large as publications and need no
-order relative to others, so a link lets other control frames overtake them.
+publications, repair responses and retained values, and responses to queries. They may be as large
+as publications and need no order relative to others, so a link lets other control frames overtake
+them.
 
 Publications (type 1) are frequent, so their header is fixed. Integers are unsigned and big-endian:
 
     offset     bytes    field
     0              1    version and type
     1              1    flags: QoS in bits 0 and 1, retain in bit 2, `more` in bit 3, `versioned`
-                        in bit 4, others 0
+                        in bit 4, `proven` in bit 5 (at QoS 1 and 2, with `more`), others 0
     2              1    hops
     3              2    n, the number of target groups
     5              8    origin
@@ -27,9 +28,10 @@ Publications (type 1) are frequent, so their header is fixed. Integers are unsig
     29             2    t, the length of the topic
     31            8n    target groups
                    8    version, only with the flag `versioned`, else it is 0
-                   2    m, the number of previous entries     } these two only with the flag `more`,
+                   2    m, the number of receivers            } these two only with the flag `more`,
                    4    p, the length of the properties       } else m and p are 0
-                 16m    previous entries: receiver and sequence
+                 16m    receivers: node, and sequence of the previous publication for it
+                 12m    their message authentication codes, only with the flag `proven`
                    t    topic, UTF-8
                    p    properties
                 rest    payload
@@ -42,7 +44,14 @@ from itertools import product
 import msgspec
 
 from hansa.errors import InvalidFrame, InvalidTopic
-from hansa.protocol.model import HOPS_MAX, TARGET_GROUPS_MAX, GroupId, NodeId, Publication
+from hansa.protocol.model import (
+    HOPS_MAX,
+    MAC_BYTES,
+    TARGET_GROUPS_MAX,
+    GroupId,
+    NodeId,
+    Publication,
+)
 from hansa.protocol.settings import PACKET_BYTES_MAX
 from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
 from hansa.protocol.wire import frames
@@ -66,14 +75,18 @@ PUBLICATION = FORMAT_VERSION << 4 | 1
 BULK_RESPONSE = FORMAT_VERSION << 4 | 2
 """The first byte of every frame, by its type."""
 
-_QOS_MAX, _RETAIN, _MORE, _VERSIONED = 2, 4, 8, 16
+_QOS_MAX, _RETAIN, _MORE, _VERSIONED, _PROVEN = 2, 4, 8, 16, 32
 
 _OPENING = PUBLICATION << 8
-# The first two bytes of a publication and their meaning: QoS, retain, more, versioned.
+# The first two bytes of a publication and their meaning: QoS, retain, more, versioned, proven.
 _OPENINGS = {
-    _OPENING | qos | _RETAIN * retain | _MORE * more | _VERSIONED * has: (qos, retain, more, has)
+    _OPENING | qos | _RETAIN * retain | _MORE * more | _VERSIONED * has | _PROVEN * proven: (
+        *(qos, retain, more, has),
+        proven,
+    )
     for qos in range(_QOS_MAX + 1)
-    for retain, more, has in product((False, True), repeat=3)
+    for retain, more, has, proven in product((False, True), repeat=4)
+    if not proven or (qos and more)
 }
 
 PUBLICATION_HEADER = struct.Struct(">HBHQQQH")
@@ -89,8 +102,8 @@ HOPS_AT = 2
 TOPIC_BYTES_AT = 29
 """Offsets of the hops and of the topic's length; target groups and topic follow the latter."""
 
-ORIGIN_SLICE = slice(5, 13)
-"""Offset of the origin."""
+ORIGIN_AT, ORIGIN_END = 5, 13
+"""Where the origin is."""
 
 _HEAD_BYTES = PUBLICATION_HEADER.size
 _COUNT_AT = 3
@@ -102,7 +115,12 @@ _SMALL_BYTES = (
     8 * TARGET_GROUPS_MAX
 )  # a frame of up to this size cannot exceed a bound on size or count
 
-_BULK_RESPONSES = (frames.RepairResponse, frames.RetainedValuesFrame)
+_BULK_RESPONSES = (
+    frames.RepairResponse,
+    frames.RetainedValuesFrame,
+    frames.QueryResponse,
+    frames.SealedBulk,
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[frames.AnyFrame] = msgspec.msgpack.Decoder(frames.AnyFrame)
@@ -170,8 +188,8 @@ def encode_publication(publication: Publication) -> bytes:
     if publication.retain:
         opening |= _RETAIN
     try:
-        if publication.previous or publication.properties:
-            opening |= _MORE
+        if publication.receivers or publication.properties or publication.macs:
+            opening |= _MORE | _PROVEN * bool(publication.macs)
             rest = _pack_extension(publication, encoded)
         if publication.version:
             opening |= _VERSIONED
@@ -206,12 +224,13 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
         data = bytes(data)  # slices of bytes are much faster than slices of a view
     at, version, entry_count, properties_bytes = _HEAD_BYTES, 0, 0, 0
     target_groups: tuple[GroupId, ...] = ()
-    previous: tuple[tuple[NodeId, int], ...] = ()
+    receivers: tuple[tuple[NodeId, int], ...] = ()
+    macs = b""
     try:
         opening, hops, count, origin, epoch, sequence, topic_bytes = PUBLICATION_HEADER.unpack_from(
             data
         )
-        qos, retain, more, versioned = _OPENINGS[opening]
+        qos, retain, more, versioned, proven = _OPENINGS[opening]
         if count:
             target_groups = _integers(count).unpack_from(data, at)
             at += 8 * count
@@ -221,7 +240,10 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
         if more:
             entry_count, properties_bytes = _EXTRA.unpack_from(data, at)
             at += _EXTRA.size + 16 * entry_count
-            previous = tuple(_ENTRY.iter_unpack(data[at - 16 * entry_count : at]))
+            receivers = tuple(_ENTRY.iter_unpack(data[at - 16 * entry_count : at]))
+            if proven:
+                macs = data[at : at + MAC_BYTES * entry_count]
+                at += MAC_BYTES * entry_count
         topic_end = at + topic_bytes
         topic = data[at:topic_end].decode()
     except (struct.error, KeyError, UnicodeDecodeError) as error:
@@ -249,9 +271,10 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
         retain,
         hops,
         target_groups,
-        previous,
+        receivers,
         properties,
         version,
+        macs,
     )
 
 
@@ -273,9 +296,9 @@ def ordering_key(frame: bytes | bytearray) -> bytes:
     either type."""
     if frame[0] == BULK_RESPONSE:
         return b""
-    origin = bytes(frame[ORIGIN_SLICE])
+    origin = bytes(frame[ORIGIN_AT:ORIGIN_END])
     opening, _, count, *_, topic_bytes = PUBLICATION_HEADER.unpack_from(frame)
-    qos, _, more, versioned = _OPENINGS[opening]
+    qos, _, more, versioned, _ = _OPENINGS[opening]
     if qos:
         return origin
     at = _HEAD_BYTES + GROUP_ID_STRUCT.size * count + _VERSION.size * versioned
@@ -286,9 +309,13 @@ def ordering_key(frame: bytes | bytearray) -> bytes:
 
 
 def _pack_extension(publication: Publication, topic: bytes) -> bytes:
-    previous, properties = publication.previous, publication.properties
-    entries = [_ENTRY.pack(*entry) for entry in previous]
-    return b"".join((_EXTRA.pack(len(previous), len(properties)), *entries, topic, properties))
+    receivers, properties = publication.receivers, publication.properties
+    macs = publication.macs
+    if macs and (not publication.qos or len(macs) != MAC_BYTES * len(receivers)):
+        raise ValueError(f"publication: {len(macs)} bytes of MACs for {len(receivers)} receivers")
+    entries = [_ENTRY.pack(*entry) for entry in receivers]
+    counts = _EXTRA.pack(len(receivers), len(properties))
+    return b"".join((counts, *entries, macs, topic, properties))
 
 
 @lru_cache(maxsize=64)

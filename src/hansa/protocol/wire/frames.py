@@ -9,11 +9,11 @@ import msgspec
 from hansa.protocol.membership.records import ClaimsRecord, Record, RecordKind
 from hansa.protocol.model import Group, GroupId, NodeId, Unsigned
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 4
 
-NO_NODE = NodeId(0)
-"""In `avoid` of a unicast frame: it takes the best path. Otherwise relays choose paths that do not
-pass the named node (protocol.md 3.10)."""
+Path = tuple[NodeId, ...]
+"""In `via` of a unicast frame: the relays that it passes, in order, and its destination. Without
+any, every node chooses the next hop of the best path (protocol.md 3.10)."""
 
 UNREACHABLE = (1 << 32) - 1
 """The distance of a node without a route to a core."""
@@ -32,7 +32,7 @@ class Hello(Frame, frozen=True, array_like=True, tag=1):
     key: bytes
     incarnation: Unsigned
     name: str
-    agreement: str
+    shared_settings: str
     """The shared settings of the sender, as text."""
     digest: Unsigned
     """Digest of the sender's database. If both are equal, no records are exchanged."""
@@ -80,7 +80,7 @@ class CoreAnnouncement(Frame, frozen=True, array_like=True, tag=7):
 
     core: NodeId
     incarnation: Unsigned
-    seq: Unsigned
+    sequence: Unsigned
     distance: Unsigned
     """The sender's distance, 0 at the core. The receiver adds the cost of the link."""
     parents: tuple[NodeId, ...] = ()
@@ -88,23 +88,25 @@ class CoreAnnouncement(Frame, frozen=True, array_like=True, tag=7):
     """The change in the core's groups that caused this announcement."""
     members: tuple[GroupId, ...] = ()
     """Mesh membership flags: the groups of the core of which the sender is a member."""
+    signature: bytes = b""
+    """Of the core, over core, incarnation and sequence number."""
 
 
 class MeshMembership(Frame, frozen=True, array_like=True, tag=8):
     """A mesh membership announcement (Spohn 2020), from a member to one of its parents."""
 
     core: NodeId
-    seq: Unsigned
+    sequence: Unsigned
     joined: tuple[Group, ...] = ()
     left: tuple[Group, ...] = ()
 
 
 class AnnouncementRequest(Frame, frozen=True, array_like=True, tag=9):
-    """Asks a core, hop by hop, for an announcement newer than `seq`."""
+    """Asks a core, hop by hop, for an announcement newer than `sequence`."""
 
     core: NodeId
     incarnation: Unsigned
-    seq: Unsigned
+    sequence: Unsigned
     hops: Unsigned
 
 
@@ -118,16 +120,18 @@ class FrameAck(Frame, frozen=True, array_like=True, tag=10):
 
 class InterestAck(msgspec.Struct, frozen=True, array_like=True):
     """`source` has version `(incarnation, version)` of `destination`'s interest in force, and its
-    journal includes `destination` as a receiver from position `(epoch, seq)` on."""
+    journal includes `destination` as a receiver from position `(epoch, sequence)` on."""
 
     destination: NodeId
     incarnation: Unsigned
     version: Unsigned
     source: NodeId
     epoch: Unsigned
-    seq: Unsigned
+    sequence: Unsigned
     hops: Unsigned
-    avoid: NodeId = NO_NODE
+    via: Path = ()
+    mac: bytes = b""
+    """Proves the source in a federation with certificates; see `authentication`."""
 
 
 class InterestAcks(Frame, frozen=True, array_like=True, tag=12):
@@ -145,34 +149,34 @@ class InterestAckRequest(Frame, frozen=True, array_like=True, tag=13):
     hops: Unsigned
     incarnation: Unsigned = 0
     version: Unsigned = 0
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
 class PendingNotice(Frame, frozen=True, array_like=True, tag=14):
     """`source` has publications pending for `destination`, the newest at position `(epoch,
-    seq)`."""
+    sequence)`."""
 
     destination: NodeId
     source: NodeId
     epoch: Unsigned
-    seq: Unsigned
+    sequence: Unsigned
     hops: Unsigned = 0
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
 class Receipt(Frame, frozen=True, array_like=True, tag=15):
-    """`source` has all publications of `destination` up to position `(epoch, seq)` on disk."""
+    """`source` has all publications of `destination` up to position `(epoch, sequence)` on disk."""
 
     destination: NodeId
     source: NodeId
     epoch: Unsigned
-    seq: Unsigned
+    sequence: Unsigned
     received_upto: Unsigned
     """Publications up to this position have arrived."""
     bytes_requested: Unsigned = 0
     """How many bytes after that position to send again; 0 if nothing is missing."""
     hops: Unsigned = 0
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
 class RepairResponse(Frame, frozen=True, array_like=True, tag=16):
@@ -192,7 +196,7 @@ class RepairResponse(Frame, frozen=True, array_like=True, tag=16):
     """Whether further frames of this response follow."""
     acknowledged: Unsigned = 0
     """`destination` has acknowledged everything up to this position."""
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
 RETAINED_BUCKETS = 64
@@ -207,7 +211,7 @@ class RetainedDigests(Frame, frozen=True, array_like=True, tag=17):
     source: NodeId
     digests: tuple[Unsigned, ...]
     hops: Unsigned = 0
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
 class RetainedRequest(Frame, frozen=True, array_like=True, tag=18):
@@ -219,7 +223,7 @@ class RetainedRequest(Frame, frozen=True, array_like=True, tag=18):
     buckets: tuple[Unsigned, ...]
     topics: tuple[tuple[str, Unsigned], ...] = ()
     hops: Unsigned = 0
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
 class RetainedVersions(Frame, frozen=True, array_like=True, tag=19):
@@ -229,7 +233,7 @@ class RetainedVersions(Frame, frozen=True, array_like=True, tag=19):
     source: NodeId
     entries: tuple[tuple[str, Unsigned], ...]
     hops: Unsigned = 0
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
 class RetainedValuesFrame(Frame, frozen=True, array_like=True, tag=20):
@@ -240,10 +244,34 @@ class RetainedValuesFrame(Frame, frozen=True, array_like=True, tag=20):
     publications: tuple[bytes, ...]
     """Encoded publications."""
     hops: Unsigned = 0
-    avoid: NodeId = NO_NODE
+    via: Path = ()
 
 
-Unicast = (
+class Query(Frame, frozen=True, array_like=True, tag=21):
+    """`source` asks the agent of `destination` about its state."""
+
+    destination: NodeId
+    source: NodeId
+    number: Unsigned
+    """Chosen by `source`, so that it recognises the response."""
+    data: bytes
+    """The question; only agents read it."""
+    hops: Unsigned = 0
+    via: Path = ()
+
+
+class QueryResponse(Frame, frozen=True, array_like=True, tag=22):
+    """The response of `source` to the query of `destination` with this number."""
+
+    destination: NodeId
+    source: NodeId
+    number: Unsigned
+    data: bytes
+    hops: Unsigned = 0
+    via: Path = ()
+
+
+DeliveryFrame = (
     PendingNotice
     | Receipt
     | RepairResponse
@@ -252,6 +280,9 @@ Unicast = (
     | RetainedVersions
     | RetainedValuesFrame
 )
+"""Unicast frames about publications of QoS 1 and 2 and retained values."""
+
+Unicast = DeliveryFrame | Query | QueryResponse
 """Frames between two nodes that need not be neighbours, routed hop by hop. They may be lost."""
 UNICASTS = (
     PendingNotice,
@@ -261,8 +292,30 @@ UNICASTS = (
     RetainedRequest,
     RetainedVersions,
     RetainedValuesFrame,
+    Query,
+    QueryResponse,
 )
 """For `isinstance`, which is slow with a union."""
+
+
+class SealedUnicast(Frame, frozen=True, array_like=True, tag=23):
+    """A unicast frame that only its destination can read; see `authentication`."""
+
+    destination: NodeId
+    source: NodeId
+    key_id: Unsigned
+    """Names the exchange keys of both nodes."""
+    number: Unsigned
+    """Counts the sealed frames of the source, from 1."""
+    box: bytes
+    """The encrypted frame with its tag."""
+    hops: Unsigned = 0
+    via: Path = ()
+
+
+class SealedBulk(SealedUnicast, frozen=True, array_like=True, tag=24):
+    """A sealed bulk response: a repair response, retained values or a response to a query."""
+
 
 OrderedFrame = (
     Hello
@@ -276,6 +329,8 @@ OrderedFrame = (
     | InterestAcks
     | InterestAckRequest
     | Unicast
+    | SealedUnicast
+    | SealedBulk
 )
 """Control frames whose order matters; datagram links number them."""
 

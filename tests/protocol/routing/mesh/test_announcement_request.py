@@ -52,6 +52,21 @@ def test_expected_route_is_awaited():
     assert (made.pop_due(13.75), made.pop_due(14.0), made.next_deadline()) == ([], [CORE], 18.0)
 
 
+def test_refused_announcement_is_requested_once_even_with_a_route():
+    made = requests()
+    made.request_once(CORE, 10.0)
+    made.cancel([CORE])
+    assert (made.next_deadline(), made.pop_due(13.75)) == (14.0, [])
+    assert (made.pop_due(14.0), made.next_deadline()) == ([CORE], None)
+
+
+def test_core_is_requested_once_for_two_reasons():
+    made = requests()
+    made.request_once(CORE, 10.0)
+    made.request_later(CORE, 10.0)
+    assert made.pop_due(14.0) == [CORE]
+
+
 def test_next_deadline_is_that_of_the_first_request():
     made = requests()
     made.request_later(CORE, 10.0)

@@ -24,7 +24,11 @@ def test_first_announcement_is_made_at_once():
 
 def test_announcements_count_from_one():
     made = announcer()
-    assert [made.start_announcement(10.0), made.start_announcement(11.0), made.seq] == [1, 2, 2]
+    assert [made.start_announcement(10.0), made.start_announcement(11.0), made.sequence] == [
+        1,
+        2,
+        2,
+    ]
 
 
 def test_nothing_is_due_after_an_announcement():

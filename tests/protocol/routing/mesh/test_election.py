@@ -23,7 +23,12 @@ class Scene:
         self.index = GroupIndex(depth=0)
         self.capacities: dict[int, float] = {}
         self.election = Election(
-            NodeId(me), settings, self.graph, self.index, lambda node: self.capacities.get(node, 1)
+            NodeId(me),
+            settings,
+            self.graph,
+            self.index,
+            lambda node: self.capacities.get(node, 1),
+            lambda node: True,
         )
         for node in range(1, 10):
             self.link(node, *(other for other in (node - 1, node + 1) if 1 <= other <= 9))
@@ -203,13 +208,13 @@ events = st.lists(
 
 
 @given(events, st.booleans())
-def test_smallest_claimant_is_core_in_any_order_of_changes(news, wanted):
+def test_smallest_claimant_is_core_in_any_order_of_changes(changes, is_interested):
     scene = Scene()
-    if wanted:
+    if is_interested:
         scene.subscribe(5)
         scene.evaluate()
-    claimants = {5} if wanted else set()
-    for kind, node in news:
+    claimants = {5} if is_interested else set()
+    for kind, node in changes:
         if node == 5:
             scene.evaluate()  # no other node can claim for this node
         elif kind == "claim":
@@ -220,7 +225,7 @@ def test_smallest_claimant_is_core_in_any_order_of_changes(news, wanted):
         else:
             scene.disclaim(node)
             claimants.discard(node)
-            if wanted and not claimants:  # lost long ago: no node is nearer
+            if is_interested and not claimants:  # lost long ago: no node is nearer
                 scene.evaluate(now=100.0)
                 claimants = {5}
     assert scene.election.cores.get("g") == min(claimants, default=None)

@@ -16,8 +16,8 @@ CORE = NodeId(0)
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
 
-def announce(distance: int, seq: int = 1, incarnation: int = 1) -> CoreAnnouncement:
-    return CoreAnnouncement(CORE, incarnation, seq, distance)
+def announce(distance: int, sequence: int = 1, incarnation: int = 1) -> CoreAnnouncement:
+    return CoreAnnouncement(CORE, incarnation, sequence, distance)
 
 
 def routes(*heard: tuple[NodeId, CoreAnnouncement], redundancy: int = 2) -> CoreRoutes:
@@ -33,6 +33,13 @@ def summary(made: CoreRoutes) -> tuple[int, int, tuple[NodeId, ...]]:
 
 
 # ---------------------------------------------------------------- hearing
+
+
+def test_announcement_of_a_neighbour_that_may_not_relay_voids_no_route():
+    made = CoreRoutes(2, cost=lambda node: None if node == B else 1)
+    assert made.receive_announcement(A, announce(1))
+    assert not made.receive_announcement(B, announce(0, sequence=2))
+    assert summary(made) == (2, 2, (A,))
 
 
 def test_first_announcement_makes_a_parent_and_is_forwarded():
@@ -65,19 +72,19 @@ def test_farther_announcement_changes_nothing():
 
 def test_newer_announcement_counts_even_if_it_is_farther():
     made = routes((A, announce(3)))
-    assert made.receive_announcement(B, announce(7, seq=2))
+    assert made.receive_announcement(B, announce(7, sequence=2))
     assert summary(made) == (8, 8, (B,))
 
 
 def test_restarted_core_counts_from_its_first_announcement():
-    made = routes((A, announce(3, seq=99)))
-    assert made.receive_announcement(B, announce(7, seq=1, incarnation=2))
+    made = routes((A, announce(3, sequence=99)))
+    assert made.receive_announcement(B, announce(7, sequence=1, incarnation=2))
     assert made.routes[CORE].stamp == (2, 1)
 
 
 def test_older_announcement_changes_nothing():
-    made = routes((A, announce(3, seq=2)))
-    assert not made.receive_announcement(B, announce(0, seq=1))
+    made = routes((A, announce(3, sequence=2)))
+    assert not made.receive_announcement(B, announce(0, sequence=1))
     assert summary(made) == (4, 4, (A,))
 
 
@@ -145,7 +152,7 @@ def test_loss_of_a_neighbour_without_announcement_is_no_change():
 def test_lost_route_returns_with_a_newer_announcement():
     made = routes((A, announce(3)))
     made.remove_neighbour(A)
-    assert made.receive_announcement(B, announce(9, seq=2))
+    assert made.receive_announcement(B, announce(9, sequence=2))
     assert summary(made) == (10, 10, (B,))
 
 
@@ -234,7 +241,7 @@ class World:
     count: int
     cost: int = 1
     redundancy: int = 2
-    seq: int = 0
+    sequence: int = 0
     links: set[frozenset[int]] = field(default_factory=set)
     flying: dict[Pair, list[CoreAnnouncement]] = field(default_factory=dict)
 
@@ -242,8 +249,8 @@ class World:
         self.nodes = [CoreRoutes(self.redundancy, lambda _: self.cost) for _ in range(self.count)]
 
     def lead(self) -> None:
-        self.seq += 1
-        self.nodes[0].set_own_route(CORE, (1, self.seq))
+        self.sequence += 1
+        self.nodes[0].set_own_route(CORE, (1, self.sequence))
         self.announce(0)
 
     def announce(self, node: int, only: int | None = None) -> None:

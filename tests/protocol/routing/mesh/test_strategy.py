@@ -56,7 +56,7 @@ class Place:
 
     def __init__(self, settings: ProtocolSettings = SETTINGS) -> None:
         self.claims: dict[int, dict[str, None]] = {}
-        self.wants: dict[int, dict[str, None]] = {}
+        self.interest: dict[int, dict[str, None]] = {}
         self.costs: dict[int, int] = {}
         self.version = 0
         self.graph = Graph(ME, Metric.HOPS)
@@ -70,18 +70,21 @@ class Place:
                 index=self.index,
                 neighbours=self.links,
                 cost=lambda node: self.costs.get(node, 1),
+                least_distance=lambda node, core: 0,
                 capacity=lambda node: 1.0,
                 incarnation=lambda: 7,
                 claims_of=lambda node: self.claims.get(node, {}),
-                groups_of=lambda node: self.wants.get(node, {}),
+                groups_of=lambda node: self.interest.get(node, {}),
                 claim=self._claim,
+                sign_announcement=lambda core, stamp: b"",
+                may_be_core=lambda node: True,
             )
         )
         links = {1: [2], 2: [1, 3, 5], 3: [2], 4: [5], 5: NEIGHBOURS, 6: [5, 9], 9: [6]}
         for node, others in links.items():
             self.graph.set_links(NodeId(node), {NodeId(other): 0 for other in others})
         self.mesh.nodes_changed(map(NodeId, links), (), 0.0)
-        self.hear(2, announce(1, 1), now=1.0)
+        self.receive(2, announce(1, 1), now=1.0)
         self.mesh.drain_entries()
 
     def _claim(self, added: list[str], removed: list[str], _: float) -> list[ClaimsRecord]:
@@ -95,19 +98,19 @@ class Place:
         return [ClaimsRecord(ME, 7, self.version, self.version - 1, tuple(added), tuple(removed))]
 
     def subscribe(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
-        self.wants.setdefault(node, {}).update(dict.fromkeys(groups))
+        self.interest.setdefault(node, {}).update(dict.fromkeys(groups))
         return self.mesh.interest_changed(self.index.apply_change(NodeId(node), groups, ()), now)
 
     def unsubscribe(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
         for group in groups:
-            del self.wants[node][group]
+            del self.interest[node][group]
         return self.mesh.interest_changed(self.index.apply_change(NodeId(node), (), groups), now)
 
     def claim(self, node: int, *groups: str, now: float = 100.0) -> StrategyOutput:
         self.claims.setdefault(node, {}).update(dict.fromkeys(groups))
         return self.mesh.claims_changed(NodeId(node), groups, (), now)
 
-    def hear(self, sender: int, frame: OrderedFrame, now: float = 100.0) -> StrategyOutput:
+    def receive(self, sender: int, frame: OrderedFrame, now: float = 100.0) -> StrategyOutput:
         return self.mesh.receive(NodeId(sender), frame, now)
 
     def lose(self, node: int, now: float = 100.0) -> StrategyOutput:
@@ -126,8 +129,8 @@ class Place:
         ]
 
 
-def announce(core: int, distance: int, seq: int = 1, **more: object) -> CoreAnnouncement:
-    return CoreAnnouncement(NodeId(core), 1, seq, distance, **more)  # type: ignore[arg-type]
+def announce(core: int, distance: int, sequence: int = 1, **more: object) -> CoreAnnouncement:
+    return CoreAnnouncement(NodeId(core), 1, sequence, distance, **more)  # type: ignore[arg-type]
 
 
 def sends(nodes: tuple[int, ...], frame: OrderedFrame) -> StrategyOutput:
@@ -140,7 +143,7 @@ def following(*groups: str, core: int = 3, parents: tuple[int, ...] = (2,)) -> P
     place.subscribe(core, *groups)
     place.claim(core, *groups)
     for parent in parents:
-        place.hear(parent, announce(core, 1))
+        place.receive(parent, announce(core, 1))
     place.mesh.drain_entries()
     return place
 
@@ -182,9 +185,9 @@ def test_one_announcement_names_all_groups_that_changed():
 
 def test_flags_are_kept_only_where_there_is_a_route():
     place = Place()
-    place.hear(2, announce(77, UNREACHABLE, members=(1,)))
-    place.hear(2, announce(9, 1, members=(1,)))
-    place.hear(2, announce(9, UNREACHABLE, seq=2, members=(2,)))
+    place.receive(2, announce(77, UNREACHABLE, members=(1,)))
+    place.receive(2, announce(9, 1, members=(1,)))
+    place.receive(2, announce(9, UNREACHABLE, sequence=2, members=(2,)))
     assert {key: set(flags) for key, flags in place.mesh.flags.items() if flags} == {(9, 2): {2}}
     place.mesh.expire_node(NodeId(9))
     assert (9, 2) not in place.mesh.flags
@@ -209,7 +212,7 @@ def test_core_withdraws_its_claim_for_a_smaller_one():
 
 def test_core_ignores_its_own_announcement():
     place = leading("g")
-    assert place.hear(2, CoreAnnouncement(ME, 7, 1, 3)) == []
+    assert place.receive(2, CoreAnnouncement(ME, 7, 1, 3)) == []
     assert place.mesh.core_statuses()[ME] == CoreStatus(7, 1, 0, 0, ())
 
 
@@ -237,7 +240,7 @@ def test_best_reachable_node_announces_itself_after_the_delay():
 
 def test_every_node_joins_the_management_mesh():
     place = Place()
-    assert place.hear(4, announce(1, 1)) == [
+    assert place.receive(4, announce(1, 1)) == [
         ParentsChanged(NodeId(1), 1, 1, 2, (NodeId(2), NodeId(4))),
         *sends((4,), MeshMembership(NodeId(1), 1, (MANAGEMENT_GROUP,))),
     ]
@@ -248,7 +251,7 @@ def test_every_node_joins_the_management_mesh():
 
 def test_announcement_is_forwarded_with_its_claims_to_all_but_its_sender():
     record = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
-    assert Place().hear(6, announce(9, 1, claims=record)) == [
+    assert Place().receive(6, announce(9, 1, claims=record)) == [
         ParentsChanged(NodeId(9), 1, 1, 2, (NodeId(6),)),
         *sends((2, 4), announce(9, 2, parents=(6,), claims=record)),
     ]
@@ -256,26 +259,26 @@ def test_announcement_is_forwarded_with_its_claims_to_all_but_its_sender():
 
 def test_second_parent_is_reported_and_not_announced():
     place = following("g", core=9, parents=(6,))
-    assert place.hear(4, announce(9, 1)) == [
+    assert place.receive(4, announce(9, 1)) == [
         ParentsChanged(NodeId(9), 1, 1, 2, (NodeId(6), NodeId(4)))
     ]
 
 
 def test_announcement_without_a_change_is_not_forwarded():
     place = following("g", core=9, parents=(6,))
-    assert place.hear(2, announce(9, 4)) == []
+    assert place.receive(2, announce(9, 4)) == []
 
 
 def test_older_announcement_does_not_forward_its_claims():
     place = following("g", core=9, parents=(6,))
     record = ClaimsRecord(NodeId(9), 1, 1, 0, ("g",))
-    assert place.hear(6, announce(9, 1, seq=0, claims=record))[1:] == sends(
+    assert place.receive(6, announce(9, 1, sequence=0, claims=record))[1:] == sends(
         NEIGHBOURS, announce(9, UNREACHABLE)
     )
 
 
 def test_frames_of_other_strategies_are_ignored():
-    assert Place().hear(2, Fetch(())) == []
+    assert Place().receive(2, Fetch(())) == []
 
 
 # ---------------------------------------------------------------- links
@@ -296,10 +299,10 @@ def test_new_neighbour_gets_every_route():
 def test_new_neighbour_does_not_get_lost_routes():
     place = following("g", parents=(4,))
     place.lose(4)
-    told = place.mesh.neighbour_up(NodeId(6), 100.0)
+    sent = place.mesh.neighbour_up(NodeId(6), 100.0)
     assert [
         t.frame.core
-        for t in told
+        for t in sent
         if isinstance(t, SendToNeighbour)
         if isinstance(t.frame, CoreAnnouncement)
     ] == [1]
@@ -323,14 +326,14 @@ def test_loss_of_the_last_parent_is_announced_and_the_core_is_asked_at_once():
 
 def test_route_to_a_node_without_groups_is_not_requested():
     place = Place()
-    place.hear(4, announce(9, 1))
+    place.receive(4, announce(9, 1))
     place.lose(4)
     assert place.mesh.next_deadline() is None
 
 
 def test_lost_route_of_the_parent_causes_a_request():
     place = following("g")
-    assert place.hear(2, announce(3, UNREACHABLE)) == [
+    assert place.receive(2, announce(3, UNREACHABLE)) == [
         ParentsChanged(NodeId(3), 1, 1, UNREACHABLE, ()),
         *sends(NEIGHBOURS, announce(3, UNREACHABLE)),
     ]
@@ -381,7 +384,7 @@ def test_expired_node_leaves_no_state():
     place = following("g", core=9, parents=(6,))
     place.mesh.expire_node(NodeId(9))
     assert list(place.mesh.core_statuses()) == [1]
-    place.hear(6, announce(9, 3))
+    place.receive(6, announce(9, 3))
     assert place.mesh.core_statuses()[NodeId(9)] == CoreStatus(1, 1, 4, 4, (NodeId(6),))
 
 
@@ -407,27 +410,27 @@ def test_infeasible_announcement_without_a_route_causes_a_request_at_once():
     place.lose(4)
     place.mesh.handle_timer(100.0)
     assert place.mesh.next_deadline() == 101.0
-    assert place.hear(6, announce(3, 4), now=100.5) == []
+    assert place.receive(6, announce(3, 4), now=100.5) == []
     assert place.mesh.next_deadline() == 100.5
 
 
 def test_nothing_is_requested_once_the_announcement_arrived():
     place = Place()
     place.claim(9, "g", now=100.0)
-    place.hear(6, announce(9, 1), now=101.0)
+    place.receive(6, announce(9, 1), now=101.0)
     assert place.mesh.next_deadline() is None
 
 
 def test_request_is_forwarded_towards_its_core():
-    assert Place().hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0)) == sends(
+    assert Place().receive(2, AnnouncementRequest(NodeId(9), 1, 4, 0)) == sends(
         (6,), AnnouncementRequest(NodeId(9), 1, 4, 1)
     )
 
 
 def test_only_one_of_many_requests_is_forwarded():
     place = Place()
-    place.hear(2, AnnouncementRequest(NodeId(9), 1, 4, 0))
-    assert place.hear(4, AnnouncementRequest(NodeId(9), 1, 4, 0)) == []
+    place.receive(2, AnnouncementRequest(NodeId(9), 1, 4, 0))
+    assert place.receive(4, AnnouncementRequest(NodeId(9), 1, 4, 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -440,40 +443,40 @@ def test_only_one_of_many_requests_is_forwarded():
     ids=["back where it came from", "to a node out of reach", "beyond the hop limit"],
 )
 def test_request_is_not_forwarded(sender, frame):
-    assert Place().hear(sender, frame) == [Ignored("announcement request without a route")]
+    assert Place().receive(sender, frame) == [Ignored("announcement request without a route")]
 
 
 def test_requested_core_announces_itself_again():
     place = leading("g")
-    assert place.hear(2, AnnouncementRequest(ME, 7, 1, 3)) == sends(
+    assert place.receive(2, AnnouncementRequest(ME, 7, 1, 3)) == sends(
         NEIGHBOURS, CoreAnnouncement(ME, 7, 2, 0, (), None, (group_id("g"),))
     )
 
 
 def test_core_does_not_announce_again_while_a_newer_announcement_is_in_flight():
     place = leading("g")
-    place.hear(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
-    assert place.hear(4, AnnouncementRequest(ME, 7, 1, 3), now=107.0) == []
-    assert place.hear(4, AnnouncementRequest(ME, 7, 1, 3), now=108.0) != []
+    place.receive(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
+    assert place.receive(4, AnnouncementRequest(ME, 7, 1, 3), now=107.0) == []
+    assert place.receive(4, AnnouncementRequest(ME, 7, 1, 3), now=108.0) != []
 
 
 def test_core_announces_again_if_the_newest_announcement_did_not_help():
     place = leading("g")
-    place.hear(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
-    assert place.hear(4, AnnouncementRequest(ME, 7, 2, 3), now=102.0) == sends(
+    place.receive(2, AnnouncementRequest(ME, 7, 1, 3), now=100.0)
+    assert place.receive(4, AnnouncementRequest(ME, 7, 2, 3), now=102.0) == sends(
         NEIGHBOURS, CoreAnnouncement(ME, 7, 3, 0, (), None, (group_id("g"),))
     )
 
 
 def test_node_without_groups_does_not_answer_requests():
-    assert Place().hear(2, AnnouncementRequest(ME, 7, 1, 3)) == []
+    assert Place().receive(2, AnnouncementRequest(ME, 7, 1, 3)) == []
 
 
 def test_future_management_core_answers_requests_early():
     place = Place()
     place.lose(2)
     place.lose(4)
-    assert place.hear(6, AnnouncementRequest(ME, 7, 1, 3)) == sends(
+    assert place.receive(6, AnnouncementRequest(ME, 7, 1, 3)) == sends(
         (6,), CoreAnnouncement(ME, 7, 1, 0, (), None, (group_id(MANAGEMENT_GROUP),))
     )
 
@@ -509,7 +512,7 @@ def test_frame_names_a_bounded_number_of_groups():
 
 def test_child_makes_its_parent_a_member_that_notifies_its_own_parents():
     place = following("g")
-    assert place.hear(6, MeshMembership(NodeId(3), 1, ("g",))) == [
+    assert place.receive(6, MeshMembership(NodeId(3), 1, ("g",))) == [
         MeshJoined("g"),
         *sends((2,), MeshMembership(NodeId(3), 1, ("g",))),
     ]
@@ -517,28 +520,28 @@ def test_child_makes_its_parent_a_member_that_notifies_its_own_parents():
 
 def test_second_child_is_no_change():
     place = following("g")
-    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
-    assert place.hear(4, MeshMembership(NodeId(3), 1, ("g",))) == []
+    place.receive(6, MeshMembership(NodeId(3), 1, ("g",)))
+    assert place.receive(4, MeshMembership(NodeId(3), 1, ("g",))) == []
 
 
 def test_leaving_member_notifies_its_parents_after_the_linger():
     place = following("g")
-    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
-    assert place.hear(6, MeshMembership(NodeId(3), 1, (), ("g",))) == [MeshLeft("g")]
+    place.receive(6, MeshMembership(NodeId(3), 1, ("g",)))
+    assert place.receive(6, MeshMembership(NodeId(3), 1, (), ("g",))) == [MeshLeft("g")]
     assert place.mesh.next_deadline() == 102.0
     assert place.mesh.handle_timer(102.0) == sends((2,), MeshMembership(NodeId(3), 1, (), ("g",)))
 
 
 def test_lost_child_ends_the_membership():
     place = following("g")
-    place.hear(4, MeshMembership(NodeId(3), 1, ("g",)))
+    place.receive(4, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.lose(4) == [MeshLeft("g")]
 
 
 def test_member_moves_to_the_parents_of_a_new_core():
     place = following("g", core=9, parents=(6,))
     place.subscribe(ME, "g")
-    place.hear(2, announce(3, 1))
+    place.receive(2, announce(3, 1))
     assert place.claim(3, "g") == [
         CoreElected("g", NodeId(3)),
         *sends((2,), MeshMembership(NodeId(3), 1, ("g",))),
@@ -560,7 +563,7 @@ def test_leaving_a_group_without_a_core_names_this_node_as_core():
 
 def test_member_sends_to_parents_and_children():
     place = following("g")
-    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
+    place.receive(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.entries() == [("g", True, (20, 60), ())]
 
 
@@ -587,14 +590,14 @@ def test_parent_flagged_as_member_comes_first():
     place = Place()
     place.subscribe(3, "g")
     place.claim(3, "g")
-    place.hear(4, announce(3, 1))
-    place.hear(2, announce(3, 1, members=(group_id("g"),)))
+    place.receive(4, announce(3, 1))
+    place.receive(2, announce(3, 1, members=(group_id("g"),)))
     assert place.entries()[-1] == ("g", False, (), (20, 40))
 
 
 def test_member_flag_of_a_parent_survives_changes_of_others():
     place = following("g", core=9, parents=(6,))
-    place.hear(4, announce(9, 1, members=(group_id("g"),)))
+    place.receive(4, announce(9, 1, members=(group_id("g"),)))
     place.lose(2)
     place.mesh.expire_node(NodeId(77))
     place.subscribe(77, "g")
@@ -616,7 +619,7 @@ def test_group_without_reachable_interest_is_forgotten():
 def test_lost_former_parent_is_not_a_mesh_neighbour():
     place = following("g", core=9, parents=(6, 4))
     place.subscribe(ME, "g")
-    place.hear(4, announce(9, UNREACHABLE))
+    place.receive(4, announce(9, UNREACHABLE))
     assert place.entries() == [("g", True, (60, 40), ())]
     place.lose(4)
     assert place.entries() == [("g", True, (60,), ())]
@@ -636,7 +639,7 @@ def test_group_status_shows_core_interest_and_mesh():
     place = following("g", parents=(4, 2))
     place.subscribe(ME, "g")
     place.subscribe(77, "g")
-    place.hear(6, MeshMembership(NodeId(3), 1, ("g",)))
+    place.receive(6, MeshMembership(NodeId(3), 1, ("g",)))
     assert place.mesh.group_status("g") == GroupStatus(
         core=NodeId(3),
         interested_nodes=(NodeId(3), ME),

@@ -1,10 +1,12 @@
 """Requests for a new announcement of a core: when to send them, and which ones to forward.
 
 A node asks while a core is reachable but has no route: at once when it has just lost its route,
-after a delay when an announcement may still be in flight; then at growing intervals.
+after a delay when an announcement may still be in flight; then at growing intervals. It asks once,
+with or without a route, if it had to refuse announcements of the core.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 
 from hansa.protocol.membership.records import Stamp
 from hansa.protocol.model import NodeId
@@ -19,6 +21,7 @@ class AnnouncementRequests:
         self._interval_max = settings.announcement_request_interval_max
         # core: due time, and the interval after it
         self._due: dict[NodeId, tuple[float, float]] = {}
+        self._once_due: dict[NodeId, float] = {}
         self._forwarded: dict[NodeId, tuple[Stamp, float]] = {}
 
     def request_now(self, core: NodeId, now: float) -> None:
@@ -29,8 +32,12 @@ class AnnouncementRequests:
         """A core has no route yet: ask later if no announcement arrives."""
         self._due.setdefault(core, (now + self._interval_max, self._interval_max))
 
+    def request_once(self, core: NodeId, now: float) -> None:
+        """Announcements of a core were refused: ask once for a new one, when those in flight have
+        arrived."""
+        self._once_due[core] = now + self._interval_max
+
     def cancel(self, cores: Iterable[NodeId]) -> None:
-        """These cores need no request any more."""
         for core in cores:
             self._due.pop(core, None)
 
@@ -40,7 +47,10 @@ class AnnouncementRequests:
         for core in cores:
             interval = self._due[core][1]
             self._due[core] = (now + interval, min(2 * interval, self._interval_max))
-        return cores
+        once = [core for core, when in self._once_due.items() if now >= when]
+        for core in once:
+            del self._once_due[core]
+        return list(dict.fromkeys(cores + once))
 
     def should_forward(self, core: NodeId, stamp: Stamp, now: float) -> bool:
         """Whether to forward a request of another node: one of several is enough."""
@@ -56,4 +66,5 @@ class AnnouncementRequests:
 
     def next_deadline(self) -> float | None:
         """When `pop_due` is due."""
-        return min(when for when, _ in self._due.values()) if self._due else None
+        repeated = (when for when, _ in self._due.values())
+        return min(chain(repeated, self._once_due.values()), default=None)

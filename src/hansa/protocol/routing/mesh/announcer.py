@@ -14,7 +14,7 @@ class Announcer:
     def __init__(self, settings: ProtocolSettings) -> None:
         self._interval_min = settings.announcement_interval_min
         self._management_claim_delay = settings.management_claim_delay
-        self.seq = 0
+        self.sequence = 0
         self.is_management_core = False
         """Whether this node announces itself as core of the management group."""
         self._announced_at = float("-inf")
@@ -27,19 +27,18 @@ class Announcer:
             self._due = max(now, self._announced_at + self._interval_min)
 
     def is_due(self, now: float) -> bool:
-        """Whether to announce now."""
         return self._due is not None and now >= self._due
 
     def start_announcement(self, now: float) -> int:
         """Return the sequence number of the announcement that is made now."""
         self._due, self._announced_at = None, now
-        self.seq += 1
-        return self.seq
+        self.sequence += 1
+        return self.sequence
 
-    def raise_sequence(self, seq: int, now: float) -> None:
+    def raise_sequence(self, sequence: int, now: float) -> None:
         """Another announcement in this node's name has a higher number: use a higher one still, and
         announce soon."""
-        self.seq = max(self.seq, seq)
+        self.sequence = max(self.sequence, sequence)
         self.schedule_announcement(now)
 
     def is_silent_since(self, then: float) -> bool:

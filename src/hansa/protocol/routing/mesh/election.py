@@ -4,6 +4,9 @@ The first node with a subscriber claims the group; of several reachable claimant
 the core and the others release the group. When a core is lost, the interested node that was nearest
 to it takes over at once, and others only if it does not. The management group needs no claims: its
 core is the best reachable node, by id or by capacity.
+
+Only nodes whose certificate allows it become core. If none of the interested nodes may, the
+smallest reachable node that may is the core in their place.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,12 +40,14 @@ class Election:
         graph: Graph,
         index: GroupIndex,
         capacity: Callable[[NodeId], float],
+        may_be_core: Callable[[NodeId], bool],
     ) -> None:
         self._self = node
         self._settings = settings
         self._graph = graph
         self._index = index
         self._capacity = capacity
+        self._may_be_core = may_be_core
         self.cores: dict[Group, NodeId] = {MANAGEMENT_GROUP: node}
         self.groups_by_core: dict[NodeId, dict[Group, None]] = {node: {MANAGEMENT_GROUP: None}}
         """The groups of each core."""
@@ -66,6 +71,8 @@ class Election:
     def evaluate(self, group: Group, now: float) -> list[Effect]:
         """Elect the core of a group again; `own_claims` may change."""
         before = self.cores.get(group)
+        if not self._may_be_core(self._self):
+            self.own_claims.pop(group, None)
         core = self._best_claimant(group)
         if core is None:
             core = self._fill_vacancy(group, before, now)
@@ -84,8 +91,9 @@ class Election:
         """Elect the core of the management group again: the best reachable node. By id, only nodes
         that joined can be better than the present core."""
         core, reachable = self.cores[MANAGEMENT_GROUP], self._graph.reachable
-        if self._settings.management_by is ManagementBy.ID and core in reachable:
-            core = min([core, *(node for node in joined if node in reachable)])
+        is_able = core in reachable and self._may_be_core(core)
+        if self._settings.management_by is ManagementBy.ID and is_able:
+            core = min([core, *(node for node in joined if node in reachable)], key=self._rank)
         else:
             core = min(reachable, key=self._rank)
         if core == self.cores[MANAGEMENT_GROUP]:
@@ -107,7 +115,6 @@ class Election:
         return min(dues)
 
     def _set_core(self, group: Group, core: NodeId | None) -> Effect:
-        """Replace the core of a group."""
         before = self.cores.pop(group, None)
         if before is not None:
             del self.groups_by_core[before][group]
@@ -120,14 +127,17 @@ class Election:
         self.groups_by_core.setdefault(core, {})[group] = None
         return CoreElected(group, core)
 
-    def _rank(self, node: NodeId) -> tuple[float, NodeId]:
+    def _rank(self, node: NodeId) -> tuple[bool, float, NodeId]:
+        unable = not self._may_be_core(node)
         if self._settings.management_by is ManagementBy.CAPACITY:
-            return -self._capacity(node), node
-        return 0.0, node
+            return unable, -self._capacity(node), node
+        return unable, 0.0, node
 
     def _best_claimant(self, group: Group) -> NodeId | None:
         reachable = self._graph.reachable
-        claimants = [n for n in self._claimants.get(group, ()) if n in reachable]
+        claimants = [
+            n for n in self._claimants.get(group, ()) if n in reachable and self._may_be_core(n)
+        ]
         if group in self.own_claims:
             claimants.append(self._self)
         return min(claimants, default=None)
@@ -136,30 +146,39 @@ class Election:
         reachable = self._graph.reachable
         return [node for node in self._index.nodes_by_group.get(group, ()) if node in reachable]
 
+    def _candidates(self, group: Group) -> list[NodeId]:
+        """Return the nodes that may claim a group."""
+        interested = self._interested_nodes(group)
+        able = [node for node in interested if self._may_be_core(node)]
+        if able or not interested:
+            return able
+        others = [node for node in self._graph.reachable if self._may_be_core(node)]
+        return [min(others)] if others else []
+
     def _fill_vacancy(self, group: Group, before: NodeId | None, now: float) -> NodeId | None:
         """No node claims the group: claim it now or later, if it is this node's turn."""
-        interested = self._interested_nodes(group)
-        if self._self not in interested:
+        candidates = self._candidates(group)
+        if self._self not in candidates:
             self._vacancies.pop(group, None)
             return None
         vacancy = self._vacancies.pop(group, None)
-        if vacancy is None and before is None and len(interested) == 1:
+        if vacancy is None and before is None and len(candidates) == 1:
             return self._claim(group)
         lost, since = (vacancy.lost, vacancy.since) if vacancy else (before, now)
-        due = self._takeover_at(lost, since, interested)
+        due = self._takeover_at(lost, since, candidates)
         if now >= due:
             return self._claim(group)
         self._vacancies[group] = Vacancy(lost, since, due)
         return None
 
-    def _takeover_at(self, lost: NodeId | None, since: float, interested: list[NodeId]) -> float:
+    def _takeover_at(self, lost: NodeId | None, since: float, candidates: list[NodeId]) -> float:
         """When this node may claim a vacant group: at once if it is next in line."""
         if lost is None:
             return since + (
-                0 if self._self == min(interested) else self._settings.takeover_fallback_delay
+                0 if self._self == min(candidates) else self._settings.takeover_fallback_delay
             )
         due = since + self._settings.takeover_delay
-        if self._graph.nearest_to(lost, interested) != self._self:
+        if self._graph.nearest_to(lost, candidates) != self._self:
             due += self._settings.takeover_fallback_delay
         return due
 

@@ -36,6 +36,8 @@ from hansa.protocol.wire.frames import (
     MeshMembership,
 )
 
+TOO_SHORT = "announced distance shorter than the map allows"
+
 GROUPS_PER_FRAME_MAX = 200
 """Groups in one membership frame, so that it fits whatever their length."""
 
@@ -53,9 +55,14 @@ class MeshStrategy:
         self._self = context.node
         self._settings = context.settings
         self._election = Election(
-            context.node, context.settings, context.graph, context.index, context.capacity
+            context.node,
+            context.settings,
+            context.graph,
+            context.index,
+            context.capacity,
+            context.may_be_core,
         )
-        self._routes = CoreRoutes(self._settings.redundancy, context.cost)
+        self._routes = CoreRoutes(self._settings.redundancy, context.cost, context.least_distance)
         self._members = MeshMembers(self._settings.linger)
         self.flags: dict[tuple[NodeId, NodeId], frozenset[GroupId]] = {}
         self._announcer = Announcer(self._settings)
@@ -87,6 +94,12 @@ class MeshStrategy:
         """Select parents again."""
         return self._reselect_parents(self._routes.update_link_costs, now) + self._finish_input(now)
 
+    def map_changed(self, now: float) -> StrategyOutput:
+        """Select parents again where the map contradicted an announcement (rule 4.12)."""
+        if not self._routes.corrected_cores:
+            return []
+        return self._reselect_parents(self._routes.update_corrected, now) + self._finish_input(now)
+
     def incarnation_raised(self, now: float) -> StrategyOutput:
         """Announce this node under its new incarnation, if it is a core."""
         if self._announces_itself:
@@ -105,6 +118,9 @@ class MeshStrategy:
         self._announcement_requests.cancel(lost)
         output = self._elect_management_core(joined, now)
         return output + self._evaluate_cores(groups, now) + self._finish_input(now)
+
+    def announcement_missed(self, core: NodeId, now: float) -> None:
+        self._announcement_requests.request_once(core, now)
 
     def interest_changed(self, groups: Iterable[Group], now: float) -> StrategyOutput:
         """Elect again; join or leave meshes."""
@@ -183,9 +199,7 @@ class MeshStrategy:
         output: StrategyOutput = [*self._election.evaluate_management(joined)]
         self._schedule_core_check(self._election.groups_by_core)  # other cores may be reachable now
         self._groups_to_update[MANAGEMENT_GROUP] = None
-        self._announcer.update_management_core(
-            self._election.cores[MANAGEMENT_GROUP] == self._self, now
-        )
+        self._announcer.update_management_core(self._is_management_core, now)
         return output
 
     def _announce_own_groups(self, now: float) -> StrategyOutput:
@@ -196,9 +210,9 @@ class MeshStrategy:
         records: list[ClaimsRecord | None] = [*self._context.claim(added, removed, now)]
         output: StrategyOutput = []
         for record in records or [None]:
-            self._routes.set_own_route(
-                self._self, (self._context.incarnation(), self._announcer.start_announcement(now))
-            )
+            stamp = (self._context.incarnation(), self._announcer.start_announcement(now))
+            signature = self._context.sign_announcement(self._self, stamp)
+            self._routes.set_own_route(self._self, stamp, signature)
             output += self._announce_to_neighbours(self._self, None, record)
         return output
 
@@ -214,7 +228,9 @@ class MeshStrategy:
             if g in self._members.member_groups
         ]
         flags = tuple(group_id(group) for group in members[:FLAGS_MAX])
-        return CoreAnnouncement(core, *route.stamp, route.distance, route.parents, claims, flags)
+        return CoreAnnouncement(
+            core, *route.stamp, route.distance, route.parents, claims, flags, route.signature
+        )
 
     def _announce_to_neighbours(
         self, core: NodeId, source: NodeId | None, claims: ClaimsRecord | None
@@ -227,8 +243,8 @@ class MeshStrategy:
         self, sender: NodeId, frame: CoreAnnouncement, now: float
     ) -> StrategyOutput:
         if frame.core == self._self:  # our own announcement, back around a loop, or a forgery
-            if self._announces_itself and (frame.incarnation, frame.seq) > self._own_stamp:
-                self._announcer.raise_sequence(frame.seq, now)
+            if self._announces_itself and (frame.incarnation, frame.sequence) > self._own_stamp:
+                self._announcer.raise_sequence(frame.sequence, now)
             return []
         routes = self._routes.routes
         self._schedule_core_check([frame.core])
@@ -237,12 +253,14 @@ class MeshStrategy:
         if frame.core in routes:
             self.flags[frame.core, sender] = frozenset(frame.members)
         output = self._apply_parent_change(frame.core, before, now)
+        if self._routes.is_too_short(sender, frame.core, frame.distance):
+            output.append(Ignored(TOO_SHORT))
         if not self._routes.has_route(frame.core) and frame.core in self._election.groups_by_core:
             self._announcement_requests.request_now(frame.core, now)
         if pass_on:
             route = routes[frame.core]
             source = None if route.distance == UNREACHABLE else sender
-            current = route.stamp == (frame.incarnation, frame.seq)
+            current = route.stamp == (frame.incarnation, frame.sequence)
             output += self._announce_to_neighbours(
                 frame.core, source, frame.claims if current else None
             )
@@ -299,10 +317,10 @@ class MeshStrategy:
     def _request_announcement(self, core: NodeId) -> StrategyOutput:
         """Ask a core for a new announcement."""
         route = self._routes.routes.get(core)
-        incarnation, seq = route.stamp if route else (0, 0)
+        incarnation, sequence = route.stamp if route else (0, 0)
         hop = self._context.graph.next_hop(core)
         return (
-            [SendToNeighbour(hop, AnnouncementRequest(core, incarnation, seq, 0))]
+            [SendToNeighbour(hop, AnnouncementRequest(core, incarnation, sequence, 0))]
             if hop is not None
             else []
         )
@@ -310,7 +328,7 @@ class MeshStrategy:
     def _receive_request(
         self, sender: NodeId, frame: AnnouncementRequest, now: float
     ) -> StrategyOutput:
-        stamp = (frame.incarnation, frame.seq)
+        stamp = (frame.incarnation, frame.sequence)
         if frame.core == self._self:
             self._answer_request(stamp, now)
             return []
@@ -327,13 +345,18 @@ class MeshStrategy:
     @property
     def _announces_itself(self) -> bool:
         """Whether this node is a core that announces itself."""
-        return (
-            bool(self._election.own_claims) or self._election.cores[MANAGEMENT_GROUP] == self._self
+        return bool(self._election.own_claims) or self._is_management_core
+
+    @property
+    def _is_management_core(self) -> bool:
+        """Whether this node is core of the management group, and may be."""
+        return self._election.cores[MANAGEMENT_GROUP] == self._self and self._context.may_be_core(
+            self._self
         )
 
     @property
     def _own_stamp(self) -> Stamp:
-        return self._context.incarnation(), self._announcer.seq
+        return self._context.incarnation(), self._announcer.sequence
 
     def _answer_request(self, stamp: Stamp, now: float) -> None:
         """Announce again, unless a newer announcement than the requested one is still in flight."""
@@ -422,11 +445,11 @@ class MeshStrategy:
     ) -> StrategyOutput:
         """Membership frames to one parent, as many as their size needs."""
         route = self._routes.routes.get(core)
-        seq = route.stamp[1] if route else 0
+        sequence = route.stamp[1] if route else 0
         size = GROUPS_PER_FRAME_MAX
         parts = range(0, max(len(joined), len(left)), size)
         pairs = [(tuple(joined[at : at + size]), tuple(left[at : at + size])) for at in parts]
-        return [SendToNeighbour(parent, MeshMembership(core, seq, *pair)) for pair in pairs]
+        return [SendToNeighbour(parent, MeshMembership(core, sequence, *pair)) for pair in pairs]
 
     # ------------------------------------------------------------ entries and status
 
@@ -440,14 +463,12 @@ class MeshStrategy:
         return len(self._stale_groups)
 
     def core_statuses(self) -> dict[NodeId, CoreStatus]:
-        """Return the routes to all cores."""
         return {
             core: CoreStatus(*route.stamp, route.distance, route.feasible_distance, route.parents)
             for core, route in sorted(self._routes.routes.items())
         }
 
     def group_status(self, group: Group) -> GroupStatus:
-        """Return one group."""
         reachable = self._context.graph.reachable
         interested = self._context.index.nodes_by_group.get(group, {})
         if group == MANAGEMENT_GROUP:
@@ -461,7 +482,5 @@ class MeshStrategy:
         )
 
     def groups(self) -> list[Group]:
-        """Return all known groups."""
-        return sorted(
-            {MANAGEMENT_GROUP, *self._context.index.nodes_by_group, *self._election.cores}
-        )
+        known = (MANAGEMENT_GROUP, *self._context.index.nodes_by_group, *self._election.cores)
+        return list(dict.fromkeys(known))
