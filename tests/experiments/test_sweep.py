@@ -5,7 +5,11 @@ import pytest
 from hansa.errors import UsageError
 from hansa.experiments.sweep import CASES_MAX, SweepCase, make_sweep, read_sweep
 
-OPTIONS = ("topology", "strategy", "faults", "redundancy", "loss")
+OPTIONS = ("topology", "strategy", "faults", "redundancy", "loss", "scenario")
+NO_SEEDS = (
+    "seeds must be a number of seeds, such as 20, a list, such as [3, 7], or a range, such as"
+    ' "0-1999"'
+)
 
 
 def test_lists_are_swept_and_other_values_are_fixed():
@@ -25,6 +29,15 @@ def test_lists_are_swept_and_other_values_are_fixed():
 def test_case_is_a_command_line():
     (case,) = make_sweep({"topology": "ring:3", "faults": "cuts=1", "seeds": [7]}, OPTIONS).cases
     assert case.arguments == ["--topology", "ring:3", "--faults", "cuts=1", "--seed", "7"]
+
+
+def test_range_of_seeds_is_a_campaign():
+    values = {"scenario": "random", "strategy": ["mesh", "paths"], "seeds": "5-6"}
+    assert [case.arguments for case in make_sweep(values, OPTIONS).cases] == [
+        ["--scenario", "random", "--strategy", strategy, "--seed", seed]
+        for strategy in ("mesh", "paths")
+        for seed in ("5", "6")
+    ]
 
 
 def test_sizes_are_inserted_into_topologies_without_repeated_combinations():
@@ -57,8 +70,9 @@ def test_empty_string_omits_the_option():
         ),
         ({"size": [3]}, 'size is set, but no topology uses it: topology = "ring:{size}"'),
         ({"seeds": 0}, f"seeds = 0 must be from 1 to {CASES_MAX}"),
-        ({"seeds": []}, "seeds must be a number of seeds, such as 20, or a list, such as [3, 7]"),
-        ({"seeds": True}, "seeds must be a number of seeds, such as 20, or a list, such as [3, 7]"),
+        ({"seeds": []}, NO_SEEDS),
+        ({"seeds": True}, NO_SEEDS),
+        ({"seeds": "9"}, "'9' is not a range of seeds; write FIRST-LAST, as in 0-1999"),
         (
             {"seeds": CASES_MAX, "redundancy": [1, 2]},
             f"these are {2 * CASES_MAX} simulations; a sweep has at most {CASES_MAX}",

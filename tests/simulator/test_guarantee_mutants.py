@@ -11,6 +11,13 @@ import pytest
 from msgspec import structs
 from tests.simulator.test_mutants import caught
 
+from hansa.delivery.capture import Capture
+from hansa.delivery.core import DeliveryCore
+from hansa.delivery.dedup.redelivery import RedeliveryFilter
+from hansa.delivery.effects import SendHandshakePackets
+from hansa.delivery.injection import Injection
+from hansa.delivery.outbox import OutboxLog
+from hansa.mqtt.packets import PubAckPacket, PubRecPacket, PubRelPacket
 from hansa.protocol import effects
 from hansa.protocol.delivery.inbox import Inbox, OriginStream
 from hansa.protocol.delivery.outbox import Outbox
@@ -35,9 +42,6 @@ from hansa.simulator.actions import (
     StallDisk,
 )
 from hansa.simulator.options import DiskOptions, LinkOptions, Phases
-from hansa.simulator.world.delivery import SimulatedDelivery
-from hansa.simulator.world.disk import GapWrite, SimulatedDisk
-from hansa.simulator.world.injection import SimulatedInjection
 
 Script = Sequence[tuple[float, SimulatedAction]]
 
@@ -98,6 +102,7 @@ COVERED = [
 """A client repeatedly adds and removes `a/#` while subscribed to `a/b`, and copies get lost."""
 
 UNPERSISTED = [
+    (0.0, ClientSubscribe(2, "a")),
     (5.0, StallDisk(0, 2.0)),
     (5.1, ClientSubscribe(1, "a")),
     (6.0, CrashAgent(0)),
@@ -106,7 +111,8 @@ UNPERSISTED = [
     (8.0, RestartAgent(0)),
     (12.0, RestartAgent(1)),
 ]
-"""The origin crashes with an interest that its stalled disk has not persisted."""
+"""The origin crashes with an interest that its stalled disk has not persisted. It is subscribed to
+the topic already, because of a third node."""
 
 PENDING_RESTART = [
     (0.0, ClientSubscribe(1, "a")),
@@ -174,7 +180,8 @@ DROPPED_BEFORE = [
 ACKNOWLEDGEMENT_LOST = [
     (0.0, ClientSubscribe(1, "a")),
     (5.0, ClientPublish(0, "a", qos=1)),
-    (5.00515, CrashAgent(0)),
+    (5.00515, RefuseAgent(0, 0.1)),
+    (5.00516, CrashAgent(0)),
     (6.0, RestartAgent(0)),
 ]
 """The origin crashes after the sync, before its broker gets the acknowledgement."""
@@ -215,7 +222,6 @@ SCRIPTS = {
     "crash before sync": CRASH_BEFORE_SYNC,
     "crash after sending": CRASH_AFTER_SENDING,
     "receiver crashes": RECEIVER_CRASHES,
-    "unpersisted": UNPERSISTED,
     "pending restart": PENDING_RESTART,
     "acknowledgement lost": ACKNOWLEDGEMENT_LOST,
 }
@@ -245,18 +251,19 @@ def test_no_violation_with_late_copies():
 
 
 def test_mutant_puback_before_sync(monkeypatch):
-    capture = SimulatedDelivery.capture
+    receive = Capture.receive_publications
 
-    def hasty(self, site, event):
-        capture(self, site, event)
-        self._acknowledge(site, event.packet_id)
+    def hasty(self, batch):
+        receive(self, batch)
+        acks = [PubAckPacket(publish.packet_id) for publish, _ in batch]
+        self._context.effects.append(SendHandshakePackets(acks))
 
-    monkeypatch.setattr(SimulatedDelivery, "capture", hasty)
+    monkeypatch.setattr(Capture, "receive_publications", hasty)
     assert "guaranteed" in broken(CRASH_BEFORE_SYNC)
 
 
 def test_mutant_copies_before_sync(monkeypatch):
-    keep = ForwardingEngine._append_to_journal  # noqa: SLF001
+    keep = ForwardingEngine._assign_position  # noqa: SLF001
 
     def hasty(self, event, plan, version):
         made = keep(self, event, plan, version)
@@ -265,18 +272,15 @@ def test_mutant_copies_before_sync(monkeypatch):
         ]
         return [*made, *(send for sends in copies for send in sends)]
 
-    monkeypatch.setattr(ForwardingEngine, "_append_to_journal", hasty)
+    monkeypatch.setattr(ForwardingEngine, "_assign_position", hasty)
     assert "guaranteed" in broken(CRASH_AFTER_SENDING)
 
 
 def test_mutant_forgotten_receivers_after_restart(monkeypatch):
-    restore = SimulatedDisk.restored_state
-
-    def forgetful(self, incarnation):
-        known = restore(self, incarnation)
-        return replace(known, last_assigned={})
-
-    monkeypatch.setattr(SimulatedDisk, "restored_state", forgetful)
+    restore = DeliveryCore.restored_state
+    monkeypatch.setattr(
+        DeliveryCore, "restored_state", lambda self: replace(restore(self), last_assigned={})
+    )
     assert "guaranteed" in broken(PENDING_RESTART)
 
 
@@ -284,7 +288,7 @@ def test_mutant_copies_before_progress_is_reported(monkeypatch):
     """A lost state assigned these positions before."""
     resume = Outbox.restore
 
-    def trusting(self, last_assigned, acknowledged, unheard_since):
+    def trusting(self, last_assigned, acknowledged, unreported_since):
         resume(self, last_assigned, acknowledged, dict.fromkeys(last_assigned, 0))
 
     monkeypatch.setattr(Outbox, "restore", trusting)
@@ -293,14 +297,7 @@ def test_mutant_copies_before_progress_is_reported(monkeypatch):
 
 def test_mutant_empty_journal_continues_epoch(monkeypatch):
     """Nothing shows that the journal is an old copy whose positions were assigned before."""
-    restore = SimulatedDisk.restored_state
-
-    def trusting(self, incarnation):
-        epoch, known = self.epoch, restore(self, incarnation)
-        self.epoch = epoch or known.epoch
-        return replace(known, epoch=self.epoch)
-
-    monkeypatch.setattr(SimulatedDisk, "restored_state", trusting)
+    monkeypatch.setattr(OutboxLog, "is_empty", False)
     assert broken(ROLLED_BACK_TO_NOTHING) == {"guaranteed"}
 
 
@@ -313,21 +310,12 @@ def test_mutant_expired_node_does_not_refresh_its_record(monkeypatch):
 
 
 def test_mutant_forgotten_packet_ids(monkeypatch):
-    class Forgetful(dict[int, None]):
-        def __contains__(self, packet):
-            return False
-
-    init = SimulatedDisk.__init__
-
-    def start(self, *args):
-        init(self, *args)
-        self.journaled_packets = Forgetful()
-
-    monkeypatch.setattr(SimulatedDisk, "__init__", start)
+    monkeypatch.setattr(RedeliveryFilter, "match_redelivery", lambda self, publish: None)
     assert "guaranteed" in broken(ACKNOWLEDGEMENT_LOST)
 
 
 def test_mutant_interest_acknowledged_before_it_is_persisted(monkeypatch):
+    assert broken(UNPERSISTED, "line:3") == set()
     mark = RemoteInterest.mark_unpersisted
 
     def trust_the_disk(self, node):
@@ -335,7 +323,7 @@ def test_mutant_interest_acknowledged_before_it_is_persisted(monkeypatch):
         self._unpersisted.pop(node, None)
 
     monkeypatch.setattr(RemoteInterest, "mark_unpersisted", trust_the_disk)
-    assert "guaranteed" in broken(UNPERSISTED)
+    assert "guaranteed" in broken(UNPERSISTED, "line:3")
 
 
 # ---------------------------------------------------------------- the receiver
@@ -360,7 +348,15 @@ def test_mutant_small_duplicate_cache(monkeypatch):
 
 def test_mutant_record_after_pubcomp(monkeypatch):
     """As usual in clients: the broker has released it, and no record says so."""
-    monkeypatch.setattr(SimulatedInjection, "_receive_pubrec", SimulatedInjection._send_release)  # noqa: SLF001
+
+    def release_at_once(self, entry, packet):
+        if type(packet) is PubRecPacket:
+            release = PubRelPacket(entry.packet_id)
+            self._context.effects.append(SendHandshakePackets([release]))
+        else:
+            self._finish_handshake(entry, packet)
+
+    monkeypatch.setattr(Injection, "_apply_step", release_at_once)
     assert broken(RELEASED) == {"guaranteed"}
 
 
@@ -368,11 +364,11 @@ def test_mutant_receipt_before_sync(monkeypatch):
     monkeypatch.setattr(OriginStream, "committed", property(lambda self: self.accepted))
     accept = Inbox._accept  # noqa: SLF001
 
-    def accept_and_tell(self, stream, publication):
+    def accept_and_report(self, stream, publication):
         self._schedule_receipt(publication.origin, stream, 5.0)
         return accept(self, stream, publication)
 
-    monkeypatch.setattr(Inbox, "_accept", accept_and_tell)
+    monkeypatch.setattr(Inbox, "_accept", accept_and_report)
     assert "guaranteed" in broken(RECEIVER_CRASHES)
 
 
@@ -393,10 +389,16 @@ def test_mutant_gap_overtakes_inbox(monkeypatch):
     small = DiskOptions(sync_ms=5.0, journal_max=10, inbox_max=2)
     assert broken(GAP_BEHIND_OTHERS, disk=small) == set()
 
-    def hasty(self, site, gap):
-        self._write(site, GapWrite(gap.origin, gap.epoch, gap.last))
+    add = Injection.add_publications
 
-    monkeypatch.setattr(SimulatedDelivery, "record_gap", hasty)
+    def hasty(self, batch):
+        for each in batch:
+            if isinstance(each, effects.Gap):
+                self.inbox.record_gap(each.origin, each.epoch, each.first, each.last, each.reason)
+                self.group_commit.request()
+        add(self, [each for each in batch if not isinstance(each, effects.Gap)])
+
+    monkeypatch.setattr(Injection, "add_publications", hasty)
     assert broken(GAP_BEHIND_OTHERS, disk=small) == {"guaranteed"}
 
 
@@ -451,11 +453,11 @@ def test_mutant_position_chain_per_filter(monkeypatch):
         publication = capture(self, event, receivers, version)
         owner = self.__dict__["owner"]
         previous = tuple(
-            (to, counts.get((to, owner(to, event.topic)), 0)) for to, _ in publication.previous
+            (to, counts.get((to, owner(to, event.topic)), 0)) for to, _ in publication.receivers
         )
         for to, _ in previous:
             counts[to, owner(to, event.topic)] = publication.sequence
-        self._uncommitted[-1] = structs.replace(publication, previous=previous)
+        self._uncommitted[-1] = structs.replace(publication, receivers=previous)
         return self._uncommitted[-1]
 
     init = Node.__init__

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from hansa.compiled_core import PURE
 from hansa.protocol.forwarding.numbering import LocalSequencer
 from hansa.protocol.forwarding.table import ForwardingTable, TopicPlan
 from hansa.protocol.links.neighbours import Neighbours
@@ -89,23 +90,23 @@ def test_no_violation_without_mutant(word, script):
 
 def test_mutant_announcements_forwarded_at_any_distance(monkeypatch):
     """A port of mqtt-fed: 492 frames instead of 56 on a grid of 5x5."""
-    hear = CoreRoutes.receive_announcement
+    receive = CoreRoutes.receive_announcement
 
-    def hear_and_pass_on(self, neighbour, frame):
+    def receive_and_forward(self, neighbour, frame):
         route = self.routes.get(frame.core)
         known = route.announcements.get(neighbour) if route else None
-        return hear(self, neighbour, frame) or known != (
-            (frame.incarnation, frame.seq),
+        return receive(self, neighbour, frame) or known != (
+            (frame.incarnation, frame.sequence),
             frame.distance,
         )
 
-    monkeypatch.setattr(CoreRoutes, "receive_announcement", hear_and_pass_on)
+    monkeypatch.setattr(CoreRoutes, "receive_announcement", receive_and_forward)
     assert "announcement cost" in caught("grid:5x5", GRID)
 
 
 def test_mutant_only_strictly_nearer_announcements(monkeypatch):
     init = CoreRoutes.__init__
-    monkeypatch.setattr(CoreRoutes, "__init__", lambda self, _, cost: init(self, 1, cost))
+    monkeypatch.setattr(CoreRoutes, "__init__", lambda self, _, *rest: init(self, 1, *rest))
     assert "redundancy filled" in caught("grid:3x3", GRID)
 
 
@@ -114,10 +115,10 @@ def test_mutant_no_feasible_distance(monkeypatch):
     node."""
     choose = CoreRoutes._select_parents  # noqa: SLF001  # the seam is where the rule is
 
-    def choose_anything(self, route):
+    def choose_anything(self, core, route):
         if route.distance != 0:
             route.feasible_distance = 1 << 32
-        return choose(self, route)
+        return choose(self, core, route)
 
     monkeypatch.setattr(CoreRoutes, "_select_parents", choose_anything)
     assert "parents nearer" in caught("ring:8", [*HALVES, (4.0, CrashAgent(0))])
@@ -306,7 +307,7 @@ def test_mutant_order_depends_on_hash_seed():
     fingerprints = {
         subprocess.run(
             [sys.executable, "-c", HASH_ORDER],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, PURE: "1"},
             capture_output=True,
             check=True,
         ).stdout

@@ -16,10 +16,12 @@ from hansa.simulator.actions import (
     CutOneWay,
     CutSilently,
     FailDisk,
+    FillDisk,
     FlapLink,
     FreezeAgent,
     HealAll,
     Partition,
+    PlayAttack,
     PowerOff,
     RefuseAgent,
     RemoveLink,
@@ -45,6 +47,7 @@ SCRIPT: dict[str, SimulatedAction] = {
     "power-off 3": PowerOff(3),
     "freeze 3 2.5 s": FreezeAgent(3, 2.5),
     "stall 3 2.5 s": StallDisk(3, 2.5),
+    "fill-disk 3 2.5 s": FillDisk(3, 2.5),
     "fail-disk 3": FailDisk(3),
     "back-up 3": BackUpState(3),
     "roll-back 3": RollBackState(3),
@@ -56,6 +59,7 @@ SCRIPT: dict[str, SimulatedAction] = {
     "restart-broker 3": RestartBroker(3),
     "restart-broker 3 2 s": RestartBroker(3, 2.0),
     "clone 3 near 0": CloneNode(3, 0),
+    "byzantine 3 forge-receipts": PlayAttack(3, "forge-receipts"),
     "cut 0-1": CutLink(0, 1),
     "silence 0-1": CutSilently(0, 1),
     "silence 1>0": CutOneWay(1, 0),
@@ -69,6 +73,11 @@ SCRIPT: dict[str, SimulatedAction] = {
     "unsubscribe 3 plant/#": ClientUnsubscribe(3, "plant/#"),
     "publish 3 plant/temp": ClientPublish(3, "plant/temp"),
 }
+
+
+def test_unknown_attack_is_refused_with_a_suggestion():
+    with pytest.raises(UsageError, match="no 'forge-receipt'; did you mean 'forge-receipts'"):
+        parse_script(["1 byzantine 3 forge-receipt"], GRID, 0.0, 5.0)
 
 
 def test_roll_back_requires_a_backup():
@@ -152,7 +161,7 @@ def test_faults_are_parsed():
         ("outage-s=1", "there is no 'outage-s'; there are cuts, silent-cuts, one-way-cuts,"
          " partitions, flaps, crashes, power-offs, freezes, stalls, disk-failures,"
          " clock-jumps, refusals, lossy-restarts, broker-restarts,"
-         " link-changes, clones, roll-backs"),
+         " link-changes, clones, roll-backs, byzantine"),
     ],
 )  # fmt: skip
 def test_invalid_faults_are_refused(text, problem):

@@ -17,17 +17,38 @@ SEEDS = {
     296: "the checker of parents took a link to an ended process for one to its successor",
     551: "two parts refused each other's hello and closed before either read the other's Goodbye;"
     " a relay was refused membership of more groups than one node may be interested in",
+    580: "a node that raised its incarnation did not acknowledge interest again, and the nodes that"
+    " waited for it asked at ever longer intervals",
     734: "QoS 0 publications were assigned to unreachable consumers of a share",
     1202: "an id conflict between unconnected components was considered resolved",
     1788: "datagram links ended without notice, and a link to a stopped clone was taken for the"
     " original's",
     1891: "a share without consumers remained and was selected",
+    4459: "the run ended before an agent with one publication in flight had delivered its inbox",
+    5324: "consumers of a share were served twice, for a plain filter whose last client had left",
+    5865: "an agent that a fault had restarted was started again, and had no timer any more",
+    6194: "the checker took an acknowledgement of a stopped copy for one of the original, which was"
+    " never connected with the receiver",
+    9155: "the run ended while an origin waited for its next epoch, after one of a copy of it",
+    10184: "a rolled-back origin took copies of an unknown subscription for other publications",
+    9330: "the checker relied on interest of a subscription that had ended, at a suspended origin",
 }
 
 
 WITH_STRATEGY = {
     (1554, "paths"): "the newest change of a peer was not the last one written, so its"
     " interest was never in force",
+    (208, "tree-flood"): "an agent with an old state assigned subscription identifiers that its"
+    " session had already, and captured queued copies twice",
+    (1011, "paths"): "the checker did not know that subscriptions in a new session wait for a disk"
+    " that stalls",
+    (1685, "mesh"): "announcements that were refused before their cores were known were never sent"
+    " again, and a node kept a longer route",
+    (
+        1764,
+        "bridge-flood",
+    ): "the checker did not know that a broker with handshakes of a newer state"
+    " refuses publications for its quota",
     (723, "paths"): "the run ended before a lost publication could be requested a third time",
 }
 

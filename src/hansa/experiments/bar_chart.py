@@ -53,7 +53,6 @@ def draw_measurements(
 
 
 def draw_bars(title: str, panels: Panels) -> str:
-    """Return the SVG of some panels."""
     names = list(dict.fromkeys(name for bars in panels.values() for name in bars))
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     panel_height = TITLE_HEIGHT + len(names) * (BAR_HEIGHT + GAP) + MARGIN

@@ -31,7 +31,9 @@ def check_cases(sweep: SimulationSweep, parse: ParseRequest) -> None:
     """Raise UsageError for the first combination that cannot run, before Spark is started."""
     for case in {case.parameters: case for case in sweep.cases}.values():
         try:
-            make_options(parse(case.arguments), case.seed)
+            request = parse(case.arguments)
+            if request.scenario is None:
+                make_options(request, case.seed)
         except UsageError as error:
             raise UsageError(f"{case_key(case)}: {error}") from error
 

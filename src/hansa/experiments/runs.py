@@ -1,6 +1,7 @@
 """The row of one simulation in the table of sweeps.
 
-Key: `case`, the arguments of `hansa simulate` that repeat it, and `hansa`, the version that ran it.
+Key: `case`, the arguments of `hansa simulate` that repeat it, and `hansa` and `code`, the version
+that ran it and the digest of its sources.
 """
 
 import shlex
@@ -9,6 +10,7 @@ from typing import Any
 from hansa.experiments.sweep import SweepCase
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.result import SimulationResult
+from hansa.source_digest import source_commit, source_digest
 
 RUN_COLUMNS = {
     "case": "string",
@@ -41,18 +43,24 @@ RUN_COLUMNS = {
     "virtual_s": "double",
     "events": "bigint",
     "wall_s": "double",
+    "commit": "string",
+    "code": "string",
 }
 """Names and Spark types, in order. Columns are only added."""
 
-RUN_KEY = ("case", "hansa")
+RUN_KEY = ("case", "hansa", "code")
 
 RUN_SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in RUN_COLUMNS.items())
 
 DEFAULT_STRATEGY = ProtocolSettings().strategy
 
 
+def simulator_code() -> str:
+    """Return the digest of all sources that a simulation depends on."""
+    return source_digest("hansa.simulator.request")
+
+
 def case_key(case: SweepCase) -> str:
-    """Return the identifier of a case."""
     return shlex.join(case.arguments)
 
 
@@ -96,4 +104,6 @@ def make_run_row(
         "virtual_s": result.virtual_s,
         "events": result.events,
         "wall_s": result.wall_s,
+        "commit": source_commit(),
+        "code": simulator_code(),
     }

@@ -10,18 +10,19 @@
 
 Every key is an option of `hansa simulate`. Lists are swept, other values are the same for all
 simulations. `size` replaces `{size}` in topologies. `seeds` is the number of seeds per combination,
-or a list of seeds.
+a list of seeds, or a range such as "0-49999".
 """
 
 import difflib
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hansa.errors import UsageError
+from hansa.simulator.campaign import parse_seeds
 
 CASES_MAX = 1_000_000
 """Maximum number of simulations of one sweep; more is probably a mistake."""
@@ -34,8 +35,6 @@ OptionValue = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class SweepCase:
-    """One simulation."""
-
     parameters: tuple[tuple[str, str], ...]
     """Options besides the seed."""
     seed: int
@@ -49,8 +48,6 @@ class SweepCase:
 
 @dataclass(frozen=True, slots=True)
 class SimulationSweep:
-    """The simulations of one experiment."""
-
     name: str
     swept: tuple[str, ...]
     """The options that differ between cases, besides the seed."""
@@ -117,13 +114,18 @@ def _require_size_used(choices: Mapping[str, list[OptionValue]]) -> None:
         raise UsageError('size is set, but no topology uses it: topology = "ring:{size}"')
 
 
-def _read_seeds(value: object) -> list[int]:
+def _read_seeds(value: object) -> Sequence[int]:
+    if isinstance(value, str):
+        return parse_seeds(value)
     if isinstance(value, int) and not isinstance(value, bool):
         if not 1 <= value <= CASES_MAX:
             raise UsageError(f"seeds = {value} must be from 1 to {CASES_MAX}")
         return list(range(1, value + 1))
     if not isinstance(value, list) or not value or not all(type(each) is int for each in value):
-        raise UsageError("seeds must be a number of seeds, such as 20, or a list, such as [3, 7]")
+        raise UsageError(
+            "seeds must be a number of seeds, such as 20, a list, such as [3, 7], or a range,"
+            ' such as "0-1999"'
+        )
     return list(dict.fromkeys(value))
 
 

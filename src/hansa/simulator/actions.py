@@ -34,7 +34,8 @@ class ClientUnsubscribe(SimulatedAction):
 
 @dataclass(frozen=True, slots=True)
 class ClientPublish(SimulatedAction):
-    """A client publishes, once or at equal intervals. Every payload is unique in the run."""
+    """A client publishes, once or at equal intervals. Every payload is unique in the run, unless
+    `is_repeated`: then all such payloads of one size are equal."""
 
     node: int
     topic: str
@@ -43,6 +44,7 @@ class ClientPublish(SimulatedAction):
     interval_s: float = 0.1
     qos: int = 0
     retain: bool = False
+    is_repeated: bool = False
 
 
 # ---------------------------------------------------------------- links
@@ -152,6 +154,14 @@ class StallDisk(SimulatedAction):
 
 
 @dataclass(frozen=True, slots=True)
+class FillDisk(SimulatedAction):
+    """Let every write to an agent's disk fail for a while, because the disk is full."""
+
+    node: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class FailDisk(SimulatedAction):
     """Let no sync of an agent's disk complete until the agent is restarted."""
 
@@ -221,6 +231,15 @@ class CloneNode(SimulatedAction):
 
 
 @dataclass(frozen=True, slots=True)
+class PlayAttack(SimulatedAction):
+    """Let a compromised member play an attack (`byzantine.attacks`). It is compromised from the
+    start."""
+
+    node: int
+    attack: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledAction:
     at_s: float
     """Virtual seconds after the start."""
@@ -244,12 +263,14 @@ _SCRIPT_FORMATS: dict[type[SimulatedAction], str] = {
     PowerOff: "power-off {node}",
     FreezeAgent: "freeze {node} {seconds:g} s",
     StallDisk: "stall {node} {seconds:g} s",
+    FillDisk: "fill-disk {node} {seconds:g} s",
     FailDisk: "fail-disk {node}",
     SetClock: "set-clock {node} {seconds:g} s",
     RefuseAgent: "refuse {node} {seconds:g} s",
     BackUpState: "back-up {node}",
     RollBackState: "roll-back {node}",
     CloneNode: "clone {node} near {near}",
+    PlayAttack: "byzantine {node} {attack}",
 }
 
 

@@ -6,6 +6,7 @@ Times are virtual seconds after the start unless a name says milliseconds.
 from dataclasses import dataclass, field, fields
 
 from hansa.errors import UsageError
+from hansa.protocol.membership.rights import UNLIMITED, Rights
 from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.actions import ScheduledAction
 from hansa.simulator.topologies import Topology
@@ -78,8 +79,8 @@ class DiskOptions:
     broker_queue_max: int = 100_000
     """Publications that a broker queues for its agent; more are dropped."""
     inbox_max: int = 100_000
-    """Publications of other nodes that an agent keeps for its broker; more wait, and are not
-    durable."""
+    """Publications of other nodes, without their content, that fill the inbox of an agent; more
+    wait, and are not durable."""
     in_flight_max: int = 20
     """Publications that an agent may have in flight to its broker."""
     partial_writes: bool = False
@@ -122,8 +123,16 @@ class FaultCounts:
     """Copies of agents that run beside them for a few seconds."""
     roll_backs: int = 0
     """Agents whose state is replaced by an older copy."""
+    byzantine: int = 0
+    """Compromised members, each with several attacks."""
     outage_s: tuple[float, float] = (0.2, 4.0)
     """Shortest and longest time until a fault ends."""
+
+    @property
+    def total(self) -> int:
+        """The number of faults of all kinds."""
+        counts = (getattr(self, field_.name) for field_ in fields(self))
+        return sum(count for count in counts if isinstance(count, int))
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
@@ -205,6 +214,8 @@ class SimulationOptions:
     phases: Phases = field(default_factory=Phases)
     shuffle_ids: bool = False
     """Whether node ids are random. Otherwise the id is the place, as in the papers."""
+    derive_ids: bool = False
+    """Whether node ids are digests of keys, as in a live federation."""
     capacities: tuple[float, ...] = ()
     """Capacity per place, 1 by default."""
     start_spread_s: float = 0.0
@@ -213,8 +224,13 @@ class SimulationOptions:
     """Places whose agents start only when the schedule says so."""
     encode_frames: bool = False
     """Whether frames are encoded and decoded in transit. Slower; finds codec errors."""
+    certificates: bool = False
+    """Whether nodes have certificates: records are signed, and frames that relays carry prove
+    their source."""
     disk: DiskOptions | None = None
     """Without a disk only the identity of an agent survives a crash."""
+    rights: tuple[tuple[int, Rights], ...] = ()
+    """With certificates, the rights of some places; the others may do everything."""
     check_invariants: bool = True
     """Whether all invariants are checked all the time. Without checks a run is faster."""
 
@@ -222,6 +238,9 @@ class SimulationOptions:
         """Return the name of a place; faults can add places."""
         labels = self.topology.labels
         return labels[place] if place < len(labels) else f"n{place}"
+
+    def node_rights(self, place: int) -> Rights:
+        return dict(self.rights).get(place, UNLIMITED)
 
     def node_capacity(self, place: int) -> float:
         return self.capacities[place] if place < len(self.capacities) else 1.0

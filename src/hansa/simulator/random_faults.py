@@ -20,6 +20,7 @@ from hansa.simulator.actions import (
     FreezeAgent,
     HealAll,
     Partition,
+    PlayAttack,
     PowerOff,
     RefuseAgent,
     RemoveLink,
@@ -32,11 +33,19 @@ from hansa.simulator.actions import (
     SimulatedAction,
     StallDisk,
 )
+from hansa.simulator.byzantine.attacks import RANDOM_ATTACKS
 from hansa.simulator.options import SimulationOptions
+from hansa.simulator.workload import random_client_actions
 
 FLAP_HZ = (1.0, 10.0)
 BROKER_RETURN_S = (0.1, 2.0)
 CLOCK_JUMP_S = 3_600.0
+ATTACKS_PER_MEMBER = (4, 12)
+
+
+def all_actions(options: SimulationOptions) -> list[ScheduledAction]:
+    """Return everything that happens in a run: clients, random faults, and its schedule."""
+    return [*random_client_actions(options), *random_faults(options), *options.schedule]
 
 
 def random_faults(options: SimulationOptions) -> list[ScheduledAction]:
@@ -61,6 +70,7 @@ def random_faults(options: SimulationOptions) -> list[ScheduledAction]:
         "link changes": (faults.link_changes, _change_links),
         "clones": (faults.clones, _clone),
         "roll-backs": (faults.roll_backs, _roll_back),
+        "byzantine": (faults.byzantine, _attack),
     }
     steps: list[ScheduledAction] = []
     for name, (count, make) in kinds.items():
@@ -225,3 +235,11 @@ def _roll_back(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
     newest = put_back if sampler.rng.random() < 0.5 else sampler.start
     yield ScheduledAction(sampler.rng.uniform(0.0, newest), BackUpState(node))
     yield ScheduledAction(put_back, RollBackState(node))
+
+
+def _attack(sampler: _FaultSampler) -> Iterator[ScheduledAction]:
+    """Compromise a node, and play several attacks."""
+    node = sampler.random_node()
+    for _ in range(sampler.rng.randint(*ATTACKS_PER_MEMBER)):
+        attack = sampler.rng.choice(RANDOM_ATTACKS)
+        yield ScheduledAction(sampler.random_time(), PlayAttack(node, attack))

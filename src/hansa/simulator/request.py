@@ -22,6 +22,8 @@ from hansa.simulator.actions import (
     ClientPublish,
     ClientSubscribe,
     FailDisk,
+    FillDisk,
+    PlayAttack,
     ScheduledAction,
     StallDisk,
 )
@@ -133,9 +135,12 @@ def make_options(request: SimulationRequest, seed: int) -> SimulationOptions:
         raise UsageError("faults need time; give --duration more than 0 seconds")
     faults = FaultCounts() if request.faults is None else parse_faults(request.faults)
     script = parse_script(request.at or (), topology, phases.warm_up_s, phases.traffic_s)
-    on_disk = any(isinstance(step.action, StallDisk | FailDisk) for step in script)
+    on_disk = any(isinstance(step.action, StallDisk | FillDisk | FailDisk) for step in script)
     if not request.qos and (faults.stalls or faults.disk_failures or on_disk):
         raise UsageError("disk faults matter only at QoS 1 and 2; give --qos 1 or 2")
+    has_attackers = faults.byzantine > 0 or any(
+        isinstance(step.action, PlayAttack) for step in script
+    )
     return SimulationOptions(
         topology,
         protocol,
@@ -147,6 +152,8 @@ def make_options(request: SimulationRequest, seed: int) -> SimulationOptions:
         phases,
         capacities=_capacities(protocol, topology, seed),
         disk=DiskOptions() if request.qos else None,
+        derive_ids=has_attackers,
+        certificates=has_attackers,
     )
 
 

@@ -64,8 +64,8 @@ class SimulationResult:
     """Frames sent, by type. On datagram links a frame counts as the type that it carries."""
     control_bytes: dict[str, int]
     frames_per_announcement_max: int
-    """The largest number of frames that carried one announcement (core, incarnation, seq) over the
-    links that were up when it was made. Theorem 1 of Spohn 2020: at most twice the links."""
+    """The largest number of frames that carried one announcement (core, incarnation, sequence) over
+    the links that were up when it was made. Theorem 1 of Spohn 2020: at most twice the links."""
 
     publications: int
     """Publications of clients."""

@@ -12,11 +12,11 @@ from hansa.simulator.analysis.convergence import ConvergenceTracker
 from hansa.simulator.analysis.ground_truth import GroundTruth
 from hansa.simulator.analysis.structure import StructureCheck
 from hansa.simulator.analysis.telemetry import SimulationTelemetry
+from hansa.simulator.byzantine.attacks import compromise_members
 from hansa.simulator.checkers import AnnouncementCost, GuaranteedDelivery, make_checkers
 from hansa.simulator.options import SimulationOptions
-from hansa.simulator.random_faults import random_faults
+from hansa.simulator.random_faults import all_actions
 from hansa.simulator.result import SimulationResult
-from hansa.simulator.workload import random_client_actions
 from hansa.simulator.world.action_executor import ActionExecutor
 from hansa.simulator.world.hooks import Hooks
 from hansa.simulator.world.site import Site
@@ -38,6 +38,8 @@ class Simulation:
         records."""
         self.options = options
         self.world = World(options, listener)
+        self._steps = all_actions(options)
+        compromise_members(self.world, self._steps)
         self.executor = ActionExecutor(self.world)
         self.violations: list[str] = []
         steady = options.links.is_ordered and not options.links.jitter_ms
@@ -59,7 +61,7 @@ class Simulation:
     def _schedule_actions(self) -> None:
         """Schedule initial clients, links, starts and all actions."""
         options, world = self.options, self.world
-        steps = [*random_client_actions(options), *random_faults(options), *options.schedule]
+        steps = self._steps
         for step in steps:
             if step.at_s == 0:
                 self.executor.schedule(step)
@@ -76,6 +78,8 @@ class Simulation:
                 self.executor.schedule(step)
 
     def _start(self, site: Site) -> None:
+        if site.process_run:
+            return  # a fault started it before
         self.world.start_agent(site)
         self.world.report_disturbance(
             f"start {site.place}", fault=False
@@ -86,7 +90,6 @@ class Simulation:
         self.world.scheduler.run_until(time_s)
 
     def run(self) -> SimulationResult:
-        """Run to the end."""
         began = time.perf_counter()
         with _without_garbage_collection():
             self.run_until(self.options.end_s)

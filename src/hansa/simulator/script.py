@@ -15,6 +15,7 @@ from hansa.errors import UsageError
 from hansa.protocol.topics import check_filter, check_name
 from hansa.simulator import actions
 from hansa.simulator.actions import ScheduledAction, SimulatedAction
+from hansa.simulator.byzantine.attacks import ATTACKS
 from hansa.simulator.options import FaultCounts
 from hansa.simulator.topologies import Topology, TopologyLink
 
@@ -23,6 +24,7 @@ ACTION_EXAMPLES = {
     "power-off": "power-off 3",
     "freeze": "freeze 3 2.5 s",
     "stall": "stall 3 2.5 s",
+    "fill-disk": "fill-disk 3 2.5 s",
     "fail-disk": "fail-disk 3",
     "back-up": "back-up 3",
     "roll-back": "roll-back 3",
@@ -31,6 +33,7 @@ ACTION_EXAMPLES = {
     "restart": "restart 3",
     "restart-broker": "restart-broker 3 2 s",
     "clone": "clone 3 near 0",
+    "byzantine": "byzantine 3 forge-receipts",
     "cut": "cut 0-1",
     "silence": "silence 0-1",
     "flap": "flap 0-1 5 Hz 2 s",
@@ -62,6 +65,7 @@ _NODE_ACTIONS: dict[str, Callable[[int], SimulatedAction]] = {
 _DURATION_ACTIONS: dict[str, Callable[[int, float], SimulatedAction]] = {
     "freeze": actions.FreezeAgent,
     "stall": actions.StallDisk,
+    "fill-disk": actions.FillDisk,
     "refuse": actions.RefuseAgent,
 }
 _COPY_ACTIONS: dict[str, Callable[[int, int], SimulatedAction]] = {
@@ -126,6 +130,10 @@ def _on_nodes(verb: str, rest: list[str], topology: Topology) -> SimulatedAction
             return actions.SetClock(topology.find_node(node), seconds)
         case _, [node, "near", other] if verb in _COPY_ACTIONS:
             return _COPY_ACTIONS[verb](topology.find_node(node), topology.find_node(other))
+        case "byzantine", [node, attack]:
+            if attack not in ATTACKS:
+                raise UsageError(_suggest(attack, list(ATTACKS)))
+            return actions.PlayAttack(topology.find_node(node), attack)
         case _, [node, text] if verb in _CLIENT_ACTIONS:
             return _CLIENT_ACTIONS[verb](topology.find_node(node), text)
     return None
@@ -310,7 +318,9 @@ class ScriptCheck:
 
 def _duration_s(action: SimulatedAction) -> float:
     match action:
-        case actions.FreezeAgent(_, s) | actions.StallDisk(_, s) | actions.RefuseAgent(_, s):
+        case actions.FreezeAgent(_, s) | actions.RefuseAgent(_, s):
+            return s
+        case actions.StallDisk(_, s) | actions.FillDisk(_, s):
             return s
         case actions.FlapLink(_, _, _, s) | actions.RestartBroker(_, float() as s):
             return s

@@ -94,7 +94,6 @@ def make_topology(name: str, nodes: int, pairs: Iterable[TopologyLink]) -> Topol
 
 
 def neighbours_of(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """Return the sorted neighbours of each node."""
     found: list[list[int]] = [[] for _ in range(topology.nodes)]
     for a, b in topology.links:
         found[a].append(b)

@@ -3,9 +3,15 @@
 import pytest
 from tests.simulator.worlds import SimulatedRun
 
-from hansa.simulator.actions import ClientSubscribe, CrashAgent, CutSilently, RestartAgent
+from hansa.simulator.actions import (
+    ClientPublish,
+    ClientSubscribe,
+    CrashAgent,
+    CutSilently,
+    RestartAgent,
+)
 from hansa.simulator.analysis.convergence import convergence_limit_s
-from hansa.simulator.options import LinkOptions, SimulationOptions
+from hansa.simulator.options import DiskOptions, LinkOptions, SimulationOptions
 from hansa.simulator.topologies import parse_topology
 
 
@@ -50,6 +56,18 @@ def test_fewer_comparisons_without_checkers_give_the_same_times():
     alone = SimulatedRun("ring:5", script, check_invariants=False).run(20.0).simulation.tracker
     assert alone.measurements() == checked.measurements()
     assert (alone.is_converged, checked.is_converged) == (True, True)
+
+
+def test_no_comparison_for_frames_of_guaranteed_delivery(monkeypatch):
+    script = [(1.0, ClientSubscribe(1, "a")), (5.0, ClientPublish(0, "a", count=20, qos=1))]
+    run = SimulatedRun("line:2", script, disk=DiskOptions(), check_invariants=True).run(4.9)
+    tracker = run.simulation.tracker
+    compared: list[float] = []
+    monkeypatch.setattr(tracker, "find_problem", lambda: compared.append(run.world.now))
+    run.run(10.0)
+    assert len(run.received(1)) == 20
+    assert run.world.traffic.control_frames()["Receipt"] > 0
+    assert (compared, tracker.is_converged) == ([], True)
 
 
 def test_no_comparison_without_checkers_and_measurement():

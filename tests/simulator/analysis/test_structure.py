@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.simulator.worlds import SimulatedRun
 
+from hansa.mqtt.packets import SubscribePacket, Subscription, UnsubscribePacket
 from hansa.protocol.routing import STRATEGIES, strategy_class
 from hansa.protocol.routing.base import StrategyInvariant
 from hansa.protocol.settings import Metric, ProtocolSettings
@@ -112,11 +113,13 @@ def test_tables_are_not_checked_with_varying_rtt(resting):
 
 def test_missing_broker_subscription_is_a_problem(resting):
     broker = resting.world.sites[3].broker
-    broker.withdraw([GROUP])
+    unsubscribe = UnsubscribePacket(999, (GROUP,))
+    broker.receive_from_agent(broker.agent_connection, unsubscribe, resting.world.now)
     try:
         assert "broker of n3 lacks subscriptions" in structure(resting).find_problem()
     finally:
-        broker.grant([GROUP])
+        subscribe = SubscribePacket(999, (Subscription(GROUP, qos=2),))
+        broker.receive_from_agent(broker.agent_connection, subscribe, resting.world.now)
 
 
 def test_missing_core_is_a_problem(resting):

@@ -40,8 +40,8 @@ class Neighbours:
             for other in site.link_ends:
                 self.checker.on_notification(site, NeighbourUp(other, other))
 
-    def says(self, place, seq, distance, *parents):
-        frame = CoreAnnouncement(CORE, 1, seq, distance, parents)
+    def says(self, place, sequence, distance, *parents):
+        frame = CoreAnnouncement(CORE, 1, sequence, distance, parents)
         self.checker.on_announcement_sent(end(self.world, place, 0), frame)
 
     def chooses(self, place, *parents):
@@ -60,10 +60,10 @@ def test_nearer_newer_or_lost_parent_is_allowed(violations):
     assert violations == []
 
 
-@pytest.mark.parametrize(("seq", "distance"), [(1, 2), (1, 3), (0, 1)])
-def test_parent_that_is_not_nearer_is_a_violation(violations, seq, distance):
+@pytest.mark.parametrize(("sequence", "distance"), [(1, 2), (1, 3), (0, 1)])
+def test_parent_that_is_not_nearer_is_a_violation(violations, sequence, distance):
     nodes = Neighbours(violations)
-    nodes.says(1, seq, distance, 0)
+    nodes.says(1, sequence, distance, 0)
     nodes.says(2, 1, 2, 1)
     assert "n2" in violations[0]
     assert "has parent n1" in violations[0]

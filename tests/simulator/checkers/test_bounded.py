@@ -11,6 +11,9 @@ from hansa.simulator.topologies import parse_topology
 
 LOOKS = {
     "after control": lambda checker, world: checker.on_state_changed(world.sites[0]),
+    "after frames of guaranteed delivery": lambda checker, world: checker.on_delivery_changed(
+        world.sites[0]
+    ),
     "as it forwards": lambda checker, world: checker.on_copy_sent(end(world), publication()),
     "as it delivers": lambda checker, world: checker.on_delivered(
         world.sites[0], publication(), published(1)

@@ -4,6 +4,7 @@ import pytest
 from tests.simulator.checkers.stubs import end, idle_world, publication, published
 from tests.simulator.worlds import SimulatedRun
 
+from hansa.mqtt.packets import UnsubscribePacket
 from hansa.protocol.model import HOPS_MAX
 from hansa.simulator.actions import ClientPublish, ClientSubscribe, CrashAgent
 from hansa.simulator.checkers import AtMostOnce, Completeness, NoLoop, NoPhantom
@@ -87,7 +88,10 @@ def test_exceeded_hop_limit_is_a_violation(world, violations):
 def test_missing_publication_is_a_violation(violations):
     played = SimulatedRun("line:2", [(0.0, ClientSubscribe(1, "a")), (2.0, ClientPublish(0, "a"))])
     played.run(1.9)
-    played.world.sites[0].broker.withdraw(["a"])  # the agent will not see it
+    broker = played.world.sites[0].broker
+    unsubscribe = UnsubscribePacket(999, ("a",))  # so that the agent does not see it
+    assert broker.agent_connection is not None
+    broker.receive_from_agent(broker.agent_connection, unsubscribe, 1.9)
     tracker = played.simulation.tracker
     checker = Completeness(played.world, violations, tracker)
     played.world.hooks.on_published.append(checker.on_published)

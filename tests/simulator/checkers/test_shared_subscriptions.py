@@ -59,6 +59,6 @@ def test_nothing_is_checked_while_a_broker_refuses_its_agent():
     assert part is not None
     entry = played.world.ledger.entries[0]
     entry.delivered_at = {}
-    played.world.sites[1].broker.disconnect_agent(6.0)
+    played.world.sites[1].broker.close_agent(6.0)
     checker.check_publication(entry, part, entry.expected_places)
     assert complaints == []

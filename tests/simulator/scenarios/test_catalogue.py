@@ -42,6 +42,7 @@ QUICK = (
     "ring-3",
     "overlap",
     "random",
+    "byzantine",
 )
 TROUBLE = tuple(scenario.name for scenario in deliveries.SCENARIOS)
 SLOW = ("machado-15", "machado-25")

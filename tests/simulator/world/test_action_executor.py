@@ -208,10 +208,14 @@ def test_rolled_back_state_is_older():
         "line:2", [*script, (6.0, CutLink(0, 1)), (7.0, RollBackState(0))], disk=disk
     ).run(6.5)
     before = played.world.sites[0].state
-    assert before.disk.next_seq == 3
+    assert before.disk.open_outbox(0).next_sequence == 3
     played.run(8.0)
     after = played.world.sites[0].state
-    assert (after.id, after.disk.next_seq, after.restored_at) == (before.id, 2, 7.0)
+    assert (after.id, after.disk.open_outbox(0).next_sequence, after.restored_at) == (
+        before.id,
+        2,
+        7.0,
+    )
     assert after.incarnation > before.incarnation
 
 

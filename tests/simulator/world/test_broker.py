@@ -1,13 +1,20 @@
-"""The model broker."""
+"""The broker of a site: clients, the agent and its session."""
 
 import pytest
 
-from hansa.simulator.world.broker import ModelBroker
+from hansa.mqtt.packets import (
+    PubAckPacket,
+    PublishPacket,
+    PubRelPacket,
+    SubscribePacket,
+    Subscription,
+)
+from hansa.simulator.world.broker import SiteBroker
 
 
 @pytest.fixture
 def broker():
-    return ModelBroker()
+    return SiteBroker()
 
 
 def test_first_and_last_subscriber_are_reported(broker):
@@ -32,17 +39,48 @@ def test_shared_subscription_is_no_plain_subscriber(broker):
     assert broker.unsubscribe("$share/g/a")
 
 
+def connect(broker, *filters, has_session=True):
+    """Connect the agent and subscribe; return the connection."""
+    broker.connect_agent(has_session, 100, 0.0)
+    for number, name in enumerate(filters, start=1):
+        wish = SubscribePacket(number, (Subscription(name, qos=2),))
+        broker.receive_from_agent(broker.agent_connection, wish, 0.0)
+    return broker.agent_connection
+
+
 def test_agent_gets_only_subscribed_topics(broker):
-    broker.grant(["a/#"])
-    assert broker.is_agent_subscribed("a/b")
-    assert not broker.is_agent_subscribed("b")
-    broker.withdraw(["a/#", "never/granted"])
-    assert not broker.is_agent_subscribed("a/b")
+    connect(broker, "a/#")
+    assert (list(broker.granted), broker.is_agent_subscribed("a/b")) == (["a/#"], True)
+    assert [broker.publish(topic, b"x", 1, False, 0.0)[1] for topic in ("a/b", "b")] == [
+        True,
+        False,
+    ]
+    assert [packet.topic for packet in broker.unacknowledged] == ["a/b"]
 
 
 def test_system_topics_are_excluded(broker):
-    broker.grant(["#"])
+    connect(broker, "#")
     assert not broker.is_agent_subscribed("$SYS/uptime")
+
+
+def test_session_outlasts_the_connection_only_if_it_is_to(broker):
+    connect(broker, "a")
+    broker.close_agent(0.0)
+    assert [broker.publish("a", b"x", qos, False, 0.0)[1] for qos in (0, 1)] == [False, True]
+    connect(broker, "a", has_session=False)
+    broker.close_agent(0.0)
+    assert not broker.publish("a", b"x", 1, False, 0.0)[1]
+
+
+def test_lost_session_returns_what_was_not_acknowledged(broker):
+    connection = connect(broker, "a")
+    for payload in (b"1", b"2"):
+        broker.publish("a", payload, 1, False, 0.0)
+    first = broker.unacknowledged[0].packet_id
+    broker.receive_from_agent(connection, PubAckPacket(first), 0.0)
+    assert [packet.payload for packet in broker.lose_session(5.0)] == [b"2"]
+    assert (broker.session_lost_at, broker.is_connected, broker.unacknowledged) == (5.0, False, [])
+    assert broker.receive_from_agent(connection, PubAckPacket(first), 5.0) == []
 
 
 def test_topic_lapses_with_its_last_subscriber(broker):
@@ -60,17 +98,29 @@ def test_topic_lapses_with_its_last_subscriber(broker):
 
 
 def test_full_session_drops_and_counts():
-    broker = ModelBroker(queue_max=2)
-    packets = [broker.enqueue("a", b"", 1, False) for _ in range(3)]
-    assert [packet and packet.packet_id for packet in packets] == [1, 2, None]
-    assert (list(broker.session_queue), broker.dropped_count) == ([1, 2], 1)
+    broker = SiteBroker(queue_max=2)
+    connect(broker, "a")
+    broker.close_agent(0.0)
+    assert [broker.publish("a", b"", 1, False, 0.0)[1] for _ in range(3)] == [True, True, False]
+    assert (len(broker.unacknowledged), broker.dropped_count) == (2, 1)
 
 
-def test_retained_message_is_stored_until_cleared():
-    broker = ModelBroker()
-    broker.store("a", b"1", 1)
-    broker.store("a", b"2", 2)
-    assert broker.stored == {"a": (b"2", 2)}
-    broker.store("a", b"", 0)
-    broker.store("b", b"", 0)
+def test_retained_message_is_stored_until_cleared(broker):
+    broker.publish("a", b"1", 1, True, 0.0)
+    broker.publish("a", b"2", 2, True, 0.0)
+    assert {topic: each.payload for topic, each in broker.stored.items()} == {"a": b"2"}
+    broker.publish("a", b"", 0, True, 0.0)
+    broker.publish("b", b"", 0, True, 0.0)
     assert broker.stored == {}
+
+
+def test_publications_of_the_agent_are_reported_when_clients_get_them(broker):
+    reported = []
+    broker.on_agent_published = lambda message: reported.append(message.payload)
+    connection = connect(broker, "a")
+    broker.publish("a", b"of a client", 1, False, 0.0)
+    broker.receive_from_agent(connection, PublishPacket("a", b"1", 1, packet_id=1), 0.0)
+    broker.receive_from_agent(connection, PublishPacket("a", b"2", 2, packet_id=2), 0.0)
+    assert (reported, broker.unreleased_count) == ([b"1"], 1)
+    broker.receive_from_agent(connection, PubRelPacket(2), 0.0)
+    assert (reported, broker.unreleased_count) == ([b"1", b"2"], 0)

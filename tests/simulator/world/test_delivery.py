@@ -2,6 +2,7 @@
 
 from tests.simulator.worlds import SimulatedRun
 
+from hansa.delivery.inputs import RequireFilters
 from hansa.protocol.effects import Gap
 from hansa.simulator.actions import (
     BackUpState,
@@ -9,6 +10,7 @@ from hansa.simulator.actions import (
     ClientSubscribe,
     CrashAgent,
     CutLink,
+    FillDisk,
     FreezeAgent,
     RefuseAgent,
     RestartAgent,
@@ -28,7 +30,7 @@ def played(*script, sync_ms=100.0, **bounds):
 
 
 def session(world, place=0):
-    return list(world.world.sites[place].broker.session_queue)
+    return [packet.packet_id for packet in world.world.sites[place].broker.unacknowledged]
 
 
 def test_publication_stays_in_session_until_sync():
@@ -39,11 +41,13 @@ def test_publication_stays_in_session_until_sync():
 
 
 def test_publication_without_interest_is_acknowledged_at_once():
-    world = played((5.0, ClientPublish(0, "a", qos=1))).run(4.9)
-    world.world.sites[0].broker.grant(["b"])
+    world = played().run(4.9)
+    world.world.sites[0].delivery.handle(RequireFilters(("b",)))
+    world.run(5.2)
     world.world.publish(world.world.sites[0], "b", 8, 1, False)
-    world.run(4.95)
-    assert (session(world), list(world.world.sites[0].state.disk.journal)) == ([], [])
+    assert session(world) == [1]
+    world.run(5.201)
+    assert (session(world), world.world.sites[0].state.disk.journal) == ([], [])
 
 
 def test_injection_waits_for_sync():
@@ -68,20 +72,18 @@ def test_acknowledged_progress_survives_restart():
         (9.0, RestartAgent(0)),
     ]
     world = played(*script).run(9.01)
-    assert world.world.sites[0].node.delivery.acknowledged == {1: 1}
-    world.run(12.0)
     assert world.world.sites[0].node.delivery.acknowledged == {1: 2}
 
 
 def test_redelivered_packet_is_acknowledged_but_not_captured():
-    world = played(
-        (5.0, ClientPublish(0, "a", qos=1)), (5.10015, CrashAgent(0)), (6.0, RestartAgent(0))
-    )
-    disk = world.run(5.5).world.sites[0].state.disk
-    assert (len(disk.journal), list(disk.journaled_packets), session(world)) == (1, [1], [1])
+    script = [(5.0, ClientPublish(0, "a", qos=1)), (5.10005, RefuseAgent(0, 0.5))]
+    world = played(*script).run(5.5)
+    disk = world.world.sites[0].state.disk
+    assert (len(disk.journal), session(world)) == (1, [1])
     world.run(10.0)
-    assert (len(disk.journal), list(disk.journaled_packets), session(world)) == (1, [], [])
+    assert (len(disk.journal), session(world)) == (1, [])
     assert world.received(1) == [0]
+    assert world.world.sites[0].delivery.core.counters["redeliveries"] == 1
 
 
 def test_stalled_disk_delays_everything():
@@ -92,9 +94,33 @@ def test_stalled_disk_delays_everything():
     assert (session(world), world.received(1)) == ([], [0, 1, 2])
 
 
+def test_full_disk_of_origin_delays_acknowledgements():
+    world = played((5.0, FillDisk(0, 0.5)), (5.1, ClientPublish(0, "a", qos=1, count=3)))
+    world.run(5.9)
+    assert (session(world), world.received(1)) == ([1, 2, 3], [])
+    world.run(7.0)
+    assert (session(world), world.received(1)) == ([], [0, 1, 2])
+
+
+def test_full_disk_of_receiver_delays_injection():
+    world = played((5.0, FillDisk(1, 0.5)), (5.1, ClientPublish(0, "a", qos=2, count=3)))
+    assert world.run(5.9).received(1) == []
+    assert world.run(7.5).received(1) == [0, 1, 2]
+
+
+def test_interest_is_persisted_when_a_full_disk_has_room_again():
+    world = played((3.0, FillDisk(0, 0.5)), (3.1, ClientSubscribe(1, "b")))
+    world.run(3.9)
+    origin = world.world.sites[0].node
+    assert not origin.receivers_in_force("b")
+    world.run(6.0)
+    assert list(origin.receivers_in_force("b")) == [1]
+
+
 def test_dropped_publication_is_not_captured():
     publish = (5.1, ClientPublish(0, "a", qos=1, count=5, interval_s=0.01))
-    world = played((5.0, StallDisk(0, 3.0)), publish, broker_queue_max=2).run(10.0)
+    world = played((5.0, StallDisk(0, 3.0)), publish, broker_queue_max=1, in_flight_max=1)
+    world.run(10.0)
     assert world.received(1) == [0, 1]
     assert [entry.is_captured for entry in world.world.ledger.entries] == [True] * 2 + [False] * 3
     assert world.world.sites[0].broker.dropped_count == 3
@@ -135,10 +161,11 @@ def test_small_journal_causes_a_gap():
 def test_publication_beyond_inbox_limit_waits_unsynced():
     refused = (4.0, RefuseAgent(1, 4.0))
     world = played(refused, (5.0, ClientPublish(0, "a", qos=2, count=5)), inbox_max=2).run(7.9)
-    site = world.world.sites[1]
-    assert (site.state.disk.received_upto, len(site.unwritten)) == ({0: (site_epoch(world), 2)}, 3)
+    core = world.world.sites[1].delivery.core
+    assert core.inbox.origin_progress == {0: (site_epoch(world), 2)}
+    assert core.injection.waiting_count == 3
     assert world.run(15.0).received(1) == [0, 1, 2, 3, 4]
-    assert len(site.unwritten) == 0
+    assert core.injection.waiting_count == 0
 
 
 def test_gap_survives_restart():
@@ -177,4 +204,4 @@ def test_rolled_back_empty_journal_starts_a_new_epoch():
 
 
 def site_epoch(world, place=0):
-    return world.world.sites[place].state.disk.epoch
+    return world.world.sites[place].state.disk.outbox.epoch

@@ -59,11 +59,11 @@ def test_qos_1_is_delivered_on_arrival():
 def test_qos_2_is_delivered_after_release():
     played = start(play())
     played.run(5.225)
-    assert (list(broker(played).unreleased), arrivals(played)) == ([1], (0, 0))
+    assert (broker(played).unreleased_count, arrivals(played)) == (1, (0, 0))
     played.run(5.325)
-    assert (list(broker(played).unreleased), arrivals(played)) == ([1], (0, 0))
+    assert (broker(played).unreleased_count, arrivals(played)) == (1, (0, 0))
     played.run(5.345)
-    assert (list(broker(played).unreleased), arrivals(played)) == ([], (1, 0))
+    assert (broker(played).unreleased_count, arrivals(played)) == (0, (1, 0))
 
 
 @pytest.mark.parametrize("after", STEPS)
@@ -107,9 +107,9 @@ def test_refusing_broker_gets_publications_later(qos):
 def test_publications_wait_in_session_while_agent_is_refused():
     played = play((4.9, RefuseAgent(0, 2.0)))
     played.run(6.0)
-    assert list(played.world.sites[0].broker.session_queue) == [1]
+    assert len(played.world.sites[0].broker.unacknowledged) == 1
     assert arrivals(played.run(10.0)) == (1, 0)
-    assert list(played.world.sites[0].broker.session_queue) == []
+    assert played.world.sites[0].broker.unacknowledged == []
 
 
 def test_qos_0_is_lost_while_a_broker_refuses_its_agent():

@@ -25,6 +25,16 @@ def test_payload_identifies_its_entry():
     assert ledger.find(publication(b"what is this?")) is None
 
 
+def test_repeated_payloads_are_equal_and_identify_their_entries():
+    ledger = Ledger()
+    payloads = []
+    for number in range(2):
+        payloads.append(ledger.next_payload(16, is_repeated=True))
+        ledger.add_publication(LedgerEntry(number, 0, "a", payloads[-1], 0, False, 0.0, ()))
+    assert payloads[0] == payloads[1]
+    assert [ledger.find(publication(each)) for each in payloads] == ledger.entries
+
+
 def test_deliveries_are_counted_against_expected_ones():
     ledger = Ledger()
     added = entry(ledger, expected=(1, 2), at=1.0)

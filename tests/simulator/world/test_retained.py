@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.simulator.test_mutants import caught
 
+from hansa.delivery.retained_order import RetainedOrder
 from hansa.protocol.retained.values import RetainedState
-from hansa.protocol.retained.write_order import RetainedOrder
 from hansa.simulator.actions import (
     ClientPublish,
     ClientSubscribe,

@@ -1,30 +1,37 @@
 """Sites: ids, keys and persistent state."""
 
-from hansa.protocol.model import NodeId
+from hansa.protocol.model import NodeId, node_id
 from hansa.simulator.world.site import IdentityAllocator, PersistentState, Site
 
 
 def test_ids_are_places_or_random():
-    assert IdentityAllocator(1, 4, shuffle=False).initial_ids == [0, 1, 2, 3]
-    drawn = IdentityAllocator(1, 4, shuffle=True).initial_ids
+    assert IdentityAllocator(1, 4, shuffle=False, derive_ids=False).initial_ids == [0, 1, 2, 3]
+    drawn = IdentityAllocator(1, 4, shuffle=True, derive_ids=False).initial_ids
     assert (
         drawn
-        == IdentityAllocator(1, 4, shuffle=True).initial_ids
-        != IdentityAllocator(2, 4, shuffle=True).initial_ids
+        == IdentityAllocator(1, 4, shuffle=True, derive_ids=False).initial_ids
+        != IdentityAllocator(2, 4, shuffle=True, derive_ids=False).initial_ids
     )
     assert len(set(drawn)) == 4
 
 
 def test_new_id_is_unused():
     for shuffle in (False, True):
-        naming = IdentityAllocator(1, 4, shuffle)
+        naming = IdentityAllocator(1, 4, shuffle, derive_ids=False)
         fresh = [naming.new_id() for _ in range(20)]
         assert len({*fresh, *naming.initial_ids}) == 24
 
 
+def test_secured_ids_follow_from_keys():
+    naming = IdentityAllocator(1, 4, shuffle=False, derive_ids=True)
+    for generation in (0, 1):
+        node, key = naming.new_identity(2, generation)
+        assert (node, key) == (node_id(key), naming.make_key(2, generation))
+
+
 def test_keys_differ_by_seed_place_and_generation():
     keys = [
-        IdentityAllocator(seed, 4, shuffle=False).make_key(place, generation)
+        IdentityAllocator(seed, 4, shuffle=False, derive_ids=False).make_key(place, generation)
         for seed in (1, 2)
         for place in (0, 1)
         for generation in (0, 1)

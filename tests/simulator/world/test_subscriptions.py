@@ -10,11 +10,13 @@ from hansa.simulator.actions import (
     RefuseAgent,
     RestartBroker,
 )
+from hansa.simulator.options import DiskOptions
 
 
 def granted(*script, until):
     """Return the granted subscriptions of node 0's agent, with interest at the other node."""
-    return list(SimulatedRun("line:2", script).run(until).world.sites[0].broker.granted)
+    run = SimulatedRun("line:2", script, disk=DiskOptions()).run(until)
+    return list(run.world.sites[0].broker.granted)
 
 
 def test_refusing_broker_grants_subscription_later():

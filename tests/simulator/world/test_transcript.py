@@ -7,8 +7,10 @@ from hansa.simulator.world.transcript import Transcript, format_line
 
 
 def test_line_has_time_place_and_event():
-    news = CoreElected("a/#", NodeId(1))
-    assert format_line(0.01234, 3, repr(news)) == "    0.0123 n3 CoreElected(group='a/#', core=1)\n"
+    effect = CoreElected("a/#", NodeId(1))
+    assert (
+        format_line(0.01234, 3, repr(effect)) == "    0.0123 n3 CoreElected(group='a/#', core=1)\n"
+    )
     assert format_line(12.5, None, repr(CrashAgent(3))) == "   12.5000 -- CrashAgent(node=3)\n"
 
 

@@ -5,7 +5,7 @@ time, so that large runs stay fast. The reported time is that of the last releva
 convergence, so the interval does not blur it.
 """
 
-from hansa.protocol.effects import NeighbourDown, Notification
+from hansa.protocol.effects import Effect, NeighbourDown
 from hansa.simulator.analysis.structure import Problem, StructureCheck
 from hansa.simulator.options import SimulationOptions
 from hansa.simulator.result import ConvergenceRecord
@@ -25,8 +25,6 @@ event."""
 
 
 class ConvergenceTracker(Hooks):
-    """Tracks the convergence of one world."""
-
     def __init__(self, world: World, structure: StructureCheck, always_compare: bool) -> None:
         """With `always_compare`, `is_converged` is current at all times; otherwise only during a
         measurement, which saves most comparisons of a large federation."""
@@ -75,7 +73,7 @@ class ConvergenceTracker(Hooks):
     def on_state_changed(self, site: Site) -> None:
         self._mark_stale()
 
-    def on_notification(self, site: Site, notification: Notification) -> None:
+    def on_notification(self, site: Site, notification: Effect) -> None:
         """On lossy links many heartbeats in a row may be lost: that is a disturbance, too."""
         if self._lossy and isinstance(notification, NeighbourDown):
             self._world.report_disturbance(f"n{site.place} misses {notification.node}", fault=False)

@@ -1,5 +1,8 @@
 """The true state of the federation: reachability, interest and distances.
 
+Compromised nodes are no part of it: a component has honest nodes only, and paths between them that
+pass no other.
+
 Nodes gather this from each other; here it is read from the world. This module also maps places to
 NodeIds: statuses contain NodeIds, the world places.
 """
@@ -28,7 +31,6 @@ class Component:
 
     @cached_property
     def by_id(self) -> dict[NodeId, Site]:
-        """The site of each node."""
         return {site.state.id: site for site in self.sites}
 
     @cached_property
@@ -63,8 +65,11 @@ class GroundTruth:
             self._components = self._find_components()
         return self._components
 
+    @property
+    def has_attackers(self) -> bool:
+        return bool(self._world.compromised)
+
     def component_of(self, site: Site) -> Component | None:
-        """Return the component of a running site."""
         return next((part for part in self.components() if site in part.sites), None)
 
     def status(self, site: Site) -> NodeStatus:
@@ -81,7 +86,8 @@ class GroundTruth:
         self._statuses.clear()
 
     def _find_components(self) -> list[Component]:
-        near: dict[int, list[Site]] = {s.place: [] for s in self._world.sites if s.is_active}
+        honest = self._world.honest_sites()
+        near: dict[int, list[Site]] = {s.place: [] for s in honest if s.is_active}
         for (a, b), link in self._world.network.links.items():
             if link.is_usable and a in near and b in near:
                 near[a].append(self._world.sites[b])

@@ -2,7 +2,9 @@
 
 There are two levels. *Converged* is what users notice: every node knows all others, every group is
 connected, every subscription is in force. *Exact* are all invariants of the protocol at rest. The
-routing strategy declares which structural invariants it guarantees; only those count.
+routing strategy declares which structural invariants it guarantees; only those count. If a node is
+compromised, only this counts: honest nodes with a path of honest nodes know each other, and their
+interest is in force.
 
 Each check returns the first problem as text, or None.
 """
@@ -52,7 +54,6 @@ class StructureCheck:
         self._verified: dict[int, tuple[NodeStatus, Component, int]] = {}
 
     def find_problem(self) -> Problem:
-        """Check convergence."""
         parts = self.truth.components()
         problem = _first_problem(partial(self._nodes_know_each_other, part) for part in parts)
         if problem:
@@ -61,9 +62,8 @@ class StructureCheck:
             StrategyInvariant.ONE_CORE: self._groups_are_connected,
             StrategyInvariant.FOLLOWS_DATABASE: self._databases_are_equal,
         }
-        checks = [
-            check for invariant, check in by_invariant.items() if invariant in self._invariants
-        ]
+        invariants = () if self.truth.has_attackers else self._invariants
+        checks = [check for invariant, check in by_invariant.items() if invariant in invariants]
         return _first_problem(
             partial(check, seen)
             for check in (_interest_is_in_force, *checks)
@@ -80,6 +80,8 @@ class StructureCheck:
 
     def find_broken_invariants(self) -> Iterator[tuple[str, str]]:
         """Check everything; yield each violated invariant with its first problem."""
+        if self.truth.has_attackers:
+            return
         by_invariant = {
             StrategyInvariant.TRUE_DISTANCES: ("true distances", self._distances_are_true),
             StrategyInvariant.REDUNDANCY_FILLED: ("redundancy filled", self._redundancy_is_filled),
@@ -115,7 +117,7 @@ class StructureCheck:
             view = self.truth.status(site)
             if self._is_verified(site, view, part):
                 continue
-            problem = _check_neighbourhood(site, view, part)
+            problem = _check_neighbourhood(site, view, part, is_exact=not self.truth.has_attackers)
             if problem:
                 self._suspect_place = site.place
                 return f"n{site.place}: {problem}"
@@ -250,20 +252,28 @@ class StructureCheck:
 # ---------------------------------------------------------------- nodes
 
 
-def _check_neighbourhood(site: Site, view: NodeStatus, part: Component) -> Problem:
-    known_neighbours = tuple(sorted(view.neighbours))
-    if known_neighbours != part.neighbours[view.node]:
-        return f"its neighbours are {part.neighbours[view.node]}, it knows {known_neighbours}"
-    for node, neighbour in view.neighbours.items():
+def _check_neighbourhood(site: Site, view: NodeStatus, part: Component, is_exact: bool) -> Problem:
+    """Without `is_exact` the node may know compromised nodes, too."""
+    known_neighbours = {
+        node: status for node, status in view.neighbours.items() if is_exact or node in part.by_id
+    }
+    reachable = [node for node in view.reachable if is_exact or node in part.by_id]
+    if tuple(sorted(known_neighbours)) != part.neighbours[view.node]:
+        known = tuple(sorted(known_neighbours))
+        return f"its neighbours are {part.neighbours[view.node]}, it knows {known}"
+    for node, neighbour in known_neighbours.items():
         end = site.link_ends.get(neighbour.link)
         if end is None or end.peer.host is not part.by_id[node]:
             return f"its link to {node} leads elsewhere"  # possibly to a stopped clone
-    if view.reachable != part.ids:
+    if tuple(reachable) != part.ids:
         return f"it can reach {part.ids}, it knows {view.reachable}"
     own = view.interest.get(view.node)
     announced = own.filters if own else ()
+    names = dict.fromkeys(announced)
     for required in site.broker.subscriber_counts:
-        if not is_local_only(required) and not _is_announced(required, announced):
+        if required in names or is_local_only(required):
+            continue
+        if not _is_announced(required, announced):
             return f"its clients subscribe to {required}, it announces {announced}"
     for name in announced:
         if split_share(name)[0] is not None and name not in site.broker.subscriber_counts:
@@ -272,8 +282,9 @@ def _check_neighbourhood(site: Site, view: NodeStatus, part: Component) -> Probl
 
 
 def _is_announced(topic_filter: str, announced: tuple[str, ...]) -> bool:
+    """Whether a filter that is not announced itself is covered by one that is."""
     if split_share(topic_filter)[0] is not None:
-        return topic_filter in announced
+        return False
     return any(split_share(a)[0] is None and covers(a, topic_filter) for a in announced)
 
 

@@ -115,7 +115,6 @@ def _log_identity(options: SimulationOptions) -> int:
 
 
 def result_counters(result: SimulationResult) -> dict[str, float]:
-    """Return the counters of a simulation by name."""
     found: dict[str, float] = {
         name: getattr(result, name)
         for name in (

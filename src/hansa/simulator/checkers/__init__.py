@@ -41,22 +41,28 @@ def make_checkers(
     world: World, violations: list[str], tracker: ConvergenceTracker, structure: StructureCheck
 ) -> list[Checker]:
     """Return a checker for each invariant of the strategy, except those that also measure:
-    announcement cost and guaranteed delivery."""
+    announcement cost and guaranteed delivery. QoS 0 has no path that avoids a compromised node, so
+    deliveries at QoS 0 are not checked if there is one."""
     facts = strategy_class(world.options.protocol.strategy).invariants
     shortest_paths = (
         [ShortestPathsFromOrigin(world, violations, tracker)]
         if StrategyInvariant.SHORTEST_PATHS_FROM_ORIGIN in facts
         else []
     )
-    return [
+    always = [
         NoPhantom(world, violations),
         AtMostOnce(world, violations),
         NoLoop(world, violations),
         ParentsNearer(world, violations),
-        Completeness(world, violations, tracker),
         Quiescence(world, violations, tracker, structure),
         BoundedState(world, violations),
+        RetainedAgree(world, violations, structure.truth),
+    ]
+    if world.compromised:
+        return always
+    return [
+        *always,
+        Completeness(world, violations, tracker),
         SharesServedOnce(world, violations, tracker),
-        RetainedAgree(world, violations),
         *shortest_paths,
     ]

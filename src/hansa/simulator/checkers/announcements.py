@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hansa.protocol.effects import NeighbourDown, NeighbourUp, Notification, ParentsChanged
+from hansa.protocol.effects import Effect, NeighbourDown, NeighbourUp, ParentsChanged
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import Metric
 from hansa.protocol.wire.frames import UNREACHABLE, CoreAnnouncement
@@ -55,12 +55,12 @@ class ParentsNearer(Checker):
     def on_agent_stopped(self, site: Site) -> None:
         self._routes.pop(site.place, None)
 
-    def on_notification(self, site: Site, notification: Notification) -> None:
+    def on_notification(self, site: Site, notification: Effect) -> None:
         """Follow the new parents: returning to the start is a loop."""
         if isinstance(notification, NeighbourUp):
             self._record_neighbour(site, notification)
         elif isinstance(notification, ParentsChanged):
-            stamp = (notification.incarnation, notification.seq)
+            stamp = (notification.incarnation, notification.sequence)
             self._record_route(
                 site,
                 notification.core,
@@ -81,7 +81,7 @@ class ParentsNearer(Checker):
             )
 
     def on_announcement_sent(self, end: LinkEnd, frame: CoreAnnouncement) -> None:
-        route = _ReportedRoute((frame.incarnation, frame.seq), frame.distance, frame.parents)
+        route = _ReportedRoute((frame.incarnation, frame.sequence), frame.distance, frame.parents)
         self._record_route(self.world.sites[end.host.place], frame.core, route)
 
     def _record_route(self, site: Site, core: NodeId, route: _ReportedRoute) -> None:
@@ -133,8 +133,6 @@ class ParentsNearer(Checker):
 
 @dataclass(slots=True)
 class _AnnouncementFlood:
-    """One announcement being flooded."""
-
     started_at_change: int
     """The number of neighbour changes when it was made."""
     link_count: float
@@ -155,7 +153,9 @@ class AnnouncementCost(Checker):
         super().__init__(world, violations)
         links = world.options.links
         equal = links.is_ordered and not links.delays_ms and not links.jitter_ms
-        self._is_bounded = equal and world.options.protocol.metric is Metric.HOPS
+        self._is_bounded = (
+            equal and world.options.protocol.metric is Metric.HOPS and not world.compromised
+        )
         self._floods: dict[tuple[NodeId, int, int], _AnnouncementFlood] = {}
         self._change_count = 0
         self._up_since_change: dict[
@@ -168,7 +168,7 @@ class AnnouncementCost(Checker):
         for key in [key for key in self._up_since_change if key[0] == site.place]:
             del self._up_since_change[key]
 
-    def on_notification(self, site: Site, notification: Notification) -> None:
+    def on_notification(self, site: Site, notification: Effect) -> None:
         """Track neighbours."""
         if isinstance(notification, NeighbourUp):
             self._change_count += 1
@@ -181,7 +181,7 @@ class AnnouncementCost(Checker):
         """Count a frame, unless it withdraws an announcement."""
         if frame.distance == UNREACHABLE:
             return
-        key = (frame.core, frame.incarnation, frame.seq)
+        key = (frame.core, frame.incarnation, frame.sequence)
         flood = self._floods.get(key)
         if flood is None:
             flood = self._floods[key] = _AnnouncementFlood(

@@ -8,17 +8,23 @@ publication is captured once, at its own journal position. Losses are reported: 
 journal, and those after a separation longer than a lease; no others are allowed.
 
 A duplicate is allowed at QoS 2 only after the broker lost the agent's session, and at QoS 1 only
-after a reconnection, at most as many as were in flight. Order is that of first deliveries,
+after a reconnection, at most as many as were in flight. After its agent stopped, an origin may
+capture as many publications of QoS 1 again: if several filters match one, its other copy cannot be
+distinguished from a new publication with equal content. Order is that of first deliveries,
 separately for each QoS: a broker holds QoS 2 until it is released and may let QoS 1 overtake. A
 publication that the agent once acknowledged without appending it, and that its broker redelivers,
 may arrive at any time.
+
+If nodes are compromised, all this holds for honest nodes with a path of honest nodes between them.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hansa.protocol.delivery.outbox import ROLLOVER_PAUSE_S
 from hansa.protocol.effects import DeliveryAbandoned, EpochRolloverRequired, Gap, Repaired
-from hansa.protocol.membership.records import InterestRecord, Record
+from hansa.protocol.membership.records import InterestRecord, Record, Stamp
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only, matches, split_share
@@ -60,6 +66,8 @@ class GuaranteedDelivery(Checker):
         self._tracker = tracker
         self._obligations: list[DeliveryObligation] = []
         self._uncertain_until: dict[NodeId, float] = {}
+        self._shared_ids: set[NodeId] = set()
+        """Ids that two sites have or had."""
         self._rolled_back: dict[NodeId, int] = {}
         """Nodes whose state was rolled back, with the number of later publications that their
         brokers may mistake for those of the newer state."""
@@ -92,7 +100,7 @@ class GuaranteedDelivery(Checker):
         """Earlier publications are uncertain, and packet ids of the newer state are used again."""
         node = site.state.id
         self._uncertain_until[node] = max(self.world.now, self._uncertain_until.get(node, 0.0))
-        self._rolled_back[node] = self._rolled_back.get(node, 0) + len(site.broker.unreleased)
+        self._rolled_back[node] = self._rolled_back.get(node, 0) + site.broker.unreleased_count
 
     def on_agent_stopped(self, site: Site) -> None:
         """If it was one of two with the same id, the other may now be alone."""
@@ -118,6 +126,7 @@ class GuaranteedDelivery(Checker):
             running = sum(each.node is not None for each in same_id_sites)
             end = self.world.now + self._convergence_limit_s if running < 2 else float("inf")
             self._uncertain_until[site.state.id] = end
+            self._shared_ids.add(site.state.id)
 
     def _is_uncertain(self, at: float, *nodes: NodeId) -> bool:
         """Whether publications of that time, by or to one of these nodes, may be affected."""
@@ -125,11 +134,14 @@ class GuaranteedDelivery(Checker):
 
     def on_notification(self, site: Site, notification: object) -> None:
         """An origin that detects a copied journal has no obligations from before. After a roll-back
-        that covers everything published since, detected or not."""
+        that covers everything published since, detected or not. A compromised receiver can pretend
+        that a journal is a copy: then nothing may be lost. Only the origins to which it lied may
+        believe that."""
         if isinstance(notification, EpochRolloverRequired):
             self._rollover_at[site.state.id] = self.world.now
             if site.state.id not in self._uncertain_until:
-                self.report_violation(f"n{site.place} has lost part of its journal")
+                if not self._is_misled(site.state.id):
+                    self.report_violation(f"n{site.place} has lost part of its journal")
             elif site.state.id not in self._rolled_back:
                 settled = self._uncertain_until[site.state.id]
                 self._uncertain_until[site.state.id] = max(settled, self.world.now)
@@ -143,7 +155,7 @@ class GuaranteedDelivery(Checker):
 
     def _check_gap(self, gap: Gap | DeliveryAbandoned, origin: NodeId, receiver: NodeId) -> None:
         """A gap is allowed only for retention or an ended lease, unless a state is uncertain."""
-        sites = {site.state.id: site for site in self.world.sites}
+        sites = {site.state.id: site for site in self.world.honest_sites()}
         if origin not in sites or receiver not in sites:
             return
         if isinstance(gap, Gap) and gap.reason == "retention":
@@ -153,9 +165,23 @@ class GuaranteedDelivery(Checker):
             is_excused = is_lease and self._separations.exceeds_lease(origin, receiver)
         if is_excused:
             self._excused_gaps.setdefault((receiver, origin), []).append(gap)
+        elif isinstance(gap, Gap) and gap.reason == "new epoch" and self._is_forced(origin):
+            return  # a false report: the publications are in the new epoch, so they must arrive
         elif not {origin, receiver} & self._uncertain_until.keys():
             what = f"n{sites[receiver].place} misses publications of n{sites[origin].place}"
             self.report_violation(f"{what}, without a valid reason: {gap}")
+
+    def _is_forced(self, origin: NodeId) -> bool:
+        """Whether a compromised receiver made an origin begin a new epoch."""
+        return origin in self._rollover_at and self._is_misled(origin)
+
+    def _is_misled(self, origin: NodeId) -> bool:
+        """Whether a compromised receiver reported a false position to an origin. Without
+        certificates it can do so in any name, to any origin."""
+        members = self.world.compromised.values()
+        if not self.world.options.certificates:
+            return bool(members)
+        return any(origin in member.misled_origins for member in members)
 
     def on_published(self, entry: LedgerEntry) -> None:
         """Record the receivers to which it is guaranteed."""
@@ -164,7 +190,7 @@ class GuaranteedDelivery(Checker):
             return
         is_shown = site.broker.is_agent_subscribed(entry.topic)
         in_force = _nodes_in_force(site, entry.topic) if is_shown else set()
-        for other in self.world.sites:
+        for other in self.world.honest_sites():
             if other is site or not other.broker.has_plain_subscriber(entry.topic):
                 continue
             lapses = other.broker.lapse_count(entry.topic)
@@ -175,7 +201,9 @@ class GuaranteedDelivery(Checker):
             is_expected = is_expected or self._must_have_converged(site, other)
             if is_expected and not is_shown:
                 self._check_subscribed(site, other, entry)
-            elif is_expected or (is_reported and other.state.id in in_force):
+            elif is_expected or (
+                is_reported and other.state.id in in_force and _knows_newest_interest(site, other)
+            ):
                 ids = (site.state.id, other.state.id)
                 self._obligations.append(DeliveryObligation(entry, *ids, other.place, lapses))
 
@@ -192,9 +220,15 @@ class GuaranteedDelivery(Checker):
             is_reported
             and other.node is not None
             and _has_confirmed_interest(other.node, site.state.id, topic)
+            and self._was_acknowledged_here(site, other.state.id, topic)
         ):
             self._confirmed_lapse_count[names] = lapses
         return self._confirmed_lapse_count.get(names) == lapses
+
+    def _was_acknowledged_here(self, site: Site, node: NodeId, topic: str) -> bool:
+        """Whether an acknowledgement with the id of a site was made there. Of an id that two sites
+        had, it may be the other's, and the two may never meet again."""
+        return site.state.id not in self._shared_ids or node in _nodes_in_force(site, topic)
 
     def _must_have_converged(self, site: Site, other: Site) -> bool:
         """Whether the interest of both must be in force, acknowledged or not."""
@@ -204,10 +238,14 @@ class GuaranteedDelivery(Checker):
         return part is not None and other in part.sites
 
     def _check_subscribed(self, site: Site, other: Site, entry: LedgerEntry) -> None:
-        """Report an agent that is not subscribed to a topic that another node relies on."""
+        """Report an agent that is not subscribed to a topic that another node relies on. In a new
+        session it subscribes once its disk has stored that."""
         broker = site.broker
         since = max(
-            broker.session_lost_at, broker.refuses_until, self._started_at.get(site.place, 0.0)
+            broker.session_lost_at,
+            broker.refuses_until,
+            self._started_at.get(site.place, 0.0),
+            site.state.disk.stalled_until,
         )
         doubtful = self._is_uncertain(entry.at, site.state.id, other.state.id)
         if site.is_active and self.world.now > since + RESUBSCRIBE_LIMIT_S and not doubtful:
@@ -218,6 +256,8 @@ class GuaranteedDelivery(Checker):
         """Check for duplicates and reordering."""
         if publication.qos == 0 or entry is None or self.world.options.disk is None:
             return
+        if not self.world.is_honest(publication.origin):
+            return
         seen = self._first_connection.get((site.place, entry.number))
         self._first_connection[site.place, entry.number] = (
             site.broker.connection_count,
@@ -226,16 +266,26 @@ class GuaranteedDelivery(Checker):
         if self._is_uncertain(entry.at, site.state.id, publication.origin):
             return
         if seen is not None:
-            if entry.at > self._rollover_at.get(publication.origin, -1.0):
+            is_rolled_over = entry.at <= self._rollover_at.get(publication.origin, -1.0)
+            if not is_rolled_over and not self._was_captured_again(entry):
                 self._check_repeat(site, entry, *seen)
-            return  # otherwise it may have arrived in both epochs
+            return  # otherwise it may have arrived in both epochs, or from both positions
         stream = (site.place, site.state.id, publication.origin, publication.qos)
         newest = self._newest_delivered.get(stream, -1)
-        if entry.number <= newest and not entry.was_passed_over:
+        if (
+            entry.number <= newest
+            and not entry.was_passed_over
+            and not self._was_refused_after_roll_back(site, entry)
+        ):
             self.report_violation(
                 f"n{site.place} delivers publication {entry.number} after {newest}"
             )
         self._newest_delivered[stream] = max(newest, entry.number)
+
+    def _was_refused_after_roll_back(self, site: Site, entry: LedgerEntry) -> bool:
+        """Whether a broker refused a publication for its quota, because it still has handshakes of
+        the newer state, which the agent does not know. Later publications overtake it."""
+        return site.state.id in self._rolled_back and entry.number in site.broker.refused_numbers
 
     def _check_repeat(
         self, site: Site, entry: LedgerEntry, connections: int, lost_at: float
@@ -260,13 +310,8 @@ class GuaranteedDelivery(Checker):
     def on_run_finished(self) -> None:
         """Check that all guaranteed publications have arrived where they are still due, and that
         each publication has exactly one journal position."""
-        for site in self.world.sites:
-            journal = site.state.disk.journal
-            positions = [(item.epoch, item.sequence) for item in journal]
-            if positions != sorted({*positions}):
-                self.report_violation(f"n{site.place} has assigned a position twice")
-            if len({ledger_number(item.payload) for item in journal}) < len(journal):
-                self.report_violation(f"n{site.place} has captured a publication twice")
+        for site in self.world.honest_sites():
+            self._check_captured_once(site)
         swallowed = dict(self._rolled_back)
         for obligation in self._obligations:
             if (
@@ -282,6 +327,25 @@ class GuaranteedDelivery(Checker):
                 self.report_violation(
                     f"{what} from n{entry.place} never reached n{obligation.place}"
                 )
+
+    def _check_captured_once(self, site: Site) -> None:
+        """Report publications with two positions, except some that stops may have caused."""
+        counts = _capture_counts(site)
+        again = [self.world.ledger.entries[each] for each in counts if counts[each] > 1]
+        in_flight_max = self.world.options.disk.in_flight_max if self.world.options.disk else 0
+        stop_count = site.process_run // 2
+        is_excused = all(self._can_be_captured_again(entry) for entry in again)
+        if not is_excused or len(again) > in_flight_max * stop_count:
+            self.report_violation(f"n{site.place} has captured a publication twice")
+
+    def _can_be_captured_again(self, entry: LedgerEntry) -> bool:
+        granted = self.world.sites[entry.place].broker.granted
+        return entry.qos == 1 and sum(matches(name, entry.topic) for name in granted) > 1
+
+    def _was_captured_again(self, entry: LedgerEntry) -> bool:
+        """Whether a publication has two positions; `_check_captured_once` bounds their number."""
+        counts = _capture_counts(self.world.sites[entry.place])
+        return self._can_be_captured_again(entry) and counts[entry.number] > 1
 
     def summarize(self) -> GuaranteeSummary:
         """Count guaranteed publications and their outcomes."""
@@ -307,6 +371,7 @@ class GuaranteedDelivery(Checker):
             obligation.entry.is_captured
             and ids == (obligation.origin, obligation.receiver)
             and not self._is_uncertain(obligation.entry.at, *ids)
+            and (obligation.is_delivered or not self._may_wait_for_epoch(obligation.origin))
             and (
                 obligation.receiver in obligation.entry.receivers
                 or not self._separations.exceeded_lease_since(*ids, obligation.entry.at)
@@ -316,18 +381,51 @@ class GuaranteedDelivery(Checker):
             and receiver in part.sites
         )
 
+    def _may_wait_for_epoch(self, origin: NodeId) -> bool:
+        """Whether an origin may still need a new epoch, because a copy of it began one, and has to
+        wait for that after its own (7.8). Until then receivers refuse its publications."""
+        pause_s = ROLLOVER_PAUSE_S + self._convergence_limit_s
+        began = self._rollover_at.get(origin, -pause_s)
+        return origin in self._shared_ids and self.world.now < began + pause_s
+
     def _is_reported(self, obligation: DeliveryObligation) -> bool:
         """Whether receiver or origin reported, with a valid reason, that it will never arrive."""
-        epoch, seq = obligation.entry.journal_position
+        epoch, sequence = obligation.entry.journal_position
         gaps = self._excused_gaps.get((obligation.receiver, obligation.origin), ())
-        return any(gap.epoch == epoch and gap.first <= seq <= gap.last for gap in gaps)
+        if any(gap.epoch == epoch and gap.first <= sequence <= gap.last for gap in gaps):
+            return True
+        is_renumbered = (
+            self._is_forced(obligation.origin)
+            and obligation.entry.at <= self._rollover_at[obligation.origin]
+        )
+        return is_renumbered and self._is_reported_in_new_epoch(obligation, epoch, gaps)
+
+    def _is_reported_in_new_epoch(
+        self, obligation: DeliveryObligation, epoch: int, gaps: Iterable[Gap | DeliveryAbandoned]
+    ) -> bool:
+        """Whether a gap of a later epoch covers a publication, which has another position there. If
+        the journal of the origin does not hold it any more, the position is unknown."""
+        later = [gap for gap in gaps if gap.epoch > epoch]
+        positions = [
+            record.sequence
+            for record in self.world.sites[obligation.entry.place].state.disk.journal
+            if ledger_number(record.payload) == obligation.entry.number
+        ]
+        if not positions:
+            return bool(later)
+        return any(gap.first <= each <= gap.last for gap in later for each in positions)
+
+
+def _capture_counts(site: Site) -> Counter[int]:
+    """Return how often each publication, by number, is in the journal of a site."""
+    return Counter(ledger_number(each.payload) for each in site.state.disk.journal)
 
 
 def _has_confirmed_interest(receiver: Node, origin: NodeId, topic: str) -> bool:
     """Whether a node knows that its newest interest, this topic included, is in force at
     another."""
     return origin in receiver.interest_acks() and _is_topic_covered(
-        receiver.records_of(receiver.id), topic
+        receiver.membership.records_of(receiver.id), topic
     )
 
 
@@ -338,6 +436,29 @@ def _nodes_in_force(site: Site, topic: str) -> set[NodeId]:
         return set(site.node.receivers_in_force(topic))
     known = site.state.disk.records.items()
     return {node for node, records in known if _is_topic_covered(records, topic)}
+
+
+def _knows_newest_interest(site: Site, other: Site) -> bool:
+    """Whether the publisher has the newest interest of a node; an older one may belong to a
+    subscription that has ended, of which the publisher learns before it gets the publication."""
+    if other.node is None:
+        return True
+    known = (
+        site.state.disk.records.get(other.state.id, ())
+        if site.node is None
+        else site.node.membership.records_of(other.state.id)
+    )
+    return _interest_stamps(known) == _interest_stamps(
+        other.node.membership.records_of(other.state.id)
+    )
+
+
+def _interest_stamps(records: Iterable[Record]) -> set[Stamp]:
+    return {
+        (record.incarnation, record.version)
+        for record in records
+        if isinstance(record, InterestRecord)
+    }
 
 
 def _is_topic_covered(records: Iterable[Record], topic: str) -> bool:

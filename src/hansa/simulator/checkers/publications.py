@@ -13,11 +13,20 @@ from hansa.simulator.world.world import World
 
 class NoPhantom(Checker):
     """A delivered publication was published elsewhere, byte for byte, and is allowed to cross
-    brokers."""
+    brokers. A compromised node may publish anything in its own name, and at QoS 0 also in that of
+    nodes behind it."""
 
     name = "no phantom"
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
+        if is_local_only(publication.topic):
+            self.report_violation(
+                f"n{site.place} delivers {publication}, which must not leave its broker"
+            )
+        if self.world.compromised and not (
+            publication.qos and self.world.is_honest(publication.origin)
+        ):
+            return
         if entry is None:
             self.report_violation(
                 f"n{site.place} delivers {publication}, which no client published"
@@ -28,10 +37,6 @@ class NoPhantom(Checker):
         if got != (entry.topic, entry.payload, entry.qos) or is_flagged:
             self.report_violation(
                 f"n{site.place} delivers {publication}, but {entry} was published"
-            )
-        if is_local_only(publication.topic):
-            self.report_violation(
-                f"n{site.place} delivers {publication}, which must not leave its broker"
             )
         if site.place == entry.place:
             self.report_violation(f"n{site.place} delivers its own publication {entry.number}")
@@ -48,8 +53,9 @@ class AtMostOnce(Checker):
         self._delivered_numbers: dict[tuple[int, int], set[int]] = {}
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
-        """Check whether this process of the agent has delivered it before."""
-        if publication.qos and self.world.options.disk:
+        """Check whether this process of the agent has delivered it before. An attacker may repeat
+        publications of QoS 0 with other numbers."""
+        if (publication.qos and self.world.options.disk) or self.world.compromised:
             return
         seen = self._delivered_numbers.setdefault((site.place, site.process_run), set())
         if entry is not None and entry.number in seen:
@@ -105,7 +111,6 @@ class UndisturbedPublicationChecker(Checker):
         """Check a publication that must have arrived at these places."""
 
     def on_published(self, entry: LedgerEntry) -> None:
-        """Schedule the check."""
         if (
             self._is_lossless
             and not entry.qos

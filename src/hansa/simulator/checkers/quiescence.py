@@ -35,7 +35,6 @@ class Quiescence(Checker):
         self.checked_count = 0
 
     def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
-        """Schedule the check."""
         self.on_run_finished()
         count = self._tracker.disturbance_count
         self.world.scheduler.after(

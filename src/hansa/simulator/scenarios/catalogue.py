@@ -9,7 +9,7 @@ from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.papers import bevilaqua, machado, spohn
 from hansa.simulator.result import SimulationResult
 from hansa.simulator.run import Simulation
-from hansa.simulator.scenarios import deliveries, examples, sampling
+from hansa.simulator.scenarios import byzantine, deliveries, examples, sampling
 from hansa.simulator.scenarios.scenario import ClaimRow, FinalSnapshot, SimulationScenario
 from hansa.simulator.world.transcript import TranscriptListener
 
@@ -22,6 +22,7 @@ SCENARIOS: dict[str, SimulationScenario] = {
         *examples.SCENARIOS,
         *deliveries.SCENARIOS,
         sampling.SCENARIO,
+        byzantine.SCENARIO,
     )
 }
 

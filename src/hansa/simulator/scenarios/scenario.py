@@ -39,7 +39,6 @@ class Recovery:
 
     @property
     def duration_text(self) -> str:
-        """The duration for people."""
         if self.converged_s is not None:
             return format_duration(self.converged_s)
         return "not before the end" if self.last else "the next fault came first"
@@ -192,7 +191,9 @@ def format_links(pairs: Iterable[TopologyLink]) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration for people, from milliseconds to minutes."""
+    """Return a duration for people, from milliseconds to hours."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 6_000 else f"{seconds / 3600:,.1f} h"

@@ -16,10 +16,12 @@ from hansa.simulator.actions import (
     CutOneWay,
     CutSilently,
     FailDisk,
+    FillDisk,
     FlapLink,
     FreezeAgent,
     HealAll,
     Partition,
+    PlayAttack,
     PowerOff,
     RefuseAgent,
     RemoveLink,
@@ -83,7 +85,9 @@ class ActionExecutor:
 
     def _publish(self, site: Site, action: ClientPublish, remaining: int) -> None:
         world = self._world
-        world.publish(site, action.topic, action.payload_bytes, action.qos, action.retain)
+        world.publish(
+            site, action.topic, action.payload_bytes, action.qos, action.retain, action.is_repeated
+        )
         if remaining > 1:
             world.scheduler.after(action.interval_s, self._publish, site, action, remaining - 1)
 
@@ -97,7 +101,13 @@ class ActionExecutor:
                 )
             case FreezeAgent(node, seconds):
                 return self._freeze(self._world.sites[node], seconds)
-            case StallDisk(node) | FailDisk(node) | SetClock(node) | RefuseAgent(node):
+            case (
+                StallDisk(node)
+                | FillDisk(node)
+                | FailDisk(node)
+                | SetClock(node)
+                | RefuseAgent(node)
+            ):
                 return self._perform_machine_action(action, self._world.sites[node])
             case RestartAgent(node, with_state):
                 return self._restart(self._world.sites[node], with_state)
@@ -109,6 +119,9 @@ class ActionExecutor:
                 return self._roll_back(self._world.sites[node])
             case CloneNode(node, near):
                 return self._clone(self._world.sites[node], near)
+            case PlayAttack(node, attack):
+                self._world.compromised[node].play(attack)
+                return True
             case _:
                 return False
 
@@ -131,6 +144,8 @@ class ActionExecutor:
         match action:
             case StallDisk(_, seconds):
                 disk.stalled_until = max(disk.stalled_until, self._world.now + seconds)
+            case FillDisk(_, seconds):
+                disk.full_until = max(disk.full_until, self._world.now + seconds)
             case FailDisk():
                 disk.has_failed = site.node is not None
             case SetClock(_, seconds):
@@ -141,12 +156,11 @@ class ActionExecutor:
 
     def _refuse(self, site: Site, seconds: float) -> bool:
         world = self._world
-        site.broker.disconnect_agent(world.now, seconds)
-        world.scheduler.at(site.broker.refuses_until, self._reconnect, site)
+        world.disconnect_agent(site, seconds)
+        world.scheduler.at(site.broker.refuses_until, self._report_accepted, site)
         return True
 
-    def _reconnect(self, site: Site) -> None:
-        self._world.connect_agent(site)
+    def _report_accepted(self, site: Site) -> None:
         self._world.report_disturbance(f"n{site.place} is let in again", places=(site.place,))
 
     def _restart(self, site: Site, with_state: bool) -> bool:
@@ -170,8 +184,7 @@ class ActionExecutor:
                 world.unsubscribe(site, name)
                 if return_s is not None:
                     world.scheduler.after(return_s, self.perform, ClientSubscribe(site.place, name))
-        world.delivery.lose_session(site)
-        world.subscriptions.restore_all(site, world.connect_agent)
+        world.lose_session(site)
         return True
 
     def _clone(self, original: Site, near: int) -> bool:

@@ -1,78 +1,86 @@
-"""A model broker: subscriptions of clients and of the agent, and the agent's session.
+"""The broker of one site: the packet-level model, with the clients of the site.
 
-Every call takes effect at once; the world models the delay between broker and agent. A broker
-delivers local publications to local clients without the agent, so they are not modelled.
+Clients publish through the model. Their subscriptions are only counted: a broker delivers to its
+own clients without the agent, so the world is told whatever the agent publishes. Every call takes
+effect at once; the world models the delay between broker and agent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from itertools import count
 
-from hansa.protocol.events import ClientPublished
-from hansa.protocol.model import Publication
+from hansa.mqtt import packets
+from hansa.mqtt.packets import AnyPacket, ConnectPacket, PublishPacket
+from hansa.mqtt.properties import Property
 from hansa.protocol.topics import FilterTrie, is_local_only, matches, split_share
+from hansa.simulator.broker import Effect, MosquittoModel, MosquittoSettings
+from hansa.simulator.broker.message import Message
+from hansa.simulator.broker.outgoing import State
+from hansa.simulator.broker.session import Session
+from hansa.simulator.world.ledger import ledger_number
 
-QUEUE_MAX = 100_000
+AGENT = "agent"
+CLIENT = "client"
+"""Client ids at the model broker."""
+
+_CLIENT_CONNECTION = 0
+_SESSION_EXPIRES_NEVER = 0xFFFFFFFF
+
+OnAgentPublished = Callable[[Message], None]
 
 
-class QueuedPublication(ClientPublished, frozen=True):
-    """A publication in the agent's session, until it is acknowledged."""
+class SiteBroker(MosquittoModel):
+    """A model broker with one agent and any number of clients."""
 
-    packet_id: int = 0
-
-
-class ModelBroker:
     __slots__ = (
-        "_agent_filters",
         "_client_filters",
+        "_new_connection_id",
+        "_new_packet_id",
+        "agent_connection",
         "change_count",
-        "subscriber_counts",
-        "is_connected",
         "connection_count",
-        "dropped_count",
-        "removed_filters",
-        "granted",
-        "has_session",
-        "unreleased",
-        "session_lost_at",
-        "last_packet_id",
-        "queue_max",
+        "on_agent_published",
+        "refused_numbers",
         "refuses_until",
-        "session_queue",
-        "stored",
+        "removed_filters",
+        "session_lost_at",
+        "subscriber_counts",
     )
 
-    def __init__(self, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, queue_max: int = 0) -> None:
         """Start without subscriptions; `queue_max` bounds the agent's session queue."""
-        self.queue_max = queue_max
+        super().__init__(MosquittoSettings(max_queued_messages=queue_max, autosave_interval=0))
+        self.on_agent_published: OnAgentPublished = lambda message: None
+        """Called with every message of the agent that is passed to the clients and stored."""
         self.subscriber_counts: dict[str, int] = {}
         """Clients per filter."""
         self.removed_filters: list[tuple[str, tuple[str, ...]]] = []
         """Filters without clients, each with the filters that still had some at that time."""
         self.change_count = 0
         """Changes that clients made."""
-        self.granted: dict[str, None] = {}
-        """The agent's subscriptions, in the order it made them."""
-        self.session_queue: dict[int, QueuedPublication] = {}
-        """Unacknowledged publications of the agent's session, by packet id, in order."""
-        self.dropped_count = 0
-        """Publications dropped because the agent's session was full."""
-        self.unreleased: dict[int, Publication] = {}
-        """The agent's QoS 2 publications that are not released yet, by packet id."""
-        self.stored: dict[str, tuple[bytes, int]] = {}
-        """Retained messages with their QoS, by topic. A QoS 2 publication is stored when its
-        handshake ends, others on arrival."""
-        self.has_session = False
-        self.is_connected = False
-        """Whether the agent is connected."""
+        self.agent_connection: int | None = None
+        """The connection of the agent."""
         self.connection_count = 0
-        """Incremented when the agent connects and when the broker disconnects it, to discard
-        messages of earlier connections."""
+        """Incremented when the agent connects and when it is disconnected."""
         self.session_lost_at = float("-inf")
         """When the broker last lost the agent's session."""
         self.refuses_until = float("-inf")
         """Until then the broker refuses the agent."""
-        self.last_packet_id = 0
+        self.refused_numbers: set[int] = set()
+        """Ledger numbers of the agent's publications that the broker refused for its quota."""
         self._client_filters = FilterTrie[None]()
-        self._agent_filters = FilterTrie[None]()
+        self._new_connection_id = count(1).__next__
+        self._new_packet_id = count(1).__next__
+        self.receive(_CLIENT_CONNECTION, ConnectPacket(CLIENT), 0.0)
+
+    def _publish(self, source_id: str, message: Message, second: int) -> bool:
+        if source_id == AGENT:
+            self.on_agent_published(message)
+        return super()._publish(source_id, message, second)
+
+    def _refuse_publish(self, session: Session, packet: PublishPacket) -> None:
+        if session.client_id == AGENT:
+            self.refused_numbers.add(ledger_number(packet.payload))
+        super()._refuse_publish(session, packet)
 
     # ------------------------------------------------------------ clients
 
@@ -88,10 +96,10 @@ class ModelBroker:
 
     def unsubscribe(self, name: str) -> bool:
         """Remove a client's subscription; return whether it was the last to this filter."""
-        count = self.subscriber_counts.get(name, 0)
-        if count > 1:
-            self.subscriber_counts[name] = count - 1
-        if count != 1:
+        subscribers = self.subscriber_counts.get(name, 0)
+        if subscribers > 1:
+            self.subscriber_counts[name] = subscribers - 1
+        if subscribers != 1:
             return False
         del self.subscriber_counts[name]
         self.change_count += 1
@@ -102,13 +110,6 @@ class ModelBroker:
             self.removed_filters.append((name, others))
             self._client_filters.remove(name)
         return True
-
-    def store(self, topic: str, payload: bytes, qos: int) -> None:
-        """Store a retained message; an empty payload removes it."""
-        if payload:
-            self.stored[topic] = (payload, qos)
-        else:
-            self.stored.pop(topic, None)
 
     def has_plain_subscriber(self, topic: str) -> bool:
         """Return whether a client subscribes to this topic, shared subscriptions excluded: they may
@@ -122,50 +123,92 @@ class ModelBroker:
             for name, others in self.removed_filters
         )
 
+    def publish(
+        self, topic: str, payload: bytes, qos: int, retain: bool, now: float
+    ) -> tuple[list[Effect], bool]:
+        """Publish for a client. Return the effects, and whether the agent gets it now or later."""
+        dropped_before = self.dropped_count
+        packet_id = 1 + self._new_packet_id() % 65_535 if qos else 0
+        packet = PublishPacket(topic, payload, qos, retain, packet_id=packet_id)
+        effects = self.receive(_CLIENT_CONNECTION, packet, now)
+        if qos == 2:
+            effects += self.receive(_CLIENT_CONNECTION, packets.PubRelPacket(packet_id), now)
+        is_kept = self.agent_connection is not None or (qos > 0 and AGENT in self._sessions)
+        was_dropped = self.dropped_count > dropped_before
+        return effects, is_kept and self.is_agent_subscribed(topic) and not was_dropped
+
+    @property
+    def stored(self) -> Mapping[str, Message]:
+        """Retained messages by topic."""
+        return {message.topic: message for message in self._retained.messages()}
+
     # ------------------------------------------------------------ the agent
 
-    def grant(self, filters: Iterable[str]) -> None:
-        for name in filters:
-            self.granted[name] = None
-            self._agent_filters.put(name, None)
+    @property
+    def is_connected(self) -> bool:
+        """Whether the agent is connected."""
+        return self.agent_connection is not None
 
-    def withdraw(self, filters: Iterable[str]) -> None:
-        for name in filters:
-            if self.granted.pop(name, False) is None:
-                self._agent_filters.remove(name)
+    @property
+    def granted(self) -> Mapping[str, None]:
+        """The filters of the agent's subscriptions."""
+        session = self._sessions.get(AGENT)
+        return session.filters if session is not None else {}
 
-    def connect_agent(self) -> bool:
-        """Accept the agent; return whether its session is present."""
-        self.is_connected = True
+    def is_agent_subscribed(self, topic: str) -> bool:
+        return not is_local_only(topic) and any(True for _ in self._subscriptions.match(topic))
+
+    def connect_agent(self, has_session: bool, in_flight_max: int, now: float) -> list[Effect]:
+        """Accept the agent, with or without a session that lasts."""
+        self.agent_connection = self._new_connection_id()
         self.connection_count += 1
-        present, self.has_session = self.has_session, True
-        return present
+        expiry = _SESSION_EXPIRES_NEVER if has_session else 0
+        packet = ConnectPacket(
+            AGENT,
+            clean_start=not has_session,
+            properties=(
+                (Property.SESSION_EXPIRY_INTERVAL, expiry),
+                (Property.RECEIVE_MAXIMUM, in_flight_max),
+            ),
+        )
+        return self.receive(self.agent_connection, packet, now)
 
-    def disconnect_agent(self, now: float, refuse_s: float = 0.0) -> None:
-        """Disconnect the agent and refuse it for `refuse_s` seconds."""
-        self.is_connected = False
+    def receive_from_agent(self, connection: int, packet: AnyPacket, now: float) -> list[Effect]:
+        """Handle a packet of the agent, if its connection still exists."""
+        return self.receive(connection, packet, now) if connection == self.agent_connection else []
+
+    def close_agent(self, now: float, refuse_s: float = 0.0) -> None:
+        """End the agent's connection and refuse it for `refuse_s` seconds."""
+        if self.agent_connection is not None:
+            self.disconnected(self.agent_connection, now)
+            self.agent_connection = None
         self.connection_count += 1
         self.refuses_until = max(self.refuses_until, now + refuse_s)
 
-    def drop_session(self, now: float) -> None:
-        self.disconnect_agent(now)
-        self.session_queue.clear()
-        self.unreleased.clear()
-        self.has_session = False
+    def lose_session(self, now: float) -> list[PublishPacket]:
+        """End the agent's session, as a broker without persistence does when it restarts. Return
+        the publications that the agent has not acknowledged."""
+        self.close_agent(now)
+        session = self._sessions.get(AGENT)
         self.session_lost_at = now
+        if session is None:
+            return []
+        lost = self.unacknowledged
+        self._forget(session)
+        return lost
 
-    def enqueue(
-        self, topic: str, payload: bytes, qos: int, retain: bool
-    ) -> QueuedPublication | None:
-        """Queue a publication in the agent's session; if it is full, drop it as brokers do."""
-        if len(self.session_queue) >= self.queue_max:
-            self.dropped_count += 1
-            return None
-        self.last_packet_id += 1
-        event = self.session_queue[self.last_packet_id] = QueuedPublication(
-            topic, payload, qos, retain, packet_id=self.last_packet_id
-        )
-        return event
+    @property
+    def unacknowledged(self) -> list[PublishPacket]:
+        """Publications that the agent has not acknowledged, in order."""
+        session = self._sessions.get(AGENT)
+        if session is None:
+            return []
+        window = session.outgoing
+        in_flight = [each for each in window.in_flight.values() if each.state != State.RELEASED]
+        return [each.packet for each in (*in_flight, *window.queue)]
 
-    def is_agent_subscribed(self, topic: str) -> bool:
-        return not is_local_only(topic) and bool(self._agent_filters.match(topic))
+    @property
+    def unreleased_count(self) -> int:
+        """QoS 2 publications of the agent that are not released yet."""
+        session = self._sessions.get(AGENT)
+        return len(session.incoming.in_flight) if session is not None else 0

@@ -1,36 +1,58 @@
-"""The agent's work for QoS 1 and 2: the broker's session and the disk.
+"""The shell of the delivery core in the simulator: model broker, model disk, virtual time.
 
-The broker keeps the agent's session: a publication stays queued until the agent acknowledges it,
-and is redelivered after a reconnection. The agent acknowledges when the publication is synced in
-its journal, and injects others' publications when their acceptance is synced (see `injection`).
+One object serves one process of an agent. It performs the effects of the live shell
+(`agent/delivery/service`) with models of broker, disk and clock. These do not occur: refused
+connections, publications that are too large, message expiry, recorded QoS 0 publications, copied
+logs that are found by their files, alarms.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
-from hansa.protocol import effects, events
-from hansa.protocol.effects import Effect
-from hansa.protocol.model import PlainMessage, Publication
+from msgspec.structs import replace
+
+from hansa.delivery import effects, inputs
+from hansa.delivery.context import Context
+from hansa.delivery.core import BrokerTraits, DeliveryCore
+from hansa.delivery.effects import Effect, LogName
+from hansa.delivery.group_commit import RETRY_S
+from hansa.delivery.inbox import ENTRY_OVERHEAD_BYTES, InboxLog
+from hansa.delivery.outbox import OutboxLog
+from hansa.delivery.settings import DeliverySettings
+from hansa.delivery.subscriptions.saved import SavedSubscriptions, SubscriptionChange
+from hansa.mqtt.packets import PublishPacket
+from hansa.mqtt.properties import Property, encode_properties
+from hansa.protocol import effects as node_effects
+from hansa.protocol import events
+from hansa.protocol.effects import Gap
+from hansa.protocol.model import NodeId, PlainMessage, Publication
 from hansa.simulator.options import DiskOptions
-from hansa.simulator.world.broker import QueuedPublication
-from hansa.simulator.world.disk import (
-    DiskWrite,
-    GapWrite,
-    HeardWrite,
-    InboxWrite,
-    OutboxWrite,
-    PeerWrite,
-)
-from hansa.simulator.world.injection import ReleaseToClients, SimulatedInjection
-from hansa.simulator.world.ledger import Ledger, ledger_number
+from hansa.simulator.world.connection import SimulatedConnection
+from hansa.simulator.world.ledger import Ledger, LedgerEntry, RepeatedPayload, ledger_number
 from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import Site
 
-HandleEvent = Callable[[Site, events.Event], None]
+STORED_ONLY = encode_properties(((Property.USER_PROPERTY, ("simulator", "stored only")),))
+"""Marks a retained value that a node publishes only so that its broker stores it."""
+
+DISK_FULL = "the disk is full"
+
+
+class DeliveryHost(Protocol):
+    """What the shell needs of the world."""
+
+    def handle_event(self, site: Site, event: events.Event) -> None:
+        """Let the node of a site handle an event."""
+
+    @property
+    def on_effect_performed(self) -> Callable[[Site, Effect], None]:
+        """Called after every effect of the delivery core; it may stop the agent."""
 
 
 class SimulatedDelivery:
-    """Performs the effects that need a disk, for all sites."""
+    """The delivery core of one agent process."""
 
     def __init__(
         self,
@@ -38,222 +60,281 @@ class SimulatedDelivery:
         ledger: Ledger,
         disk: DiskOptions | None,
         broker_s: float,
-        handle_event: HandleEvent,
-        release: ReleaseToClients,
+        host: DeliveryHost,
+        site: Site,
     ) -> None:
-        """`broker_s` is the one-way delay to a broker, `handle_event` sends an event to a node,
-        `release` a publication to a broker's clients."""
+        """Restore the core from the disk of a site. `broker_s` is the one-way delay to its
+        broker."""
         self._scheduler = scheduler
         self._ledger = ledger
         self._sync_s = disk.sync_ms / 1000 if disk else 0.0
-        self._broker_s = broker_s
-        self._handle_event = handle_event
-        self._inbox_max = (disk or DiskOptions()).inbox_max
-        in_flight_max = (disk or DiskOptions()).in_flight_max
-        self._injection = SimulatedInjection(
-            scheduler, broker_s, in_flight_max, self._write, release, self._write_arriving
+        self._host = host
+        self._site = site
+        self._process_run = site.process_run
+        self._disk = site.state.disk
+        options = disk or DiskOptions()
+        settings = DeliverySettings(
+            in_flight_max=options.in_flight_max,
+            inbox_bytes=options.inbox_max * ENTRY_OVERHEAD_BYTES,
         )
-        self._packet_id = 0
-        self.handlers: dict[type, Callable[[Site, Effect], None]] = {
-            effects.AppendToJournal: self._append_to_journal,
-            effects.ReadJournal: self._read_journal,
-            effects.PersistPeer: self._persist_peer,
-            effects.PersistHeard: self._persist_heard,
+        context = Context(self._wall_ns)
+        outbox = self._open_outbox()
+        inbox = InboxLog(self._disk.inbox, self._disk.inbox.replay(), self._wall_ns)
+        saved = SavedSubscriptions(self._disk.subscriptions, self._disk.has_session)
+        traits = BrokerTraits(is_session_uncertain=self._disk.has_connect_marker)
+        self.core = DeliveryCore(context, outbox, inbox, saved, settings, traits)
+        self._inputs: deque[inputs.Input] = deque()
+        self._is_handling = False
+        self._timer_at: float | None = None
+        self._assigned: Publication | None = None
+        self.connection = SimulatedConnection(
+            scheduler, site, broker_s, options.in_flight_max, self
+        )
+        self._save_id = 0
+        self._performers: dict[type, Callable[..., None]] = {
+            effects.Commit: self._start_commit,
+            effects.Publish: lambda each: self.connection.send(each.batch),
+            effects.SendHandshakePackets: lambda each: self.connection.send(each.batch),
+            effects.PublishQos0: lambda each: self.publish_qos0(each.publications),
+            effects.FeedNode: lambda each: self._feed_node(each.event),
+            effects.Subscribe: self.connection.send_subscribe,
+            effects.Unsubscribe: self.connection.send_unsubscribe,
+            effects.SaveSubscriptions: self._start_save,
+            effects.BuildEpoch: self._start_epoch,
+            effects.RemoveConnectMarker: self._remove_connect_marker,
         }
 
-    # ------------------------------------------------------------ the broker's session
+    def _open_outbox(self) -> OutboxLog:
+        incarnation = self._site.state.incarnation
+        log = self._disk.open_outbox(incarnation)
+        outbox = OutboxLog(log, log.replay(), self._wall_ns)
+        outbox.replace_if_empty(incarnation, self._disk.build_epoch)
+        outbox.start_incarnation()
+        return outbox
 
-    def capture(self, site: Site, event: QueuedPublication) -> None:
-        """The broker sends a publication to the agent, which acknowledges at once if it need not
-        keep it."""
-        disk = site.state.disk
-        if disk.has_packet(event.packet_id):  # redelivered
-            if event.packet_id in disk.journaled_packets:
-                self._acknowledge(site, event.packet_id)
+    def _wall_ns(self) -> int:
+        return 0  # without message expiry the wall clock does not matter
+
+    def start(self) -> None:
+        """Start with the node of the site."""
+        started = self.core.start(self, self._site.state.incarnation, self._scheduler.now)
+        self._perform_all(started)
+        self.connection.connect()
+
+    # ------------------------------------------------------------ the core
+
+    def handle(self, happened: inputs.Input) -> None:
+        """Let the core handle an input and perform its effects; then the inputs they caused."""
+        self._inputs.append(happened)
+        if self._is_handling:
             return
-        self._packet_id = event.packet_id
-        self._handle_event(site, event)
-        if self._packet_id:
-            self._ledger.entries[ledger_number(event.payload)].was_passed_over = True
-            self._acknowledge(site, event.packet_id)
+        self._is_handling = True
+        try:
+            while self._inputs and self.is_running():
+                self._perform_all(self.core.handle(self._inputs.popleft(), self._scheduler.now))
+        finally:
+            self._is_handling = False
+        self._update_timer()
 
-    def reconnect(self, site: Site) -> None:
-        """Connect the agent to its broker, which redelivers everything unacknowledged."""
-        self._distrust_stored(site)
-        self._injection.start_connection(site)
-        for event in list(site.broker.session_queue.values()):
-            self.send_to_agent(site, event)
+    def is_running(self) -> bool:
+        """Whether the process still runs."""
+        return self._site.process_run == self._process_run
 
-    def _distrust_stored(self, site: Site) -> None:
-        """Mark as unknown what the broker stores of publications in flight and of other nodes."""
-        assert site.node is not None
-        values = site.node.delivery.retained
-        topics = [each.topic for each in site.state.disk.inbox.values() if each.retain]
-        if topics or values:
-            event = events.StoreUncertain(tuple(dict.fromkeys(topics)), reconnected=True)
-            self._handle_event(site, event)
+    def _perform_all(self, caused: Sequence[Effect]) -> None:
+        for effect in caused:
+            performer = self._performers.get(type(effect))
+            if performer is not None:
+                performer(effect)
+            if not self.is_running():
+                return
+            self._host.on_effect_performed(self._site, effect)
+            if not self.is_running():
+                return
 
-    def hold_back(
-        self, site: Site, publication: Publication
-    ) -> Sequence[PlainMessage | Publication]:
-        """Return the publications that may be sent now, given a retained one of QoS 0."""
-        return self._injection.order(site).hold_back((publication,))
+    def _update_timer(self) -> None:
+        due = self.core.next_deadline()
+        if due is not None and (self._timer_at is None or due < self._timer_at):
+            self._timer_at = due
+            self._scheduler.at(due, self._on_timer, due)
 
-    def lose_session(self, site: Site) -> None:
-        """The broker loses the agent's session: publications not captured yet are lost."""
-        broker, disk = site.broker, site.state.disk
-        for event in broker.session_queue.values():
-            if event.packet_id not in disk.journaled_packets:
-                self._ledger.entries[ledger_number(event.payload)].is_captured = False
-        broker.drop_session(self._scheduler.now)
-
-    def send_to_agent(self, site: Site, event: QueuedPublication) -> None:
-        """Send a publication to the agent if it is connected; otherwise it waits in the session."""
-        if site.broker.is_connected:
-            connection = site.broker.connection_count
-            self._scheduler.after(
-                self._broker_s, self._receive_from_broker, site, connection, event
-            )
-
-    def _receive_from_broker(self, site: Site, connection: int, event: QueuedPublication) -> None:
-        if (
-            not self._is_same_connection(site, connection)
-            or event.packet_id not in site.broker.session_queue
-        ):
+    def _on_timer(self, scheduled_at: float) -> None:
+        if self._timer_at != scheduled_at or not self.is_running():
             return
-        if site.is_frozen:
-            site.postponed_calls.append(partial(self._receive_from_broker, site, connection, event))
+        self._timer_at = None
+        self.call_when_awake(self.handle, inputs.TimerFired())
+
+    def call_when_awake(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call now, or when the agent is resumed."""
+        if not self.is_running():
+            return
+        if self._site.is_frozen:
+            self._site.postponed_calls.append(partial(self.call_when_awake, call, *arguments))
         else:
-            self.capture(site, event)
+            call(*arguments)
 
-    def _is_same_connection(self, site: Site, connection: int) -> bool:
-        return site.broker.is_connected and site.broker.connection_count == connection
+    # ------------------------------------------------------------ the node
 
-    def _acknowledge(self, site: Site, packet: int) -> None:
-        if not packet:
-            return
-        connection = site.broker.connection_count
-        self._scheduler.after(self._broker_s, self._on_acknowledged, site, connection, packet)
-
-    def _on_acknowledged(self, site: Site, connection: int, packet: int) -> None:
-        if self._is_same_connection(
-            site, connection
-        ):  # otherwise the acknowledgement was lost with the connection
-            site.broker.session_queue.pop(packet, None)
-            site.state.disk.journaled_packets.pop(packet, None)
-
-    def start_epoch(self, site: Site, epoch: int) -> None:
-        """Start a new journal epoch with all unacknowledged publications."""
-        assert site.node is not None
-        disk = site.state.disk
-        for write in disk.start_epoch(epoch, site.node.delivery.acknowledged):
-            self._record_position(write.publication)
-            self._acknowledge(site, write.packet_id)
-        self._handle_event(
-            site, events.EpochStarted(epoch, disk.next_seq, tuple(disk.last_assigned.items()))
+    def assign_position(self, publish: PublishPacket) -> Publication | None:
+        entry = self._ledger.entries[ledger_number(publish.payload)]
+        self._host.handle_event(
+            self._site,
+            events.ClientPublished(publish.topic, publish.payload, publish.qos, publish.retain),
         )
+        assigned, self._assigned = self._assigned, None
+        if assigned is None:
+            entry.was_passed_over = True
+        else:
+            self._record_position(entry, assigned.epoch, assigned.sequence, assigned.receivers)
+        return assigned
+
+    def on_append_to_journal(self, publication: Publication) -> None:
+        """The node gave the publication a position; `assign_position` returns it."""
+        self._assigned = publication
+
+    def _record_position(
+        self, entry: LedgerEntry, epoch: int, sequence: int, receivers: Sequence[tuple[int, int]]
+    ) -> None:
+        entry.journal_position = (epoch, sequence)
+        entry.receivers = frozenset(NodeId(node) for node, _ in receivers)
+        if isinstance(entry.payload, RepeatedPayload):
+            position = (self._site.state.id, epoch, sequence)
+            self._ledger.repeated_payloads[position] = entry.payload
+
+    def acknowledged(self) -> Mapping[NodeId, int]:
+        assert self._site.node is not None
+        return self._site.node.delivery.acknowledged
+
+    def receive_qos0(self, publish: PublishPacket) -> None:
+        """A publication of QoS 0 has arrived."""
+        for each in self.core.select_qos0((publish,), self._scheduler.now):
+            self._feed_node(events.ClientPublished(each.topic, each.payload, 0, each.retain))
+
+    def _feed_node(self, event: events.Event) -> None:
+        self._host.handle_event(self._site, event)
+
+    def deliver(self, batch: Sequence[Publication | Gap]) -> None:
+        """Take over publications of other nodes at QoS 1 and 2, and gaps."""
+        prepared = (each if isinstance(each, Gap) else self._prepare(each) for each in batch)
+        self.handle(inputs.Deliver(tuple(prepared)))
+
+    def _prepare(self, each: Publication) -> Publication:
+        """Note a publication for the ledger, or mark one that is only stored."""
+        if not each.sequence:
+            return replace(each, properties=STORED_ONLY)
+        repeated = self._ledger.repeated_payloads.get((each.origin, each.epoch, each.sequence))
+        if repeated is not None and repeated == each.payload:
+            each = replace(each, payload=repeated)
+        self._site.delivered_publications[ledger_number(each.payload)] = each
+        return each
+
+    def publish_qos0(self, publications: Sequence[PlainMessage | Publication]) -> None:
+        """Publish at QoS 0, now or after earlier retained publications; dropped if the broker is
+        not connected."""
+        if self.core.has_pending_retained:
+            publications, caused = self.core.hold_back(publications)
+            self._perform_all(caused)
+        batch: list[PublishPacket] = []
+        for publication in publications:
+            assert isinstance(publication, Publication)
+            each = self._prepare(publication)
+            batch.append(
+                PublishPacket(each.topic, each.payload, 0, each.retain, properties=each.properties)
+            )
+        if batch:
+            self.connection.send(batch)
+
+    def perform_storage_command(self, command: node_effects.Effect) -> None:
+        """Perform a command of the node that concerns the disk."""
+        match command:
+            case node_effects.ReadJournal():
+                assert self._site.node is not None
+                result = self._disk.read_journal(command, self._site.node.id)
+                self._after_sync(self._feed_node, result)
+            case node_effects.PersistPeer(save_id, node):
+                assert self._site.node is not None
+                records = tuple(self._site.node.membership.records_of(node))
+                if not records:
+                    self.handle(inputs.ExpireNode(node))
+                self._disk.write_records(node, records)
+                self._save_id = save_id
+                self._start_record_sync(save_id)
+            case node_effects.PersistProgressReport(node):
+                self.handle(inputs.ProgressReported(node))
+            case node_effects.EpochRolloverRequired(epoch):
+                self.handle(inputs.StartEpoch(epoch))
+            case _:
+                raise AssertionError(command)
+
+    def _start_record_sync(self, save_id: int) -> None:
+        def try_again() -> None:
+            self._scheduler.after(RETRY_S, self.call_when_awake, self._start_record_sync, save_id)
+
+        self._after_sync(self._sync_records, save_id, if_full=try_again)
+
+    def _sync_records(self, save_id: int) -> None:
+        if save_id == self._save_id:  # later ones are synced with the last one
+            self._disk.sync_records()
+            self._feed_node(events.PeersPersisted(save_id))
 
     # ------------------------------------------------------------ the disk
 
-    def _append_to_journal(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is effects.AppendToJournal
-        self._record_position(effect.publication)
-        self._write(site, OutboxWrite(effect.publication, self._packet_id))
-        self._packet_id = 0
+    def _after_sync(
+        self,
+        call: Callable[..., None],
+        *arguments: object,
+        if_full: Callable[[], None] | None = None,
+    ) -> None:
+        """Call when a sync that starts now is complete, `if_full` instead if the disk is full
+        then. Without `if_full` it is a read."""
+        self._scheduler.after(self._sync_s, self._complete_sync, if_full, call, *arguments)
 
-    def _record_position(self, publication: Publication) -> None:
-        entry = self._ledger.find(publication)
-        assert entry is not None
-        entry.journal_position = (publication.epoch, publication.sequence)
-        entry.receivers = frozenset(node for node, _ in publication.previous)
-
-    def _persist_peer(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is effects.PersistPeer
-        assert site.node is not None
-        records = tuple(site.node.records_of(effect.node))
-        self._write(site, PeerWrite(effect.save_id, effect.node, records))
-
-    def _persist_heard(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is effects.PersistHeard
-        self._write(site, HeardWrite(effect.node))
-
-    def receive_copy(self, site: Site, publication: Publication) -> None:
-        """Accept a publication of another node if the inbox has room."""
-        if publication.retain:
-            self._injection.order(site).add(publication.topic, publication.version)
-        site.unwritten.append(publication)
-        self._write_arriving(site)
-
-    def record_gap(self, site: Site, gap: effects.Gap) -> None:
-        """Record a gap in the inbox, after the publications before it."""
-        site.unwritten.append(gap)
-        self._write_arriving(site)
-
-    def _write_arriving(self, site: Site) -> None:
-        disk = site.state.disk
-        while site.unwritten:
-            match site.unwritten[0]:
-                case effects.Gap(origin, epoch, _, last):
-                    self._write(site, GapWrite(origin, epoch, last))
-                case publication if disk.inbox_count < self._inbox_max:
-                    self._write(site, disk.assign_index(publication))
-                case _:
-                    return
-            site.unwritten.popleft()
-
-    def _read_journal(self, site: Site, effect: Effect) -> None:
-        assert type(effect) is effects.ReadJournal
-        disk, now = site.state.disk, self._scheduler.now
-        done = max(now + self._sync_s, disk.stalled_until)
-        self._scheduler.at(
-            done, self._handle_if_same_run, site, site.process_run, disk.read_journal(effect)
-        )
-
-    def _write(self, site: Site, write: DiskWrite) -> None:
-        if site.state.disk.write(write):
-            self._scheduler.after(self._sync_s, self._sync, site, site.process_run)
-
-    def _sync(self, site: Site, process_run: int) -> None:
-        """Complete a sync; only now the nodes learn that their writes are durable."""
-        if (
-            site.process_run != process_run
-            or site.state.disk.has_failed
-            or self._is_postponed(site, process_run)
-        ):
+    def _complete_sync(
+        self, if_full: Callable[[], None] | None, call: Callable[..., None], *arguments: object
+    ) -> None:
+        now, disk = self._scheduler.now, self._disk
+        if not self.is_running() or (if_full is not None and disk.has_failed):
             return
-        events_by_key: dict[
-            tuple[int, int], events.Event
-        ] = {}  # in this order; the last write of a key counts
-        assert site.node is not None
-        site.state.disk.acknowledged = site.node.delivery.acknowledged
-        writes = site.state.disk.sync()
-        self._injection.on_synced(site, writes)
-        self._write_arriving(site)
-        for write in writes:
-            match write:
-                case OutboxWrite(item, packet):
-                    events_by_key[0, 0] = events.JournalCommitted(item.epoch, item.sequence)
-                    self._acknowledge(site, packet)
-                case HeardWrite(node):
-                    events_by_key[1, node] = events.HeardPersisted(node)
-                case InboxWrite(item) if item.sequence:
-                    events_by_key[2, item.origin] = events.InboxCommitted(
-                        item.origin, item.epoch, item.sequence
-                    )
-                case PeerWrite(number):
-                    events_by_key[3, 0] = events.PeersPersisted(number)
-        for _, event in sorted(events_by_key.items(), key=lambda entry: entry[0][0]):
-            self._handle_if_same_run(site, process_run, event)
+        if now < disk.stalled_until:
+            self._scheduler.at(disk.stalled_until, self._complete_sync, if_full, call, *arguments)
+        elif if_full is not None and now < disk.full_until:
+            self.call_when_awake(if_full)
+        else:
+            self.call_when_awake(call, *arguments)
 
-    def _is_postponed(self, site: Site, process_run: int) -> bool:
-        """Postpone a sync while the agent is suspended or its disk stalls."""
-        stalled_until = site.state.disk.stalled_until
-        if site.is_frozen:
-            site.postponed_calls.append(partial(self._sync, site, process_run))
-        elif self._scheduler.now < stalled_until:
-            self._scheduler.at(stalled_until, self._sync, site, process_run)
-        return site.is_frozen or self._scheduler.now < stalled_until
+    def _start_commit(self, effect: effects.Commit) -> None:
+        log = self.core.outbox.log if effect.log is LogName.OUTBOX else self._disk.inbox
+        failed = partial(self.handle, inputs.CommitFailed(effect.log, DISK_FULL))
+        self._after_sync(self._commit, effect.log, log, log.end, if_full=failed)
 
-    def _handle_if_same_run(self, site: Site, process_run: int, event: events.Event) -> None:
-        if site.process_run == process_run:
-            self._handle_event(site, event)
+    def _commit(self, name: LogName, log: object, upto: int) -> None:
+        if name is LogName.INBOX:
+            self._disk.inbox.commit(upto)
+        elif log is self._disk.outbox:
+            self._disk.commit_outbox(upto)
+        self.handle(inputs.Committed(name))
+
+    def _start_epoch(self, effect: effects.BuildEpoch) -> None:
+        failed = partial(self.handle, inputs.EpochNotBuilt(DISK_FULL))
+        self._after_sync(self._build_epoch, effect, if_full=failed)
+
+    def _build_epoch(self, effect: effects.BuildEpoch) -> None:
+        log = self._disk.build_epoch(effect.plan)
+        for record in log.captured_records(1, log.next_sequence):
+            entry = self._ledger.entries[ledger_number(record.payload)]
+            self._record_position(entry, log.epoch, record.sequence, record.receivers)
+        self.handle(inputs.EpochBuilt(log))
+
+    def _start_save(self, _: effects.SaveSubscriptions) -> None:
+        saved = self.core.saved_subscriptions
+        saved.take_unsaved()
+        failed = partial(self.handle, inputs.SubscriptionsSaved(False))
+        # Without a durable disk nothing restores them.
+        summary = saved.summary() if self._site.is_durable else ()
+        self._after_sync(self._save, summary, saved.has_session, if_full=failed)
+
+    def _save(self, changes: Sequence[SubscriptionChange], has_session: bool) -> None:
+        self._disk.subscriptions, self._disk.has_session = changes, has_session
+        self.handle(inputs.SubscriptionsSaved(True))
+
+    def _remove_connect_marker(self, _: effects.RemoveConnectMarker) -> None:
+        self._disk.has_connect_marker = False

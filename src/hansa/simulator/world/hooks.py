@@ -4,12 +4,13 @@ A subclass overrides the hooks it needs and is called only for those, so an unus
 nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import Protocol
 
-from hansa.protocol.effects import Effect, Notification, Send
+from hansa.protocol.effects import Effect, Send
 from hansa.protocol.events import Event
-from hansa.protocol.model import Publication
-from hansa.protocol.wire.frames import CoreAnnouncement
+from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.wire.frames import AnyFrame, CoreAnnouncement
 from hansa.simulator.world.ledger import LedgerEntry
 from hansa.simulator.world.network import LinkEnd
 from hansa.simulator.world.site import Site
@@ -24,8 +25,8 @@ class Hooks:
     def on_agent_stopped(self, site: Site) -> None:
         """An agent has stopped, for any reason."""
 
-    def on_notification(self, site: Site, notification: Notification) -> None:
-        """A node reports a notification."""
+    def on_notification(self, site: Site, notification: Effect) -> None:
+        """A node reports what happened: a notification, or a `ReportedCommand`."""
 
     def on_event_handled(self, site: Site, event: Event, effects: Sequence[Effect]) -> None:
         """A node has handled an event; its effects are not performed yet."""
@@ -49,11 +50,35 @@ class Hooks:
     def on_state_changed(self, site: Site) -> None:
         """A node's control state may have changed."""
 
+    def on_delivery_changed(self, site: Site) -> None:
+        """A node's state of guaranteed delivery may have changed, and nothing else."""
+
     def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
         """A fault or a change of interest, at these places if any; the federation has to adapt."""
 
     def on_run_finished(self) -> None:
         """The run is over."""
+
+
+class Interceptor(Protocol):
+    """Controls the frames of a compromised node. Hooks do not observe such nodes."""
+
+    @property
+    def ids(self) -> Set[NodeId]:
+        """Ids that it had or invented."""
+
+    @property
+    def misled_origins(self) -> Set[NodeId]:
+        """Origins that it sent receipts with false positions and genuine proofs."""
+
+    def incoming(self, frame: object) -> None:
+        """A neighbour sent a frame."""
+
+    def outgoing(self, frame: AnyFrame | Publication) -> AnyFrame | Publication | None:
+        """Return what to send in place of a frame of the node; None to drop it."""
+
+    def play(self, attack: str) -> None:
+        """Play an attack now."""
 
 
 class HookCallbacks:
@@ -71,6 +96,7 @@ class HookCallbacks:
         self.on_published = _callbacks_for(all_hooks, "on_published")
         self.on_delivered = _callbacks_for(all_hooks, "on_delivered")
         self.on_state_changed = _callbacks_for(all_hooks, "on_state_changed")
+        self.on_delivery_changed = _callbacks_for(all_hooks, "on_delivery_changed")
         self.on_disturbance = _callbacks_for(all_hooks, "on_disturbance")
         self.on_run_finished = _callbacks_for(all_hooks, "on_run_finished")
 

@@ -36,8 +36,16 @@ class LedgerEntry:
     """When each place's broker first got it."""
 
 
+class RepeatedPayload(bytes):
+    """A payload that equals others. Only the ledger sees its number, in the object."""
+
+    number: int
+
+
 def ledger_number(payload: bytes) -> int:
     """Return the number of the publication with this payload."""
+    if isinstance(payload, RepeatedPayload):
+        return payload.number
     return int.from_bytes(payload[:LEDGER_NUMBER_BYTES], "big")
 
 
@@ -46,11 +54,18 @@ class Ledger:
 
     def __init__(self) -> None:
         self.entries: list[LedgerEntry] = []
+        self.repeated_payloads: dict[tuple[NodeId, int, int], RepeatedPayload] = {}
+        """By origin, epoch and position: repair encodes publications and loses the number."""
         self.duplicate_count = 0
         self._delays: dict[int, list[float]] = {}
 
-    def next_payload(self, size: int) -> bytes:
-        """Return a unique payload for the next publication."""
+    def next_payload(self, size: int, is_repeated: bool = False) -> bytes:
+        """Return the payload of the next publication: a unique one, or one that equals all others
+        of its size that repeat."""
+        if is_repeated:
+            payload = RepeatedPayload(b"=" * size)
+            payload.number = len(self.entries)
+            return payload
         return len(self.entries).to_bytes(LEDGER_NUMBER_BYTES, "big").ljust(size, b".")
 
     def add_publication(self, entry: LedgerEntry) -> None:

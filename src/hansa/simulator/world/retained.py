@@ -61,7 +61,8 @@ class RetainedValues:
         self._report(site, effect)
         assert site.node is not None
         if site.broker.stored or site.node.delivery.retained:
-            mark = site.state.disk.next_index + len(site.unwritten)
+            assert site.delivery is not None
+            mark = site.delivery.core.delivery_mark
             request = (effect.filters, self._scheduler.now, mark)
             self._scheduler.after(POLL_S, self._list_when_ready, site, site.process_run, request)
 
@@ -71,7 +72,9 @@ class RetainedValues:
         filters, since, mark = request
         if site.process_run != process_run:
             return
-        if site.is_frozen or not site.broker.is_connected or not site.state.disk.has_passed(mark):
+        assert site.delivery is not None
+        has_passed = site.delivery.core.has_passed(mark)
+        if site.is_frozen or not site.broker.is_connected or not has_passed:
             self._scheduler.after(POLL_S, self._list_when_ready, site, process_run, request)
         else:
             self._scheduler.after(
@@ -83,8 +86,8 @@ class RetainedValues:
     ) -> None:
         """The broker sends its retained messages for some filters."""
         found = tuple(
-            (topic, payload_digest(payload))
-            for topic, (payload, _) in site.broker.stored.items()
+            (topic, payload_digest(message.payload))
+            for topic, message in site.broker.stored.items()
             if any(matches(name, topic) for name in filters)
         )
         age = self._scheduler.now + self._broker_s - since
@@ -100,8 +103,10 @@ class RetainedValues:
 
     def _read(self, site: Site, process_run: int, effect: effects.ReadRetained) -> None:
         stored = site.broker.stored
-        found = [(topic, *stored[topic]) for topic in effect.topics if topic in stored]
-        values = tuple(events.ClientPublished(t, payload, qos, True) for t, payload, qos in found)
+        found = [stored[topic] for topic in effect.topics if topic in stored]
+        values = tuple(
+            events.ClientPublished(each.topic, each.payload, each.qos, True) for each in found
+        )
         response = events.RetainedRead(effect.requester, values)
         self._scheduler.after(
             self._broker_s, self._handle_broker_event, site, process_run, response

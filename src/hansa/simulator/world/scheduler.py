@@ -4,28 +4,30 @@ Calls due at the same time run in the order in which they were scheduled, so run
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class Scheduler:
     """A queue of calls ordered by time."""
 
-    __slots__ = ("_order", "_queue", "now")
+    __slots__ = ("_queue", "now", "order")
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._order = 0
+        self.order = 0
+        """The number of calls scheduled so far."""
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
 
     def at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
         """Schedule a call. A time in the past means now."""
-        self._order += 1
-        heapq.heappush(self._queue, (max(time, self.now), self._order, call, arguments))
+        self.order += 1
+        heapq.heappush(self._queue, (max(time, self.now), self.order, call, arguments))
 
     def after(self, delay: float, call: Callable[..., None], *arguments: object) -> None:
         """Schedule a call in `delay` seconds."""
-        self._order += 1
-        heapq.heappush(self._queue, (self.now + delay, self._order, call, arguments))
+        self.order += 1
+        heapq.heappush(self._queue, (self.now + delay, self.order, call, arguments))
 
     def run_until(self, until: float) -> None:
         """Run all calls due by `until`, including those scheduled meanwhile; then set the time to
@@ -35,3 +37,36 @@ class Scheduler:
             self.now, _, call, arguments = heapq.heappop(queue)
             call(*arguments)
         self.now = until
+
+
+class BatchedCalls:
+    """Passes items to a call after a delay. Items that directly follow each other share one call,
+    so the order of all calls is the same as with one call for each."""
+
+    __slots__ = ("_call", "_delay", "_items", "_last", "_scheduler")
+
+    def __init__(
+        self, scheduler: Scheduler, delay: float, call: Callable[[int, list[Any]], None]
+    ) -> None:
+        """`call` gets the key and the items."""
+        self._scheduler = scheduler
+        self._delay = delay
+        self._call = call
+        self._items: list[Any] | None = None
+        """The items of the newest call, until it runs."""
+        self._last = (0, 0.0, 0)
+        """Its key, when it was scheduled, and the number of calls then."""
+
+    def add(self, key: int, items: Sequence[Any]) -> None:
+        scheduler = self._scheduler
+        if self._items is not None and self._last == (key, scheduler.now, scheduler.order):
+            self._items += items
+            return
+        self._items = [*items]
+        scheduler.after(self._delay, self._run, key, self._items)
+        self._last = (key, scheduler.now, scheduler.order)
+
+    def _run(self, key: int, items: list[Any]) -> None:
+        if items is self._items:
+            self._items = None
+        self._call(key, items)

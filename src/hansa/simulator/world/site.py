@@ -2,19 +2,21 @@
 
 import hashlib
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from hansa.protocol.effects import Gap
-from hansa.protocol.model import KEY_BYTES, Identity, LinkId, NodeId, Publication
+from hansa.protocol.model import KEY_BYTES, Identity, LinkId, NodeId, Publication, node_id
 from hansa.protocol.node import Node
 from hansa.protocol.retained.digest import RetainedEntry
-from hansa.protocol.settings import ProtocolSettings
 from hansa.simulator.options import DiskOptions
-from hansa.simulator.world.broker import ModelBroker
+from hansa.simulator.world.authority import SimulatedAuthority
+from hansa.simulator.world.broker import SiteBroker
 from hansa.simulator.world.disk import SimulatedDisk
+from hansa.simulator.world.key_exchange import SimulatedKeyExchange
 from hansa.simulator.world.network import LinkEnd
+
+if TYPE_CHECKING:
+    from hansa.simulator.world.delivery import SimulatedDelivery
 
 NEVER = float("inf")
 
@@ -61,7 +63,8 @@ class Site:
 
     __slots__ = (
         "address",
-        "unwritten",
+        "delivered_publications",
+        "delivery",
         "postponed_calls",
         "backup",
         "broker",
@@ -84,14 +87,17 @@ class Site:
         "change_count",
     )
 
-    def __init__(self, place: int, state: PersistentState, name: str, capacity: float) -> None:
-        """Start with the machine on and the agent stopped."""
+    def __init__(
+        self, place: int, state: PersistentState, name: str, capacity: float, queue_max: int = 0
+    ) -> None:
+        """Start with the machine on and the agent stopped. `queue_max` bounds what the broker
+        queues for the agent; 0 is no limit."""
         self.place = place
         self.name = name
         self.capacity = capacity
         self.address = ""
         """The address for links made at run time."""
-        self.broker = ModelBroker()
+        self.broker = SiteBroker(queue_max)
         self.state = state
         self.backup: PersistentState | None = None
         """An earlier copy of its state."""
@@ -110,8 +116,10 @@ class Site:
         self.is_frozen = False
         self.postponed_calls: list[Callable[[], None]] = []
         """Calls that were due while the agent was suspended."""
-        self.unwritten: deque[Publication | Gap] = deque()
-        """Publications and gaps of other nodes that are not written yet."""
+        self.delivery: SimulatedDelivery | None = None
+        """The delivery core of the agent, while it runs."""
+        self.delivered_publications: dict[int, Publication] = {}
+        """Publications of other nodes that were given to delivery here, by ledger number."""
         self.link_ends: dict[LinkId, LinkEnd] = {}
         self.last_link_id = 0
         self.deadline: float | None = None
@@ -141,12 +149,14 @@ class Site:
         self.last_link_id += 1
         return LinkId(self.last_link_id)
 
-    def start(self, settings: ProtocolSettings, now: float, durable: bool = False) -> None:
-        """Start an agent process from the persistent state; the disk counts only if it is
-        durable."""
+    def start_process(self, now: float, durable: bool) -> Identity:
+        """Start an agent process with the persistent state; return its identity."""
         state = self.state
         state.start_incarnation(now)
-        identity = Identity(
+        self.process_run += 1
+        self.is_powered = True
+        self.is_durable = durable
+        return Identity(
             node=state.id,
             key=state.key,
             incarnation=state.incarnation,
@@ -154,20 +164,14 @@ class Site:
             addresses=(self.address,) if self.address else (),
             capacity=self.capacity,
         )
-        self.process_run += 1
-        self.is_powered = True
-        self.is_durable = durable
-        restored = state.disk.restored_state(state.incarnation) if durable else None
-        if restored is not None:
-            restored = replace(restored, retained=dict(state.retained))
-        self.node = Node(identity, settings, restored)
+
+    def make_exchange_keys(self, seed: int) -> SimulatedKeyExchange:
+        """Return the exchange keys of the running process."""
+        return SimulatedKeyExchange(f"{seed} {self.place} {self.process_run}")
 
     def save_backup(self) -> bool:
         """Copy the persistent state as it is on disk now."""
         self.backup = self.state.copy()
-        self.backup.disk.journaled_packets = dict(
-            self.state.disk.journaled_packets
-        )  # of the same broker
         return True
 
     def restore_backup(self, now: float) -> None:
@@ -179,38 +183,42 @@ class Site:
 
     def stop(self, now: float, surviving_fraction: float = 0.0) -> None:
         """Stop the agent process; keep the persistent state and part of the unsynced writes."""
-        assert self.node is not None
+        assert self.node is not None and self.delivery is not None
         self.state.disk.save_leases(self.node.membership, now)
         self.process_run += 1
-        self.broker.is_connected = False
-        self.node = None
+        self.delivery.connection.stop()
+        self.node = self.delivery = None
         self.is_interest_known = self.is_frozen = False
         self.postponed_calls = []
-        self.unwritten.clear()
         self.timer_at = NEVER
-        disk, broker = self.state.disk, self.broker
-        disk.crash(surviving_fraction)
-        if not self.is_durable:  # otherwise the broker keeps the agent's session
-            disk.clear_inbox()
-            broker.withdraw(list(broker.granted))
-            broker.session_queue.clear()
-            broker.unreleased.clear()
-            broker.has_session = False
+        self.state.disk.crash(surviving_fraction)
+        if not self.is_durable:
+            self.state.disk.erase_delivery()
 
 
 class IdentityAllocator:
-    """Assigns node ids and keys: the place itself as in the papers, or drawn from the seed."""
+    """Assigns node ids and keys: the place itself as in the papers, drawn from the seed, or as in a
+    live federation the digest of the key."""
 
-    def __init__(self, seed: int, places: int, shuffle: bool) -> None:
+    def __init__(self, seed: int, places: int, shuffle: bool, derive_ids: bool) -> None:
         """Assign every place its first id."""
         self._seed = seed
         self._shuffle = shuffle
+        self._derive_ids = derive_ids
         self._rng = random.Random(f"{seed} ids")
         self._id_range = range(places) if not shuffle else range(10 * places)
         self.initial_ids: list[NodeId] = [
             NodeId(number) for number in self._draw_initial_ids(places)
         ]
         self._used = set(self.initial_ids)
+        self.authority = SimulatedAuthority(seed)
+
+    def new_identity(self, place: int, generation: int) -> tuple[NodeId, bytes]:
+        """Return id and key of a new agent; generation 0 is the first one at a place."""
+        key = self.make_key(place, generation)
+        if self._derive_ids:
+            return node_id(key), key
+        return (self.new_id() if generation else self.initial_ids[place]), key
 
     def _draw_initial_ids(self, places: int) -> Sequence[int]:
         return self._rng.sample(self._id_range, places) if self._shuffle else self._id_range

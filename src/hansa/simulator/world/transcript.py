@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 TranscriptListener = Callable[[float, int | None, object], None]
 """Called for every line: time, place (None for the world), event."""
@@ -85,7 +86,7 @@ def _make_formatter(kind: type) -> Callable[[object], str]:
     template = f"{kind.__name__}({', '.join(f'{name}=%r' for name in names)})"
     if not names:
         return lambda _: template
-    get = attrgetter(*names)
+    get: Callable[[object], Any] = attrgetter(*names)  # a tuple, or one value
     if len(names) == 1:
         return lambda event: template % (get(event),)
     return lambda event: template % get(event)

@@ -6,23 +6,36 @@
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
+from hansa.delivery.effects import Effect as DeliveryEffect
+from hansa.delivery.inputs import ReleaseFilters, RequireFilters
 from hansa.protocol import effects, events
 from hansa.protocol.effects import Effect
-from hansa.protocol.model import Publication
+from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.node import Node
 from hansa.protocol.topics import is_local_only
 from hansa.protocol.wire import codec
-from hansa.protocol.wire.frames import CoreAnnouncement, FrameAck, Heartbeat, SequencedFrame
+from hansa.protocol.wire.frames import (
+    AnyFrame,
+    CoreAnnouncement,
+    FrameAck,
+    Heartbeat,
+    PendingNotice,
+    Receipt,
+    RepairResponse,
+    SequencedFrame,
+)
+from hansa.simulator.broker.message import Message
 from hansa.simulator.options import SimulationOptions
-from hansa.simulator.world.delivery import SimulatedDelivery
-from hansa.simulator.world.hooks import HookCallbacks, Hooks
-from hansa.simulator.world.ledger import Ledger, LedgerEntry
+from hansa.simulator.world.delivery import STORED_ONLY, SimulatedDelivery
+from hansa.simulator.world.hooks import HookCallbacks, Hooks, Interceptor
+from hansa.simulator.world.ledger import Ledger, LedgerEntry, ledger_number
 from hansa.simulator.world.network import LinkEnd, LinkEvent, Network, NetworkHost
 from hansa.simulator.world.retained import RetainedValues
 from hansa.simulator.world.scheduler import Scheduler
 from hansa.simulator.world.site import NEVER, IdentityAllocator, PersistentState, Site
-from hansa.simulator.world.subscriptions import SimulatedSubscriptions
 from hansa.simulator.world.traffic import TrafficCounter
 from hansa.simulator.world.transcript import (
     MessageDelivered,
@@ -37,7 +50,15 @@ TIMERS_PER_INSTANT_MAX = 1_000
 _QUIET_FRAMES = (Heartbeat, FrameAck, Publication)
 """Frames without changes of membership or cores."""
 
+_DELIVERY_FRAMES = (PendingNotice, Receipt, RepairResponse)
+"""Frames that change nothing but the state of guaranteed delivery. They are so many that the
+federation is not compared with the truth after each of them."""
+
+_STORAGE_COMMANDS = (effects.ReadJournal, effects.PersistPeer, effects.PersistProgressReport)
+
 _QUIET_NOTIFICATIONS = (effects.Duplicate, effects.Dropped, effects.Ignored)
+
+OnEffectPerformed = Callable[[Site, DeliveryEffect], None]
 
 
 class World:
@@ -54,10 +75,12 @@ class World:
         self.ledger = Ledger()
         self.network = Network(options.links, options.seed, self.scheduler, self._handle_link_event)
         self.identities = IdentityAllocator(
-            options.seed, options.topology.nodes, options.shuffle_ids
+            options.seed, options.topology.nodes, options.shuffle_ids, options.derive_ids
         )
         self.sites: list[Site] = []
         self.hooks = HookCallbacks(())
+        self.compromised: dict[int, Interceptor] = {}
+        """By place: nodes that an attacker controls. Hooks do not observe them."""
         self.event_count = 0
         self.duplicates_dropped = 0
         self.topology_version = 0
@@ -69,14 +92,8 @@ class World:
         self._partial_write_rng = (
             random.Random(f"{options.seed} torn") if options.has_partial_writes else None
         )
-        self.delivery = SimulatedDelivery(
-            self.scheduler,
-            self.ledger,
-            options.disk,
-            self._broker_delay,
-            self.handle_event,
-            self._release_to_clients,
-        )
+        self.on_effect_performed: OnEffectPerformed = lambda site, effect: None
+        """Called after every effect of a delivery core; it may stop the agent."""
         self.retained = RetainedValues(
             self.scheduler,
             self._broker_delay,
@@ -84,15 +101,14 @@ class World:
             self._pass_to_broker,
             self._report_notification,
         )
-        self.subscriptions = SimulatedSubscriptions(
-            self.scheduler, self._broker_delay, self._handle_broker_event
-        )
         self._handlers: dict[type, Callable[[Site, Effect], None]] = {
-            **self.delivery.handlers,
+            **dict.fromkeys(_STORAGE_COMMANDS, self._perform_storage_command),
+            effects.AppendToJournal: self._append_to_journal,
             **self.retained.handlers,
             effects.Send: self._send,
             effects.CloseLink: self._close,
-            **self.subscriptions.handlers,
+            effects.SubscribeAtBroker: self._subscribe_at_broker,
+            effects.UnsubscribeAtBroker: self._unsubscribe_at_broker,
             effects.Deliver: self._deliver,
             effects.Gap: self._record_gap,
             effects.Duplicate: self._duplicate,
@@ -100,13 +116,8 @@ class World:
             effects.EpochRolloverRequired: self._apply_state_change,
         }
         for place in range(options.topology.nodes):
-            self.add_site(
-                PersistentState.for_new_agent(
-                    self.identities.initial_ids[place],
-                    self.identities.make_key(place, 0),
-                    options.disk,
-                )
-            )
+            identity = self.identities.new_identity(place, 0)
+            self.add_site(PersistentState.for_new_agent(*identity, options.disk))
 
     @property
     def now(self) -> float:
@@ -120,11 +131,22 @@ class World:
     def add_site(self, state: PersistentState) -> Site:
         """Add a site without links."""
         place = len(self.sites)
-        site = Site(place, state, self.options.node_name(place), self.options.node_capacity(place))
-        if self.options.disk:
-            site.broker.queue_max = self.options.disk.broker_queue_max
+        name, capacity = self.options.node_name(place), self.options.node_capacity(place)
+        queue_max = self.options.disk.broker_queue_max if self.options.disk else 0
+        site = Site(place, state, name, capacity, queue_max)
+        site.broker.on_agent_published = partial(self._release_to_clients, site)
         self.sites.append(site)
         return site
+
+    def is_honest(self, node: NodeId) -> bool:
+        """Whether no attacker controls or invented this node."""
+        return not any(node in each.ids for each in self.compromised.values())
+
+    def honest_sites(self) -> list[Site]:
+        """Return the sites whose node no attacker controls."""
+        if not self.compromised:
+            return self.sites
+        return [site for site in self.sites if self.is_honest(site.state.id)]
 
     def report_disturbance(
         self, what: str, fault: bool = True, places: tuple[int, ...] = ()
@@ -139,7 +161,26 @@ class World:
     def start_agent(self, site: Site) -> None:
         """Start an agent: it dials its links and learns the subscriptions of its broker's
         clients."""
-        site.start(self.options.protocol, self.now, durable=self.options.disk is not None)
+        identity = site.start_process(self.now, durable=self.options.disk is not None)
+        site.delivery = SimulatedDelivery(
+            self.scheduler, self.ledger, self.options.disk, self._broker_delay, self, site
+        )
+        restored = replace(site.delivery.core.restored_state(), retained=dict(site.state.retained))
+        keys = site.make_exchange_keys(self.options.seed) if self.options.certificates else None
+        authenticator = (
+            self.identities.authority.enrol(
+                identity.node, identity.key, self.options.node_rights(site.place)
+            )
+            if self.options.certificates
+            else None
+        )
+        site.node = Node(
+            identity,
+            self.options.protocol,
+            restored if site.is_durable else None,
+            keys,
+            authenticator,
+        )
         self.topology_version += 1
         for call in self.hooks.on_agent_started:
             call(site)
@@ -149,20 +190,35 @@ class World:
         self.scheduler.after(self._observe_s, self._report_initial_interest, site, site.process_run)
         if site.is_durable:
             self.handle_event(site, site.state.disk.peers_restored())
-        self.connect_agent(site)
+        site.delivery.start()
         self._reschedule_timer(site)
 
-    def connect_agent(self, site: Site) -> None:
-        """Connect an agent to its broker, unless one is down or the broker refuses."""
-        broker = site.broker
-        if site.node is not None and not broker.is_connected and self.now >= broker.refuses_until:
-            self.delivery.reconnect(site)
+    def disconnect_agent(self, site: Site, refuse_s: float = 0.0) -> None:
+        """Let a broker disconnect its agent, and refuse it for a while."""
+        site.broker.close_agent(self.now, refuse_s)
+        if site.delivery is not None:
+            site.delivery.connection.on_closed()
 
-    def stop_agent(self, site: Site, notify_peers: bool) -> None:
-        """Stop an agent. With `notify_peers`, its kernel closes its connections."""
+    def lose_session(self, site: Site) -> None:
+        """The broker loses the agent's session: publications not captured yet are lost."""
+        journaled = {ledger_number(record.payload) for record in site.state.disk.journal}
+        for packet in site.broker.lose_session(self.now):
+            number = ledger_number(packet.payload)
+            if number not in journaled:
+                self.ledger.entries[number].is_captured = False
+        if site.delivery is not None:
+            site.delivery.connection.on_closed()
+
+    def stop_agent(
+        self, site: Site, notify_peers: bool, surviving_fraction: float | None = None
+    ) -> None:
+        """Stop an agent. With `notify_peers`, its kernel closes its connections. If no fraction of
+        the unsynced writes that survive is given, the options decide."""
         if site.node is None:
             return
-        site.stop(self.now, self._partial_write_rng.random() if self._partial_write_rng else 0.0)
+        if surviving_fraction is None:
+            surviving_fraction = self._partial_write_rng.random() if self._partial_write_rng else 0
+        site.stop(self.now, surviving_fraction)
         self.topology_version += 1
         self.network.close_all_ends(site, notify_peers)
         for call in self.hooks.on_agent_stopped:
@@ -186,13 +242,10 @@ class World:
         if site.node is not None or site.process_run != process_run:
             return
         if not with_state:  # it also has a new client id at its broker
-            self.delivery.lose_session(site)
-            site.broker.withdraw(list(site.broker.granted))
+            self.lose_session(site)
             site.identity_count += 1
-            key = self.identities.make_key(site.place, site.identity_count)
-            site.state = PersistentState.for_new_agent(
-                self.identities.new_id(), key, self.options.disk
-            )
+            identity = self.identities.new_identity(site.place, site.identity_count)
+            site.state = PersistentState.for_new_agent(*identity, self.options.disk)
         self.start_agent(site)
 
     # ------------------------------------------------------------ event loop
@@ -208,8 +261,9 @@ class World:
         self.event_count += 1
         handlers = self._handlers
         effects = node.handle(event, self.scheduler.now)
-        for call in self.hooks.on_event_handled:
-            call(site, event, effects)
+        if site.place not in self.compromised:
+            for call in self.hooks.on_event_handled:
+                call(site, event, effects)
         for effect in effects:
             handlers.get(type(effect), self._report_notification)(site, effect)
             if site.node is not node:
@@ -223,8 +277,10 @@ class World:
         if type(event) is events.FrameReceived:
             if self.options.encode_frames:
                 event = events.FrameReceived(event.link, codec.decode(event.frame))  # type: ignore[arg-type]
+            if host.place in self.compromised:
+                self.compromised[host.place].incoming(event.frame)
             if type(event.frame) not in _QUIET_FRAMES:
-                self._report_state_change(site)
+                self._report_change_by(event.frame, site)
         else:
             self._report_state_change(site)
         self.handle_event(site, event)
@@ -267,6 +323,14 @@ class World:
         for call in self.hooks.on_state_changed:
             call(site)
 
+    def _report_change_by(self, frame: object, site: Site) -> None:
+        """Report what a control frame may have changed at the site that sends or receives it."""
+        if type(frame) not in _DELIVERY_FRAMES:
+            self._report_state_change(site)
+            return
+        for call in self.hooks.on_delivery_changed:
+            call(site)
+
     # ------------------------------------------------------------ effects
 
     def _send(self, site: Site, effect: Effect) -> None:
@@ -280,9 +344,12 @@ class World:
                 site, effects.Dropped(frame.origin, frame.sequence, "link window")
             )
             return
-        size, checksum = self.traffic.count_frame(frame)
-        ends = (site.place, end.peer.host.place)
-        self.transcript.add_frame(self.scheduler.now, ends, size, checksum)
+        if site.place in self.compromised:
+            replaced = self.compromised[site.place].outgoing(frame)
+            if replaced is not None:
+                self.transmit(end, replaced)
+            return
+        size = self.transmit(end, frame)
         for call in self.hooks.on_frame_sent:
             call(site, effect, size)
         kind = type(frame)
@@ -291,7 +358,14 @@ class World:
                 call(end, frame)
         elif kind not in _QUIET_FRAMES:
             self._report_control_frame(site, end, frame)
+
+    def transmit(self, end: LinkEnd, frame: AnyFrame | Publication) -> int:
+        """Put a frame on a link; return its size."""
+        size, checksum = self.traffic.count_frame(frame)
+        ends = (end.host.place, end.peer.host.place)
+        self.transcript.add_frame(self.scheduler.now, ends, size, checksum)
         self.network.send(end, codec.encode(frame) if self.options.encode_frames else frame)
+        return size
 
     def _report_control_frame(self, site: Site, end: LinkEnd, frame: object) -> None:
         """Report control frames with new content; retransmissions are skipped."""
@@ -300,7 +374,7 @@ class World:
                 return
             end.highest_sequence = frame.sequence
             frame = frame.frame
-        self._report_state_change(site)
+        self._report_change_by(frame, site)
         if type(frame) is CoreAnnouncement:
             for call in self.hooks.on_announcement_sent:
                 call(end, frame)
@@ -324,49 +398,46 @@ class World:
 
     def _pass_to_broker(self, site: Site, publication: Publication) -> None:
         """Publish at the broker, now or after earlier retained publications."""
+        assert site.delivery is not None
         if publication.qos:
-            self.delivery.receive_copy(site, publication)
-        elif publication.retain:
-            for each in self.delivery.hold_back(site, publication):
-                assert isinstance(each, Publication)
-                self._publish_qos0(site, each)
+            site.delivery.deliver((publication,))
         else:
-            self._publish_qos0(site, publication)
+            site.delivery.publish_qos0((publication,))
 
-    def _publish_qos0(self, site: Site, publication: Publication) -> None:
-        """Publish at QoS 0 if the broker is connected."""
-        if not site.broker.is_connected:
-            return
-        if publication.retain:
-            connection = site.broker.connection_count
-            self.scheduler.after(self._broker_delay, self._store, site, connection, publication)
-        if publication.sequence:  # otherwise it is only stored
-            self._deliver_to_clients(site, publication, self.now + self._broker_delay)
+    def _append_to_journal(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is effects.AppendToJournal and site.delivery is not None
+        site.delivery.on_append_to_journal(effect.publication)
 
-    def _store(self, site: Site, connection: int, publication: Publication) -> None:
-        if site.broker.connection_count == connection:
-            site.broker.store(publication.topic, publication.payload, publication.qos)
+    def _perform_storage_command(self, site: Site, effect: Effect) -> None:
+        assert site.delivery is not None
+        site.delivery.perform_storage_command(effect)
+
+    def _subscribe_at_broker(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is effects.SubscribeAtBroker and site.delivery is not None
+        site.delivery.handle(RequireFilters(effect.filters))
+
+    def _unsubscribe_at_broker(self, site: Site, effect: Effect) -> None:
+        assert type(effect) is effects.UnsubscribeAtBroker and site.delivery is not None
+        site.delivery.handle(ReleaseFilters(effect.filters))
 
     def _record_gap(self, site: Site, effect: Effect) -> None:
         assert type(effect) is effects.Gap
-        self.delivery.record_gap(site, effect)
+        assert site.delivery is not None
+        site.delivery.deliver((effect,))
         self._report_notification(site, effect)
 
-    def _release_to_clients(self, site: Site, publication: Publication) -> None:
-        """Store an agent's QoS 1 or 2 publication at the broker and deliver it to clients; a
-        requested retained message is only stored. One of QoS 0 had to wait for earlier ones."""
-        if not publication.qos:
-            self._publish_qos0(site, publication)
-            return
-        if publication.retain:
-            site.broker.store(publication.topic, publication.payload, publication.qos)
-        if publication.sequence:
+    def _release_to_clients(self, site: Site, message: Message) -> None:
+        """The broker passes a publication of the agent to its clients; a requested retained
+        message is only stored."""
+        publication = site.delivered_publications.get(ledger_number(message.payload))
+        if publication is not None and not message.properties.startswith(STORED_ONLY):
             self._deliver_to_clients(site, publication, self.now)
 
     def _deliver_to_clients(self, site: Site, publication: Publication, at: float) -> None:
         entry = self.ledger.find(publication)
-        for call in self.hooks.on_delivered:
-            call(site, publication, entry)
+        if site.place not in self.compromised:
+            for call in self.hooks.on_delivered:
+                call(site, publication, entry)
         if entry is not None:
             self.ledger.record_delivery(entry, site.place, at)
             what = MessageDelivered(entry.number, publication.topic, publication.hops)
@@ -380,15 +451,16 @@ class World:
         if type(effect) is effects.IncarnationRaised:
             site.state.incarnation = effect.incarnation
         elif type(effect) is effects.EpochRolloverRequired:
-            self.delivery.start_epoch(site, effect.epoch)
+            self._perform_storage_command(site, effect)
         self._report_notification(site, effect)
 
     def _report_notification(self, site: Site, effect: Effect) -> None:
         self.transcript.add_line(self.scheduler.now, site.place, effect)
         if type(effect) not in _QUIET_NOTIFICATIONS:
             self._report_state_change(site)
-        for call in self.hooks.on_notification:
-            call(site, effect)
+        if site.place not in self.compromised:
+            for call in self.hooks.on_notification:
+                call(site, effect)
 
     # ------------------------------------------------------------ clients
 
@@ -422,9 +494,17 @@ class World:
                 self._broker_delay, self._handle_broker_event, site, site.process_run, event
             )
 
-    def publish(self, site: Site, topic: str, size: int, qos: int, retain: bool) -> None:
+    def publish(
+        self,
+        site: Site,
+        topic: str,
+        size: int,
+        qos: int,
+        retain: bool,
+        is_repeated: bool = False,
+    ) -> None:
         """Publish for a client; the agent gets it if it is subscribed."""
-        payload = self.ledger.next_payload(size)
+        payload = self.ledger.next_payload(size, is_repeated)
         others = [place for place in self._subscribed_places(topic) if place != site.place]
         expected_places = tuple(place for place in others if self.sites[place].node is not None)
         number = len(self.ledger.entries)
@@ -433,23 +513,12 @@ class World:
         )
         self.ledger.add_publication(entry)
         self.transcript.add_line(self.now, site.place, MessagePublished(number, topic, qos))
-        for call in self.hooks.on_published:
-            call(entry)
-        if retain:
-            site.broker.store(topic, payload, qos)
-        if not site.broker.is_agent_subscribed(topic):
-            return
-        if qos:
-            queued = site.broker.enqueue(topic, payload, qos, retain)
-            if queued is not None:
-                entry.is_captured = True
-                self.delivery.send_to_agent(site, queued)
-        elif site.broker.is_connected:
-            entry.is_captured = True
-            event = events.ClientPublished(topic, payload, qos, retain)
-            self.scheduler.after(
-                self._broker_delay, self._handle_broker_event, site, site.process_run, event
-            )
+        if site.place not in self.compromised:
+            for call in self.hooks.on_published:
+                call(entry)
+        caused, entry.is_captured = site.broker.publish(topic, payload, qos, retain, self.now)
+        if site.delivery is not None:
+            site.delivery.connection.perform_broker_effects(caused)
 
     def _subscribed_places(self, topic: str) -> tuple[int, ...]:
         if topic not in self._places_by_topic:
