@@ -128,6 +128,11 @@ def test_number_of_filters_is_bounded(monkeypatch):
     (finding,) = announce(observer, "c").findings
     assert isinstance(finding, FilterNotAnnounced)
     assert observer.subscribed_filters() == ("a", "b")
+    observer.handle_timer(now=100.0)
+    assert (observer.is_complete, observer.incomplete_reason) == (
+        False,
+        "there were more than 2 filters",
+    )
 
 
 def test_other_topics_are_ignored():

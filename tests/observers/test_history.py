@@ -26,6 +26,13 @@ def test_end_of_long_log_is_read(tmp_path, monkeypatch):
     assert asyncio.run(BrokerLogFile(path).read()) == "new \ufffd\n"
 
 
+def test_line_that_is_being_written_is_left_out(tmp_path):
+    """`bob plant` would unsubscribe another filter than `bob plant/1`."""
+    path = tmp_path / "log"
+    path.write_bytes(b"1: old\n2: bob plant")
+    assert asyncio.run(BrokerLogFile(path).read()) == "1: old\n"
+
+
 def rotated(directory: Path) -> Path:
     """A log with three rotated files; the oldest was not rotated by a reload."""
     path = directory / "log"

@@ -1,8 +1,20 @@
 """The interface of observers: which filters a broker's clients are subscribed to, and whether that
 is all.
 
-Missing interest loses messages; excess interest only costs traffic. So every observer keeps a
-filter when in doubt, and reports `is_complete` only with proof.
+Missing interest loses messages; excess interest only costs traffic. So every observer keeps these
+rules, which `tests/observers/test_conformance.py` checks for each of them:
+
+1. If `is_complete`, every subscription at the broker is in `subscribed_filters`: of connected
+   clients and of persistent sessions. Proof is a list or a count of the broker, or a declaration of
+   the operator. Without proof it is not complete, and `incomplete_reason` says why.
+2. In doubt a filter stays: `subscribed_filters` may be a superset.
+3. Subscriptions of the agent's own clients are excluded, and filters of `$` topics except
+   `$share/<group>/<filter>`. Refused subscriptions do not count.
+4. Each change of `subscribed_filters` is in exactly one output, and so is each change of
+   `is_complete` (a finding).
+5. Filters restored from a snapshot stay until the broker confirms or corrects them.
+6. Everything that grows has a bound; an observer that reaches it is not complete.
+7. Nothing that a broker or a client sends raises an exception.
 """
 
 from collections.abc import Iterable
@@ -189,7 +201,9 @@ class Observer(Protocol):
 class FilterCounts:
     """Number of subscribers of each filter, and the changes since the last call."""
 
-    def __init__(self) -> None:
+    def __init__(self, was_complete: bool = False) -> None:
+        """`was_complete` says whether the observer starts as complete."""
+        self._was_complete = was_complete
         self._counts: dict[str, int] = {}
         self._was_subscribed: dict[str, bool] = {}
 
@@ -217,6 +231,21 @@ class FilterCounts:
     def subscribed_filters(self) -> tuple[str, ...]:
         """Return the subscribed filters, sorted."""
         return tuple(sorted(self._counts))
+
+    def drain_output(
+        self, observer: Observer, findings: Iterable[ObserverFinding]
+    ) -> ObserverOutput:
+        """Return the net change since the last call, with a finding if the observer became complete
+        or incomplete."""
+        if observer.is_complete != self._was_complete:
+            self._was_complete = observer.is_complete
+            changed: ObserverFinding = (
+                ObservationComplete()
+                if observer.is_complete
+                else ObservationIncomplete(observer.incomplete_reason)
+            )
+            findings = (*findings, changed)
+        return self.drain_changes(findings)
 
     def drain_changes(self, findings: Iterable[ObserverFinding] = ()) -> ObserverOutput:
         """Return the net change since the last call."""

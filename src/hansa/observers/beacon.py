@@ -23,8 +23,6 @@ from hansa.observers.base import (
     FilterCounts,
     FilterNotAnnounced,
     LineNotUnderstood,
-    ObservationComplete,
-    ObservationIncomplete,
     Observer,
     ObserverFinding,
     ObserverOutput,
@@ -36,7 +34,8 @@ INTERVALS_VALID = 3
 """Beacon intervals for which a beacon is valid, as in `mqtt-fed`."""
 
 FILTERS_MAX = 1 << 17
-"""Filters from beacons and announcements together; more are refused."""
+"""Filters from beacons and announcements together; more are refused, and the observer is
+incomplete from then on: refused announcements are not repeated."""
 
 _SNAPSHOT_FORMAT = 1
 _SHOWN_BYTES_MAX = 120
@@ -60,19 +59,21 @@ class BeaconObserver(Observer):
         self._beacon_deadlines: dict[str, float] = {}  # in the order of the deadlines
         self._announced_filters: dict[str, None] = {}
         self._complete_at: float | None = inf  # None once reached
-        self._was_complete = False
+        self._is_full = False
         self.refused_count = 0
         """Invalid filters, and filters beyond FILTERS_MAX."""
 
     @property
     def is_complete(self) -> bool:
         """Whether one beacon interval has passed since the connection."""
-        return self._complete_at is None
+        return not self.incomplete_reason
 
     @property
     def incomplete_reason(self) -> str:
         """Why it is not complete; empty if it is."""
-        return "" if self.is_complete else "a beacon interval has not passed yet"
+        if self._is_full:
+            return f"there were more than {FILTERS_MAX} filters"
+        return "" if self._complete_at is None else "a beacon interval has not passed yet"
 
     def topics_to_subscribe(self) -> tuple[str, ...]:
         """Return the topics of beacons and announcements."""
@@ -182,16 +183,10 @@ class BeaconObserver(Observer):
         if is_local_only(name):
             return "topics that start with $ stay at their broker"
         if len(self._beacon_deadlines) + len(self._announced_filters) >= FILTERS_MAX:
+            self._is_full = True
             return f"there are {FILTERS_MAX} already"
         return ""
 
     def _make_output(self) -> ObserverOutput:
         findings, self._findings = self._findings, []
-        if self.is_complete != self._was_complete:
-            self._was_complete = self.is_complete
-            findings.append(
-                ObservationComplete()
-                if self.is_complete
-                else ObservationIncomplete(self.incomplete_reason)
-            )
-        return self._filter_counts.drain_changes(findings)
+        return self._filter_counts.drain_output(self, findings)

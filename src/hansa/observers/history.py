@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hansa.errors import UsageError
-from hansa.observers.mosquitto import subscription_tree
+from hansa.observers.mosquitto import database, subscription_tree
 
 LOG_BYTES_MAX = 32 << 20
 """Bytes read from the end of a log, rotated files included; a longer log is read incompletely."""
@@ -41,13 +41,22 @@ class BrokerLogFile:
     """The broker's `log_dest file`, with its rotated files."""
 
     path: Path
+    persistence_file: Path | None = None
+    """Mosquitto's mosquitto.db: shows the sessions that it restored at its start."""
 
     async def read(self) -> str:
         """Return the end of the log, read in a thread."""
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> str:
+        text = self._read_log()
+        if self.persistence_file is not None:
+            text = database.insert_restored(text, self.persistence_file)
+        return text
+
+    def _read_log(self) -> str:
         text = _read_from(self.path, -LOG_BYTES_MAX)
+        text = text[: text.rfind("\n") + 1]  # the last line may not be written to its end yet
         left = LOG_BYTES_MAX - len(text.encode())
         older: list[bytes] = []
         for path in self._rotated():

@@ -15,14 +15,14 @@ UPTIME = "$SYS/broker/uptime"
 def drops() -> DroppedMessageCounter:
     """State after the first connection of an agent."""
     made = DroppedMessageCounter()
-    made.on_connected()
+    made.on_sample()
     return made
 
 
 def test_messages_dropped_before_the_first_connection_of_an_agent_are_no_loss():
     drops = DroppedMessageCounter()
     assert drops.update_total(5) == 0
-    drops.on_connected()
+    drops.on_sample()
     assert drops.update_total(7) == 2
 
 

@@ -7,10 +7,13 @@ import pytest
 from hansa.observers.mosquitto import log as log
 from hansa.observers.mosquitto.log import (
     CUT_MARK,
+    AmbiguousLine,
+    BridgeConnecting,
     BrokerStarted,
     ClientConnected,
     ClientDisconnected,
     ClientMessagesDropped,
+    ClientPossiblyConnected,
     ClientSubscribed,
     ClientTakenOver,
     ClientUnsubscribed,
@@ -42,14 +45,14 @@ def read(channel, line, *, cut=False, known=KNOWN):
         ("bob 1 two words/+", [("bob", "two words/+")]),
         ("a b 1 x", [("a b", "x")]),
         ("bob 1 x 0 f", [("bob 1 x", "f"), ("bob", "x 0 f")]),
-        ("bob 0 1 f", [("bob", "1 f")]),
+        ("bob 0 1 f", [("bob 0", "f"), ("bob", "1 f")]),
         ("new 1 f", [("new", "f")]),
         ("new 1 x 0 f", [("new 1 x", "f"), ("new", "x 0 f")]),
         ("new 0 1 f", [("new 0", "f"), ("new", "1 f")]),
         ("bob 3 f 1 g", [("bob 3 f", "g")]),
     ],
 )
-def test_grants_prefer_known_and_longest_ids(line, readings):
+def test_grants_have_all_readings_with_the_longest_id_first(line, readings):
     assert read(LogChannel.SUBSCRIBE, line) == ClientSubscribed(tuple(readings))
 
 
@@ -68,12 +71,16 @@ def test_truncated_grant_gives_filter_prefix():
     ("line", "readings"),
     [
         ("bob t/1", [("bob", "t/1")]),
+        (" bob t/1", []),
         ("a b t/1", [("a b", "t/1")]),
         ("bob 1 x f", [("bob 1 x", "f"), ("bob", "1 x f")]),
     ],
 )
 def test_unsubscriptions_are_read_with_known_ids_only(line, readings):
-    assert read(LogChannel.UNSUBSCRIBE, line) == ClientUnsubscribed(tuple(readings))
+    is_certain = line.count(" ") == 1
+    assert read(LogChannel.UNSUBSCRIBE, line) == (
+        ClientUnsubscribed(tuple(readings), is_certain) if readings else None
+    )
     assert read(LogChannel.UNSUBSCRIBE, line, known=set()) is None
 
 
@@ -111,10 +118,6 @@ def test_truncated_unsubscription_gives_filter_prefix():
             ("with user", SessionMode.CLEAN, True, "h:1"),
         ),
         ("h:1 as a as b (p2, c1, k1).", ("a as b", SessionMode.CLEAN, True, "h:1")),
-        (
-            "h:1 as bob (p2, c1, k1, u'x (p5, c0, k2, u'y').",
-            ("bob (p2, c1, k1, u'x", SessionMode.EXPIRING, False, "h:1"),
-        ),
     ],
 )
 def test_connections_of_all_versions_are_parsed(line, event):
@@ -123,6 +126,12 @@ def test_connections_of_all_versions_are_parsed(line, event):
     assert read(LogChannel.NOTICE, bridge + line) == replace(
         ClientConnected(*event), is_bridge=True
     )
+
+
+def test_user_name_that_looks_like_the_end_of_the_line_leaves_two_readings():
+    line = "New client connected from h:1 as bob (p2, c1, k1, u'x (p5, c0, k2, u'y')."
+    expected = ClientPossiblyConnected(("bob (p2, c1, k1, u'x", "bob"))
+    assert read(LogChannel.NOTICE, line) == expected
 
 
 def test_unparsable_connections_are_reported():
@@ -277,6 +286,8 @@ def test_truncated_disconnection_may_name_longer_id():
         ("bob x/y", ClientUnsubscribed((("bob", "x/y"),))),
         ("new 1 x/y", ClientSubscribed((("new", "x/y"),))),
         ("Restored 2 subscriptions", Persisted()),
+        ("Connecting bridge (step 1) north (10.0.0.1:1883)", BridgeConnecting()),
+        ("Connecting bridge north (10.0.0.1:1883)", BridgeConnecting()),
         ("Restored 12 base messages", Persisted()),
         (
             "New client connected from h:1 as c (p2, c1, k1).",
@@ -289,6 +300,55 @@ def test_truncated_disconnection_may_name_longer_id():
 )
 def test_channel_of_file_line_is_inferred_from_its_text(line, event):
     assert read(LogChannel.HISTORY, line) == event
+
+
+@pytest.mark.parametrize(
+    ("known", "line", "events"),
+    [
+        (
+            "Client",
+            "Client bob disconnected.",
+            (
+                ClientDisconnected("bob", is_certain=False),
+                ClientUnsubscribed((("Client", "bob disconnected."),), is_only_reading=False),
+            ),
+        ),
+        (
+            "Expiring client",
+            "Expiring client 0 b due to timeout.",
+            (
+                SessionExpired("0 b", is_certain=False),
+                ClientSubscribed((("Expiring client", "b due to timeout."),)),
+            ),
+        ),
+        (
+            "New",
+            "New client connected from h:1 as bob (p2, c1, k1).",
+            (
+                ClientPossiblyConnected(("bob",)),
+                ClientUnsubscribed(
+                    (("New", "client connected from h:1 as bob (p2, c1, k1)."),),
+                    is_only_reading=False,
+                ),
+            ),
+        ),
+        (
+            "bob 1 b",
+            "bob 1 b x",
+            (
+                ClientSubscribed((("bob", "b x"),)),
+                ClientUnsubscribed((("bob 1 b", "x"),), is_only_reading=False),
+            ),
+        ),
+        (
+            "New client",
+            "New client connected x",
+            (ClientUnsubscribed((("New client", "connected x"),), is_only_reading=False),),
+        ),
+    ],
+)
+def test_line_of_a_file_that_a_known_client_may_have_caused_is_ambiguous(known, line, events):
+    assert read(LogChannel.HISTORY, line, known={"bob", known}) == AmbiguousLine(events)
 
 
 # ---------------------------------------------------------------- timestamps
@@ -310,6 +370,12 @@ def test_timestamp_pattern_is_inferred_from_one_example(example, others):
         found = stamp.match(other + "bob 0 1: x")
         assert found is not None
         assert found.end() == len(other)
+
+
+def test_timestamp_ends_before_a_client_id_that_begins_with_a_blank():
+    found = log.timestamp_pattern("1794789623: ").match("1794789624:  bob t/1")
+    assert found is not None
+    assert found.string[found.end() :] == " bob t/1"  # not a line of the client `bob`
 
 
 @pytest.mark.parametrize(("text", "end"), [("1794789623: b", 12), ("b 0 1: x", 0), ("12: b", 0)])

@@ -30,9 +30,17 @@ from hansa.observers.base import (
     ResyncFailed,
     SubscriptionCountMismatch,
 )
+from hansa.observers.mosquitto import drops
 from hansa.observers.mosquitto import observer as mosquitto_observer
-from hansa.observers.mosquitto.history import RELOADED, RESTORED, WITHOUT_SUBSCRIPTIONS
-from hansa.observers.mosquitto.observer import MosquittoObserver
+from hansa.observers.mosquitto.database import RESTORED_MARK
+from hansa.observers.mosquitto.history import (
+    OTHER_FORMAT,
+    OTHER_LOG,
+    RELOADED,
+    RESTORED,
+    WITHOUT_SUBSCRIPTIONS,
+)
+from hansa.observers.mosquitto.observer import LINES_DROPPED, MosquittoObserver
 from hansa.protocol.topics import matches
 
 BEFORE = "what was subscribed before the observer came is unknown"
@@ -84,7 +92,6 @@ def driver() -> ObserverDriver:
 
 @pytest.fixture
 def complete_driver(driver: ObserverDriver) -> ObserverDriver:
-    """A driver with a complete observer."""
     assert driver.count(OWN_COUNT).findings == (ObservationComplete(),)
     return driver
 
@@ -157,10 +164,9 @@ def test_local_filters_are_not_announced(driver):
     assert driver.subscribe("bob 1 $SYS/#") == NO_CHANGE
 
 
-def test_filter_that_cannot_be_announced_is_refused_and_counted(driver):
+def test_filter_that_cannot_be_announced_is_reported(driver):
     (finding,) = driver.subscribe("bob 1 " + "a/" * 40).findings
     assert isinstance(finding, FilterNotAnnounced)
-    assert driver.observer.refused_count == 1
 
 
 @pytest.mark.parametrize(
@@ -212,12 +218,68 @@ def test_lines_dropped_by_broker_leave_gap(complete_driver):
     assert (
         complete_driver.notice("Outgoing messages are being dropped for client bob.") == NO_CHANGE
     )
-    (finding,) = complete_driver.notice(
-        "Outgoing messages are being dropped for client hansa-w."
-    ).findings
-    assert finding == ObservationIncomplete(
-        "the agent read too slowly, and the broker dropped lines"
+    assert (
+        complete_driver.notice(
+            "Outgoing messages are being dropped for client hansa-agent."
+        ).findings
+        == ()
     )
+    assert complete_driver.notice(
+        "Outgoing messages are being dropped for client hansa-w."
+    ).findings == (ObservationIncomplete(LINES_DROPPED),)
+
+
+def test_dropped_lines_are_not_hidden_by_an_equal_count(complete_driver):
+    """Lost: that bob left, and that eve subscribed."""
+    complete_driver.connected("bob")
+    complete_driver.subscribe("bob 1 a")
+    complete_driver.notice("Outgoing messages are being dropped for client hansa-w.")
+    complete_driver.count(OWN_COUNT + 1)
+    assert not complete_driver.observer.is_complete
+
+
+DROPPED = "$SYS/broker/publish/messages/dropped"
+
+
+def test_lines_dropped_from_a_long_queue_leave_gap(complete_driver):
+    """The line that names the agent is dropped, too; only the counter shows it."""
+    complete_driver.send(DROPPED, b"0")
+    complete_driver.connected("bob")
+    for number in range(drops.BACKLOG_MIN):
+        complete_driver.subscribe(f"bob 1 a/{number}")
+    complete_driver.send(UPTIME, b"19 seconds")
+    assert complete_driver.send(DROPPED, b"5").findings == (
+        BrokerDroppedPublications(5, 5),
+        ObservationIncomplete(LINES_DROPPED),
+    )
+    complete_driver.send(PLAIN, str(OWN_COUNT + drops.BACKLOG_MIN).encode())
+    assert not complete_driver.observer.is_complete
+
+
+def test_messages_dropped_for_other_clients_leave_no_gap(complete_driver):
+    """Nothing was queued for the agent: neither slow lines, nor those of an earlier sample."""
+    complete_driver.connected("bob")
+    for number in range(drops.BACKLOG_MIN):
+        line = f"{complete_driver.stamp}bob 1 a/{number}".encode()
+        complete_driver.observer.receive_publication(SUBSCRIBE, line, now=number * 0.01)
+    complete_driver.send(DROPPED, b"5")
+    assert complete_driver.observer.is_complete
+    for number in range(drops.BACKLOG_MIN):
+        complete_driver.subscribe(f"bob 1 b/{number}")
+    complete_driver.count(OWN_COUNT + 2 * drops.BACKLOG_MIN)
+    for topic, value in ((UPTIME, b"29 seconds"), (UPTIME, b"39 seconds"), (DROPPED, b"7")):
+        complete_driver.observer.receive_publication(topic, value, now=60.0)
+    assert complete_driver.observer.is_complete
+
+
+def test_count_proves_nothing_without_lines_about_connections(driver):
+    """bob came before; ann subscribed and left, which was not logged."""
+    driver.subscribe("ann 1 a")
+    driver.count(OWN_COUNT + 1)
+    assert not driver.observer.is_complete
+    driver.connected("eve")
+    driver.count(OWN_COUNT + 1)
+    assert driver.observer.is_complete
 
 
 def test_publication_withheld_by_the_broker_is_reported(complete_driver):
@@ -436,13 +498,14 @@ def test_log_since_start_restores_earlier_subscriptions(driver):
 
 def test_log_without_start_adds_subscriptions_but_does_not_confirm(driver):
     driver.observer.begin_resync(now=0.0)
-    text = HISTORY.partition("Config")[2]
-    assert driver.observer.resync(text, now=0.0) == ObserverOutput(added=("a",))
+    text = HISTORY.partition("Config")[2] + f"{driver.stamp}hansa-w 0 {UPTIME}\n"
+    # `b b gone` may be about a client `b` from before the log
+    assert driver.observer.resync(text, now=0.0) == ObserverOutput(added=("a", "gone"))
     assert (
         driver.observer.incomplete_reason
         == "the log does not reach back to the start of the broker"
     )
-    assert driver.observer.uncertain_count == 1 + OWN_COUNT
+    assert driver.observer.uncertain_count == 2 + OWN_COUNT
 
 
 def test_truncated_connection_in_log_leaves_gap(driver):
@@ -506,6 +569,8 @@ OWN_LINES = "".join(
     for topic in MosquittoObserver("hansa-").topics_to_subscribe()
 )
 
+LATER_LINES = OWN_LINES.replace("1794789620", "1794789640")
+
 
 class LateObserver:
     """An observer that connects at 20 s and receives the counts retained before."""
@@ -516,6 +581,7 @@ class LateObserver:
         uptime: int,
         saved: dict[str, object] | None = None,
         shared: int | None = 0,
+        at: str = "1794789620",
     ) -> None:
         self.observer = MosquittoObserver("hansa-")
         if saved is not None:
@@ -523,7 +589,7 @@ class LateObserver:
         self.observer.on_connected(session_lost=True, now=0.0)
         for topic in self.observer.topics_to_subscribe():
             self.observer.receive_publication(
-                SUBSCRIBE, f"1794789620: hansa-w 0 {topic}".encode(), now=0.0
+                SUBSCRIBE, f"{at}: hansa-w 0 {topic}".encode(), now=0.0
             )
         for topic, counted in ((PLAIN, plain), (SHARED, shared)):
             if counted is not None:
@@ -615,19 +681,21 @@ def test_missing_count_confirms_only_earlier_knowledge():
     late = LateObserver(plain=0, uptime=0, shared=None).read(text)
     assert late.observer.incomplete_reason == RESTORED
     saved = complete_before_a_restart(ANCHOR)
-    anchored = f"{ANCHOR}\n1794789635: bob 1 b\n"
+    anchored = f"{ANCHOR}\n1794789635: bob 1 b\n{LATER_LINES}"
     assert (
-        LateObserver(plain=13, uptime=38, shared=None, saved=saved)
+        LateObserver(plain=13, uptime=38, shared=None, saved=saved, at="1794789640")
         .read(anchored)
         .observer.is_complete
     )
-    late = LateObserver(plain=14, uptime=38, shared=None, saved=saved).read(anchored)
+    late = LateObserver(plain=14, uptime=38, shared=None, saved=saved, at="1794789640").read(
+        anchored
+    )
     assert (late.observer.is_complete, late.observer.is_confirmation_pending) == (False, True)
     late.count(15)
     assert (late.observer.is_complete, late.observer.is_confirmation_pending) == (False, False)
-    reloaded = f"{anchored}1794789636: Reloading config.\n"
+    reloaded = anchored.replace(LATER_LINES, "1794789636: Reloading config.\n" + LATER_LINES)
     assert (
-        not LateObserver(plain=13, uptime=38, shared=None, saved=saved)
+        not LateObserver(plain=13, uptime=38, shared=None, saved=saved, at="1794789640")
         .read(reloaded)
         .observer.is_complete
     )
@@ -646,6 +714,16 @@ def test_reload_without_connection_line_makes_subscriptions_uncertain():
     assert (late.observer.is_complete, late.observer.uncertain_count) == (False, 1)
 
 
+def test_log_switched_off_and_on_by_reloads_leaves_gap():
+    connected = "17947896{:02}: New client connected from h:1 as {} (p2, c1, k60).\n"
+    first = STARTED + connected.format(1, "bob") + "1794789601: bob 1 a\n"
+    quiet = first + RELOADING + RELOADING + OWN_LINES
+    assert LateObserver(plain=1, uptime=12).read(quiet).observer.is_complete
+    hidden = first + RELOADING + connected.format(11, "eve") + RELOADING.replace("10:", "12:")
+    late = LateObserver(plain=2, uptime=8).read(hidden + OWN_LINES)
+    assert late.observer.incomplete_reason == RELOADED
+
+
 def test_retained_count_older_than_reload_does_not_confirm():
     text = STARTED + RELOADING + OWN_LINES
     assert not LateObserver(plain=0, uptime=9).read(text).observer.is_complete
@@ -655,6 +733,48 @@ def test_retained_count_older_than_reload_does_not_confirm():
 def test_retained_counts_are_ignored_after_clock_set_back():
     text = STARTED + "1794789605: bob 1 a\n1794789603: bob 1 b\n" + OWN_LINES
     assert not LateObserver(plain=0, uptime=0).read(text).observer.is_complete
+
+
+def test_retained_count_after_clock_set_forward_needs_as_many_now():
+    """ann left after the clock was set; a restored session makes up the number."""
+    connected = "1794789601: New client connected from h:1 as ann (p2, c1, k60).\n"
+    early = STARTED + connected + "1794789601: ann 1 a\n1794789602: bob 1 b\n"
+    own = OWN_LINES.replace("1794789620", "1794889620")
+    left = early + "1794889600: Client ann disconnected.\n" + own
+    late = LateObserver(plain=2, uptime=1000, at="1794889620").read(left)
+    assert late.observer.incomplete_reason == RESTORED
+    assert (
+        LateObserver(plain=2, uptime=1000, at="1794889620").read(early + own).observer.is_complete
+    )
+
+
+def test_retained_count_from_after_the_connection_is_ignored():
+    """The clock was set back while nothing was logged."""
+    text = STARTED + "1794789605: bob 1 a\n" + OWN_LINES
+    assert not LateObserver(plain=0, uptime=30).read(text).observer.is_complete
+
+
+def test_log_file_of_another_broker_is_recognised():
+    """Or of this one, before it logged to another file: the agent's own lines are missing."""
+    text = STARTED + "1794789605: bob 1 a\n" + LATER_LINES
+    late = LateObserver(plain=0, uptime=0).read(text)
+    assert late.observer.incomplete_reason == OTHER_LOG
+
+
+def test_reload_may_switch_off_lines_about_connections():
+    connected = "1794789601: New client connected from h:1 as bob (p2, c1, k60).\n"
+    text = STARTED + connected + "1794789601: bob 1 a\n" + RELOADING
+    late = LateObserver(plain=2, uptime=1).read(text + OWN_LINES).count(OWN_COUNT + 1)
+    assert not late.observer.is_complete
+    again = text + connected.replace("601", "611").replace("bob", "zoe") + OWN_LINES
+    late = LateObserver(plain=2, uptime=1).read(again).count(OWN_COUNT + 1)
+    assert late.observer.is_complete
+
+
+def test_lines_with_another_timestamp_format_leave_gap():
+    text = STARTED + "2026-11-16T10:00:05: bob 1 a\n" + OWN_LINES
+    late = LateObserver(plain=0, uptime=0).read(text)
+    assert late.observer.incomplete_reason == OTHER_FORMAT
 
 
 def test_log_file_without_subscriptions_is_reported():
@@ -677,11 +797,17 @@ ANCHOR = "1794789630: bob 1 a"
 
 def test_log_back_to_anchor_is_sufficient():
     saved = complete_before_a_restart(ANCHOR)
-    late = LateObserver(plain=13, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
+    late = LateObserver(plain=13, uptime=38, saved=saved, at="1794789640").read(
+        f"{ANCHOR}\n1794789635: bob 1 b\n{LATER_LINES}"
+    )
     assert (late.observer.is_complete, late.observer.subscribed_filters()) == (True, ("a", "b"))
-    late = LateObserver(plain=14, uptime=38, saved=saved).read(f"{ANCHOR}\n1794789635: bob 1 b\n")
+    late = LateObserver(plain=14, uptime=38, saved=saved, at="1794789640").read(
+        f"{ANCHOR}\n1794789635: bob 1 b\n{LATER_LINES}"
+    )
     assert not late.observer.is_complete
-    late = LateObserver(plain=13, uptime=38, saved=saved).read("1794789635: bob 1 b\n")
+    late = LateObserver(plain=13, uptime=38, saved=saved, at="1794789640").read(
+        f"1794789635: bob 1 b\n{LATER_LINES}"
+    )
     assert (
         late.observer.incomplete_reason == "the log does not reach back to the start of the broker"
     )
@@ -689,7 +815,11 @@ def test_log_back_to_anchor_is_sufficient():
 
 def test_count_older_than_anchor_is_already_confirmed():
     saved = complete_before_a_restart(ANCHOR)
-    assert LateObserver(plain=0, uptime=0, saved=saved).read(f"{ANCHOR}\n").observer.is_complete
+    assert (
+        LateObserver(plain=0, uptime=0, saved=saved, at="1794789640")
+        .read(f"{ANCHOR}\n{LATER_LINES}")
+        .observer.is_complete
+    )
 
 
 @pytest.mark.parametrize("start", ["", STARTED], ids=["cut", "from the start"])
@@ -700,9 +830,28 @@ def test_broker_stopped_in_order_restores_known_sessions(stopped, is_complete, s
     started = "1794789660: mosquitto version 2.0.11 starting\n"
     own = OWN_LINES.replace("1794789620", "1794789670")
     text = f"{start}{ANCHOR}\n{stopped}{started}{own}"
-    late = LateObserver(plain=1, uptime=0, saved=saved).read(text)
+    late = LateObserver(plain=1, uptime=0, saved=saved, at="1794789670").read(text)
     assert late.observer.is_complete is is_complete
     assert late.observer.subscribed_filters() == ("a",)
+
+
+@pytest.mark.parametrize("stamp", ["", "10:00:23: "])
+def test_line_without_a_date_is_no_anchor(stamp):
+    """The log was emptied while the agent was away, and bob subscribed again."""
+    driver = ObserverDriver(stamp)
+    driver.count(OWN_COUNT)
+    driver.connected("bob")
+    driver.connected("zoe")
+    driver.subscribe("zoe 1 z")
+    driver.subscribe("bob 1 a")
+    assert driver.observer.is_complete
+    saved = driver.observer.snapshot()
+    driver = ObserverDriver(stamp)
+    driver.observer.restore(saved, now=0.0)
+    driver.observer.begin_resync(now=0.0)
+    driver.observer.resync(f"{stamp}bob 1 a\n{stamp}hansa-w 0 x\n", now=0.0)
+    driver.count(OWN_COUNT + 2)  # bob, and eve in place of zoe
+    assert not driver.observer.is_complete
 
 
 @pytest.mark.parametrize("anchor", [None, 7, {}, {"line": 7}, {"line": "x", "started_at": "y"}])
@@ -716,7 +865,7 @@ def test_invalid_anchor_in_snapshot_is_ignored(anchor):
 
 
 def without_counts(text: str) -> MosquittoObserver:
-    driver = ObserverDriver(has_uptime=False)
+    driver = ObserverDriver(stamp="1794789620: ", has_uptime=False)
     driver.observer.begin_resync(now=0.0)
     driver.observer.resync(text, now=0.0)
     assert not driver.observer.is_complete
@@ -726,18 +875,29 @@ def without_counts(text: str) -> MosquittoObserver:
     return driver.observer
 
 
-def test_log_since_start_is_complete_without_counts():
-    assert without_counts(STARTED + OWN_LINES).is_complete
+RESTORED_LINE = f'{RESTORED_MARK}{{"ann": ["a"]}}\n'
+
+
+def test_log_since_start_is_complete_without_counts_if_restored_sessions_are_known():
+    observer = without_counts(STARTED + RESTORED_LINE + OWN_LINES)
+    assert (observer.is_complete, observer.subscribed_filters()) == (True, ("a",))
+
+
+def test_restored_sessions_close_no_other_gap():
+    """The start of the broker is not in the log, but a line that looks like it."""
+    text = "1794789610: bob 1 mosquitto version 2.0.11 starting\n" + RESTORED_LINE + OWN_LINES
+    assert not without_counts(text).is_complete
 
 
 @pytest.mark.parametrize(
     "text",
     [
         OWN_LINES,
-        STARTED + RELOADING + OWN_LINES,
-        STARTED + OWN_LINES + "1794789650: Saving in-memory database to /var/lib/m.db.\n",
+        STARTED + RESTORED_LINE + RELOADING + OWN_LINES,
+        STARTED + OWN_LINES,
+        STARTED + RESTORED_LINE + "1794789601: Connecting bridge (step 1) b (h:1)\n" + OWN_LINES,
     ],
-    ids=["no start", "reload", "persistence"],
+    ids=["no start", "reload", "restored sessions", "bridge"],
 )
 def test_log_with_gap_is_incomplete_without_counts(text):
     observer = without_counts(text)
@@ -747,5 +907,5 @@ def test_log_with_gap_is_incomplete_without_counts(text):
 def test_log_read_later_is_complete_without_counts():
     observer = without_counts(OWN_LINES)
     observer.begin_resync(now=9.0)
-    observer.resync(STARTED + OWN_LINES, now=9.0)
+    observer.resync(STARTED + RESTORED_LINE + OWN_LINES, now=9.0)
     assert observer.is_complete

@@ -424,3 +424,16 @@ def test_unanswered_requests_are_bounded():
     assert proxy.observer.is_complete
     client.send(packets.SubscribePacket(65_535, asked))
     assert not proxy.observer.is_complete
+
+
+def test_clients_that_cannot_be_read_make_the_observer_incomplete():
+    observer = ProxyObserver(may_have_earlier_sessions=False, opaque_filters=())
+    assert not observer.is_complete
+    assert "passthrough_filters" in observer.incomplete_reason
+
+
+def test_declared_filters_of_clients_that_cannot_be_read_are_known():
+    observer = ProxyObserver(may_have_earlier_sessions=False, opaque_filters=("a", "b/#"))
+    assert observer.is_complete
+    assert observer.on_connected(session_lost=True, now=0.0) == ObserverOutput(added=("a", "b/#"))
+    assert observer.subscribed_filters() == ("a", "b/#")

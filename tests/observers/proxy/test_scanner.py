@@ -1,5 +1,7 @@
 """Packets in a byte stream that is split anywhere."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +25,15 @@ def packet(first: int, body: bytes) -> bytes:
             return bytes([first]) + bytes(encoded) + body
 
 
-def scan(*chunks: bytes) -> list[tuple[PacketType, bytes]]:
-    scanner = PacketScanner(PacketType.SUBSCRIBE, PacketType.CONNECT)
-    return [found for chunk in chunks for found in scanner.feed(chunk)]
+def scan(*chunks: bytes, stale: bytes = b"") -> list[tuple[PacketType, bytes]]:
+    """Scan chunks as a proxy does; `stale` bytes of earlier chunks follow each in the buffer."""
+    scanner = PacketScanner(frozenset((PacketType.SUBSCRIBE, PacketType.CONNECT)))
+    return [
+        found
+        for chunk in chunks
+        if not scanner.skips(memoryview(chunk + stale), len(chunk))
+        for found in scanner.feed(chunk)
+    ]
 
 
 def test_only_relevant_packets_are_returned():
@@ -33,20 +41,40 @@ def test_only_relevant_packets_are_returned():
     assert scan(stream) == [(PacketType.CONNECT, b"c"), (PacketType.SUBSCRIBE, b"")]
 
 
-BODIES = st.one_of(st.binary(max_size=5), st.binary(min_size=127, max_size=130))
+BODIES = st.one_of(
+    st.binary(max_size=5),
+    st.binary(min_size=127, max_size=130),
+    st.sampled_from([16_383, 16_384]).map(bytes),
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from([0x10, 0x30, 0x3D, 0x82, 0xC0]), BODIES)), st.data())
-def test_packet_boundaries_do_not_depend_on_chunks(sent, data):
-    stream = b"".join(packet(first, body) for first, body in sent)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+@given(
+    st.lists(st.tuples(st.sampled_from([0x10, 0x30, 0x3D, 0x82, 0xC0]), BODIES)),
+    st.binary(max_size=5),
+    st.data(),
+)
+def test_packet_boundaries_do_not_depend_on_chunks(sent, stale, data):
+    encoded = [packet(first, body) for first, body in sent]
+    stream = b"".join(encoded)
+    ends = list(itertools.accumulate(map(len, encoded), initial=0))
+    cut = st.one_of(st.integers(0, len(stream)), st.sampled_from(ends))
+    cuts = sorted(data.draw(st.lists(cut)))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     expected = [(PacketType(f >> 4), body) for f, body in sent if f in (0x10, 0x82)]
-    assert scan(*chunks) == expected
+    assert scan(*chunks, stale=stale) == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383])
+def test_one_publication_need_not_be_fed(size):
+    scanner = PacketScanner(frozenset((PacketType.SUBSCRIBE,)))
+    whole = packet(0x30, bytes(size))
+    assert scanner.skips(memoryview(whole), len(whole))
+    assert not scanner.skips(memoryview(whole), len(whole) - 1)
+    assert not scanner.skips(memoryview(whole + b"0"), len(whole) + 1)
 
 
 def test_large_publication_is_skipped_and_not_kept():
-    scanner = PacketScanner(PacketType.SUBSCRIBE)
+    scanner = PacketScanner(frozenset((PacketType.SUBSCRIBE,)))
     stream = packet(0x30, bytes(1 << 20))
     assert list(scanner.feed(stream[:1000])) == []
     assert scanner._held == b""  # noqa: SLF001

@@ -16,8 +16,13 @@ The table is complete when no gap is known *and* the broker's counts agree with 
 | unconfirmed: the log seems to show everything | a count is not above the known ones |
 | contradicted: a count was above the known or below the certain ones | two counts agree |
 | unexplained: contradicted again after the log was read again | two counts equal the certain ones |
+
+Certain subscriptions exist only if the broker logs the ends of sessions. Until a line about a
+connection arrives (`log_type notice` or `connection_messages` may be off), clients may have left
+without a line, and a count equal to the certain ones proves nothing.
 """
 
+import re
 from collections.abc import Iterable
 from enum import Enum
 
@@ -48,6 +53,9 @@ COUNTS_AFTER_CONTRADICTION = 2
 """Consecutive counts that must agree after a contradiction."""
 
 UNCONFIRMED = "the broker's counters have not confirmed yet that every subscription is known"
+
+_AGENT_SESSION = re.compile(r"hansa-[0-9a-f]{16}-agent")
+"""Client id of an agent: of this one, or of one that it replaces, whose session still exists."""
 
 _BROKEN_CHARACTER = "\ufffd"
 
@@ -108,12 +116,16 @@ class SessionTable:
         self.needs_proof = False
         """Whether the broker has subscriptions that it never logs, such as those of its own
         bridges. Uncertain ones then do not explain a count above the certain ones."""
+        self.shows_connections = False
+        """Whether a line about a connection arrived: then the ends of sessions are logged."""
+        self.knows_all_clients = False
+        """Whether every connected client is in the table. Otherwise a line with spaces may be about
+        a client that connected before the log began."""
         self._has_truncated_filters = False
         self.filter_counts = FilterCounts()
         self.findings: list[ObserverFinding] = []
         self.truncated_count = 0
         """Subscribed filters of which only the beginning is known."""
-        self.refused_count = 0
         self.mark_all_uncertain("what was subscribed before the observer came is unknown")
 
     def __contains__(self, client: object) -> bool:
@@ -138,7 +150,6 @@ class SessionTable:
 
     @property
     def gap_reasons(self) -> frozenset[str]:
-        """Return the reasons of the gap."""
         return frozenset(reason for reasons in self._gap_reasons.values() for reason in reasons)
 
     def count_by_certainty(self, kind: SubscriptionKind) -> tuple[int, int]:
@@ -161,9 +172,11 @@ class SessionTable:
 
     def on_connected(self, client: str, mode: SessionMode, is_clean: bool, address: str) -> None:
         """A client connected: its previous subscriptions are gone, kept, or uncertain."""
+        self.shows_connections = True
         session = self._sessions.get(client)
         if session is None:
             if len(self._sessions) >= SESSIONS_MAX:
+                self.knows_all_clients = False
                 return
             session = self._add_session(client)
         elif is_clean or session.mode is SessionMode.CLEAN:
@@ -174,7 +187,22 @@ class SessionTable:
             session.takeover = TakeoverState.END_PENDING_AFTER_RECONNECT
         if session.is_own and is_clean:
             mode = SessionMode.CLEAN  # the agent requests no session expiry with a clean start
+        elif not is_clean and _AGENT_SESSION.fullmatch(client):
+            mode = SessionMode.PERSISTENT  # agents always request an expiry, and its end is logged
         session.mode, session.address, session.is_online = mode, address, True
+
+    def on_possibly_connected(self, client: str) -> None:
+        """This client, or another one, connected: nothing is known about its session any more."""
+        session = self._sessions.get(client)
+        if session is None:
+            if len(self._sessions) >= SESSIONS_MAX:
+                self.knows_all_clients = False
+                return
+            session = self._add_session(client)
+        self._mark_uncertain(session)
+        session.reset_connection()
+        session.takeover = TakeoverState.END_PENDING
+        session.is_online = True
 
     def on_subscribed(self, client: str, topic_filter: str, is_certain: bool = True) -> None:
         """The broker granted a subscription."""
@@ -192,9 +220,9 @@ class SessionTable:
         session.filters[topic_filter] = is_certain
         self._count(kind, is_certain, 1)
 
-    def on_unsubscribed(self, readings: Iterable[tuple[str, str]]) -> None:
-        """A client unsubscribed from a filter. If two filters may be meant, both become
-        uncertain."""
+    def on_unsubscribed(self, readings: Iterable[tuple[str, str]], is_certain: bool = True) -> None:
+        """A client unsubscribed from a filter. If two filters may be meant, or another client, it
+        becomes uncertain."""
         candidates = [
             (client, name)
             for client, text in readings
@@ -202,7 +230,7 @@ class SessionTable:
         ]
         for client, name in candidates:
             session = self._sessions[client]
-            if len(candidates) > 1:
+            if len(candidates) > 1 or not is_certain:
                 self._set_certainty(session, name, False)
             else:
                 self._remove_filter(session, name)
@@ -219,6 +247,7 @@ class SessionTable:
 
     def on_disconnected(self, client: str, address: str | None, is_certain: bool) -> None:
         """A connection ended. Its filters end with it only if both facts are certain."""
+        self.shows_connections = True
         session = self._sessions.get(client)
         if session is None or (address and session.address and address != session.address):
             return  # of a refused client, or of an earlier connection
@@ -239,9 +268,12 @@ class SessionTable:
             self._mark_uncertain(session)
         self._remove_if_idle(client)
 
-    def on_session_expired(self, client: str) -> None:
-        session = self._sessions.pop(client, None)
-        if session is not None:
+    def on_session_expired(self, client: str, is_certain: bool = True) -> None:
+        session = self._sessions.get(client)
+        if session is not None and not is_certain:
+            self._mark_uncertain(session)
+        elif session is not None:
+            del self._sessions[client]
             self._remove_filters(session)
 
     def reset_connection(self, client: str) -> None:
@@ -266,6 +298,8 @@ class SessionTable:
         for session in self._sessions.values():
             self._mark_uncertain(session)
             session.reset_connection()
+        self.shows_connections = False
+        self.knows_all_clients = False
         self._gap_reasons = {kind: {reason: None} for kind in SubscriptionKind}
         self._require_counts(1)
 
@@ -274,6 +308,13 @@ class SessionTable:
         for kind in SubscriptionKind:
             self._gap_reasons.setdefault(kind, {})[reason] = None
         self._require_counts(1)
+
+    def close_gap(self, reason: str) -> None:
+        """This reason does not hold any more; the counts have to confirm it."""
+        for kind, reasons in list(self._gap_reasons.items()):
+            reasons.pop(reason, None)
+            if not reasons:
+                del self._gap_reasons[kind]
 
     def mark_complete(self) -> None:
         """The log seems to show everything; the counts have to confirm it."""
@@ -363,9 +404,9 @@ class SessionTable:
         if counted < certain:
             self._contradict(kind, known, counted)
             self.mark_all_uncertain(
-                "the broker has fewer subscriptions than it told: lines were lost"
+                "the broker has fewer subscriptions than it logged: lines were lost"
             )
-        elif counted == certain:
+        elif counted == certain and not self._may_miss_ends():
             self._resolve_uncertain(kind, exist=False)
             self._agree(kind)
         elif counted > known:
@@ -374,6 +415,13 @@ class SessionTable:
             if counted == known:
                 self._resolve_uncertain(kind, exist=True)
             self._agree(kind)
+
+    def _may_miss_ends(self) -> bool:
+        """Whether clients with certain subscriptions may have left without a line."""
+        return not self.shows_connections and any(
+            not session.is_own and any(session.filters.values())
+            for session in self._sessions.values()
+        )
 
     def _contradict(self, kind: SubscriptionKind, known: int, counted: int) -> None:
         missing = max(counted - known, 0)
@@ -467,7 +515,6 @@ class SessionTable:
         try:
             check_filter(topic_filter)
         except InvalidTopic as error:
-            self.refused_count += 1
             self.findings.append(FilterNotAnnounced(topic_filter, str(error)))
             return False
         return True

@@ -1,7 +1,9 @@
 """Parser for the lines of Mosquitto's log, versions 1.6 to 2.1. Stateless.
 
-The known client ids are an argument, because ids and filters may contain spaces: an ambiguous line
-is parsed with the known ids first.
+Ids, filters and user names may contain spaces and whatever else a line contains, so a line may have
+several readings. The parser returns all of them, or says that the event is not certain. It is an
+error to announce less than clients subscribe to, so only certain events remove filters. The known
+client ids are an argument: a connection ends, or unsubscribes, only if it is known.
 
 | event | line, after the timestamp |
 |---|---|
@@ -15,11 +17,12 @@ is parsed with the known ids first.
 | the broker starts, stops | `mosquitto version 2.0.11 starting`, `… terminating` |
 | SIGHUP | `Reloading config.`, the last line under the former settings |
 | the broker saved, or restored, its sessions | `Saving in-memory …`, `Restored …` |
+| a bridge of the broker connects | `Connecting bridge [(step 1) ]<name> (<address>)` |
 """
 
 import re
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import ip_address
 
@@ -61,7 +64,7 @@ class ClientSubscribed:
     """A subscription was granted. Several readings: the line is ambiguous."""
 
     readings: tuple[tuple[str, str], ...]
-    """Pairs of client id and filter."""
+    """Pairs of client id and filter, the longest id first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,9 @@ class ClientUnsubscribed:
     """A client unsubscribed from a filter, which it may never have had."""
 
     readings: tuple[tuple[str, str], ...]
+    """Pairs of known client id and filter, the longest id first."""
+    is_only_reading: bool = True
+    """Whether no other client can be meant, not even one that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,13 @@ class ClientConnected:
     """Whether it asked for a clean session."""
     address: str
     is_bridge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPossiblyConnected:
+    """One of several clients connected: a user name looks like the end of the line."""
+
+    clients: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,14 @@ class SessionExpired:
     """A session ended for good."""
 
     client: str
+    is_certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AmbiguousLine:
+    """A line of a file that may be of several kinds: one of these events happened."""
+
+    events: tuple["LogEvent", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +172,25 @@ class Persisted:
     """The broker saved or restored its state: it has `persistence true`."""
 
 
+@dataclass(frozen=True, slots=True)
+class BridgeConnecting:
+    """The broker itself connects to another one. It never logs the subscriptions of its bridges."""
+
+
 ConnectionEvent = ClientConnected | ClientDisconnected | ClientTakenOver | SessionExpired
 LogEvent = (
     ClientSubscribed
     | ClientUnsubscribed
     | ConnectionEvent
+    | ClientPossiblyConnected
+    | AmbiguousLine
     | ClientMessagesDropped
     | OversizedPublishDropped
     | BrokerStarted
     | Stopped
     | Reloaded
     | Persisted
+    | BridgeConnecting
     | UnparsedLine
 )
 
@@ -172,9 +201,12 @@ DEFAULT_TIMESTAMP = re.compile(r"(?:\d{9,}: )?")
 
 
 def timestamp_pattern(example: str) -> re.Pattern[str]:
-    """Return a pattern for all timestamps of the same format: numbers and names vary."""
-    pieces = re.findall(r"\d+|[^\W\d_]+|\s+|.", example)
-    return re.compile("".join(_pattern_of(piece) for piece in pieces))
+    """Return a pattern for all timestamps of the same format: numbers and names vary. Blanks at the
+    end do not: more of them belong to a client id, ` bob` for example."""
+    inner = example.rstrip()
+    pieces = re.findall(r"\d+|[^\W\d_]+|\s+|.", inner)
+    end = re.escape(example[len(inner) :])
+    return re.compile("".join(_pattern_of(piece) for piece in pieces) + end)
 
 
 def _pattern_of(text: str) -> str:
@@ -187,17 +219,18 @@ def _pattern_of(text: str) -> str:
 
 # ---------------------------------------------------------------- lines
 
-_CONNECTED = re.compile(
-    r"New (client|bridge) connected from (\S*) as (.*) \(p(\d+), c([01]), k\d+(?:, u'.*')?\)\."
-)
+_CONNECTED = re.compile(r"New (client|bridge) connected from (\S*) as ")
+_CONNECTED_HOW = re.compile(r" \(p(\d+), c([01]), k\d+(?:, u'.*')?\)\.")
 _EXPIRED = re.compile(r"Expiring client (.*) due to timeout\.")
 _STARTED = re.compile(r"mosquitto version (\d+\.\d+\.\S*) starting")
 _STOPPED = re.compile(r"mosquitto version \S+ terminating")
 _RELOADED = "Reloading config."
 _PERSISTED = re.compile(r"Saving in-memory database to .*|Restored \d+ .*")
+_BRIDGE_CONNECTING = re.compile(r"Connecting bridge .*\)")
 _MESSAGES_DROPPED = re.compile(r"Outgoing messages are being dropped for client (.*)\.")
 _PUBLISH_DROPPED = re.compile(r"Dropping too large outgoing PUBLISH for (.*) \((\d+) bytes\)")
 _BAD_SOCKET = "Bad socket read/write on client "
+_QOS_BEGIN = re.compile("[0-2] ")
 _QOS = re.compile(r"(?= [0-2] )")  # zero width: the gaps in `a 0 1 b` share a space
 
 _TAKEN_OVER = "already connected, closing old connection."
@@ -230,7 +263,7 @@ def parse_line(
     """Return the event of a line without its timestamp; None if it is irrelevant."""
     match channel:
         case LogChannel.SUBSCRIBE:
-            return _parse_subscribe(line, is_truncated, known) or UnparsedLine(
+            return _parse_subscribe(line, is_truncated) or UnparsedLine(
                 "no client id and QoS in it"
             )
         case LogChannel.UNSUBSCRIBE:
@@ -241,27 +274,23 @@ def parse_line(
             return _parse_history(line, is_truncated, known)
 
 
-def _parse_subscribe(
-    line: str, is_truncated: bool, known: Container[str]
-) -> ClientSubscribed | None:
-    """Parse with all known ids that fit, the longest first; with none, in every possible way."""
+def _parse_subscribe(line: str, is_truncated: bool) -> ClientSubscribed | None:
     end = CUT_MARK if is_truncated else ""
     gaps = [gap.start() for gap in _QOS.finditer(line)]
     readings = [(line[:gap], line[gap + 3 :] + end) for gap in reversed(gaps)]
     readings = [(client, name) for client, name in readings if client and name]
-    fitting = [reading for reading in readings if reading[0] in known]
-    return ClientSubscribed(tuple(fitting or readings)) if readings else None
+    return ClientSubscribed(tuple(readings)) if readings else None
 
 
 def _parse_unsubscribe(
     line: str, is_truncated: bool, known: Container[str]
 ) -> ClientUnsubscribed | None:
-    """Parse with known ids only: others have no subscriptions."""
+    """Parse with known ids only: others have no subscriptions. But a client without any may be the
+    one that is meant."""
     end = CUT_MARK if is_truncated else ""
-    readings = tuple(
-        (client, rest + end) for client, rest in _split_id(line, " ") if rest and client in known
-    )
-    return ClientUnsubscribed(readings) if readings else None
+    splits = [(client, rest + end) for client, rest in _split_id(line, " ") if rest]
+    readings = tuple(split for split in splits if split[0] in known)
+    return ClientUnsubscribed(readings, len(splits) == 1) if readings else None
 
 
 def _split_id(text: str, gap: str) -> Iterator[tuple[str, str]]:
@@ -285,6 +314,8 @@ def _parse_notice(line: str, is_truncated: bool, known: Container[str]) -> LogEv
                 return ClientDisconnected(
                     client, is_certain=False
                 )  # or a refused client, until 2.1.0
+    if _BRIDGE_CONNECTING.fullmatch(line):
+        return BridgeConnecting()
     if found := _MESSAGES_DROPPED.fullmatch(line):
         return ClientMessagesDropped(found[1])
     if found := _PUBLISH_DROPPED.fullmatch(line):
@@ -293,18 +324,23 @@ def _parse_notice(line: str, is_truncated: bool, known: Container[str]) -> LogEv
 
 
 def _parse_connect(line: str) -> LogEvent:
-    """Parse who connected. Of two readings the longer id is right, or harmless.
-
-    A user name may look like the end of the line. With the shorter id, a client with a crafted id
-    could make it seem that another client connected with a clean session and so lost all filters.
-    """
-    found = _CONNECTED.fullmatch(line)
-    if found is None:
+    """Parse who connected. A client with a crafted user name could otherwise make it seem that
+    another client connected with a clean session and so lost all filters."""
+    found = _CONNECTED.match(line)
+    readings = []
+    if found is not None:
+        for client, _ in _split_id(line[found.end() :], " (p"):
+            how = _CONNECTED_HOW.fullmatch(line, found.end() + len(client))
+            if how is not None:
+                readings.append((client, how))
+    if found is None or not readings:
         return UnparsedLine("not the form of a connection")
-    kind, address, client, protocol, clean = found.groups()
-    is_clean = clean == "1"
+    if len(readings) > 1:
+        return ClientPossiblyConnected(tuple(client for client, _ in readings))
+    client, how = readings[0]
+    is_clean = how[2] == "1"
     return ClientConnected(
-        client, _session_mode(int(protocol), is_clean), is_clean, address, kind == "bridge"
+        client, _session_mode(int(how[1]), is_clean), is_clean, found[2], found[1] == "bridge"
     )
 
 
@@ -357,8 +393,10 @@ def _is_placeholder(client: str) -> bool:
 def _parse_history(line: str, is_truncated: bool, known: Container[str]) -> LogEvent | None:
     """Parse a line of a file, which does not show its channel.
 
-    A client may choose id and filter so that they look like another kind of line. But a client that
-    may choose its id may also take over another session, so that is no additional risk.
+    A known client may choose a filter so that its line looks like one of another kind; then nothing
+    ends for certain. Two lines are not distinguished, because every log would be ambiguous: the end
+    of a subscription to a filter that begins with a QoS level, and one that looks like the start of
+    the broker. If a client uses these, the broker's counts usually contradict the log.
     """
     if found := _STARTED.fullmatch(line):
         return BrokerStarted(found[1])
@@ -368,14 +406,37 @@ def _parse_history(line: str, is_truncated: bool, known: Container[str]) -> LogE
         return Stopped()
     if _PERSISTED.fullmatch(line):
         return Persisted()
-    event = _parse_notice(line, is_truncated, known)
-    if event is not None:
-        return event
-    granted = _parse_subscribe(line, is_truncated, known)
-    if granted is not None and _is_plausible_client(granted.readings[-1][0], known):
-        return granted
-    return _parse_unsubscribe(line, is_truncated, known)
+    notice = _parse_notice(line, is_truncated, known)
+    granted = _parse_subscribe(line, is_truncated)
+    ended = _parse_unsubscribe(line, is_truncated, known)
+    if granted is not None and not _is_plausible(granted, known, notice is not None):
+        granted = None
+    if granted is not None and ended is not None:
+        # A filter `1 x` would make every line ambiguous.
+        others = tuple(each for each in ended.readings if not _QOS_BEGIN.match(each[1]))
+        ended = ClientUnsubscribed(others, is_only_reading=False) if others else None
+    by_client: list[LogEvent] = [event for event in (granted, ended) if event is not None]
+    if not by_client:
+        return notice
+    if notice is None and len(by_client) == 1:
+        return by_client[0]
+    if notice is not None and not isinstance(notice, UnparsedLine):
+        by_client.insert(0, _make_uncertain(notice))
+    return AmbiguousLine(tuple(by_client))
 
 
-def _is_plausible_client(client: str, known: Container[str]) -> bool:
-    return client in known or " " not in client
+def _is_plausible(granted: ClientSubscribed, known: Container[str], is_other: bool) -> bool:
+    """Whether a line of a file that looks like a grant, and like another line if `is_other`, may be
+    one."""
+    return any(
+        client in known or (not is_other and " " not in client) for client, _ in granted.readings
+    )
+
+
+def _make_uncertain(event: LogEvent) -> LogEvent:
+    match event:
+        case ClientDisconnected() | SessionExpired():
+            return replace(event, is_certain=False)
+        case ClientConnected(client):
+            return ClientPossiblyConnected((client,))
+    return event

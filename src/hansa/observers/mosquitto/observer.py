@@ -19,7 +19,8 @@ without publishers, which changes the count. If another subscription ends before
 count is as before and still not published: then it subscribes to one more topic.
 
 A broker may publish no counts (`sys_interval 0`, or an access list hides them). Then the log alone
-decides, and only if it has no gap.
+decides, and only if it has no gap: the log since the start is not enough, because the broker may
+have restored sessions.
 """
 
 import re
@@ -30,8 +31,6 @@ from hansa.observers.base import (
     BridgeDetected,
     BrokerDroppedPublications,
     LineNotUnderstood,
-    ObservationComplete,
-    ObservationIncomplete,
     Observer,
     ObserverFinding,
     ObserverOutput,
@@ -39,8 +38,8 @@ from hansa.observers.base import (
     OversizedPublicationSkipped,
     ResyncFailed,
 )
+from hansa.observers.mosquitto import database, subscription_tree
 from hansa.observers.mosquitto import log as log
-from hansa.observers.mosquitto import subscription_tree
 from hansa.observers.mosquitto.client_sessions import (
     UNCONFIRMED,
     UNKNOWN_CLIENT,
@@ -48,7 +47,7 @@ from hansa.observers.mosquitto.client_sessions import (
     SubscriptionKind,
 )
 from hansa.observers.mosquitto.drops import DroppedMessageCounter
-from hansa.observers.mosquitto.history import RESTORED, Anchor, Reading, Sample
+from hansa.observers.mosquitto.history import OTHER_LOG, Anchor, Reading, Sample
 from hansa.observers.mosquitto.log import LogChannel
 
 BUFFERED_LINES_MAX = 1 << 18
@@ -60,6 +59,7 @@ BRIDGES_MAX = 1_024
 COUNTS_WAIT_S = 3.0
 """Seconds after the connection within which retained counts arrive, if the broker has any."""
 
+LINES_DROPPED = "the agent read too slowly, and the broker may have dropped lines of its log"
 NO_COUNTS = "the broker publishes no counters ($SYS/broker/subscriptions/count) to check it with"
 
 _SHOWN_CHARS_MAX = 120
@@ -85,6 +85,8 @@ PROMPTS_MAX = 8
 _DROPPED_TOPIC = "$SYS/broker/publish/messages/dropped"
 _VERSION_TOPIC = "$SYS/broker/version"
 _UPTIME_TOPIC = "$SYS/broker/uptime"
+_VERSION_PREFIX = "mosquitto version "
+_VERSION = re.compile(_VERSION_PREFIX + r"(\d+)\.(\d+)\.(\d+)")
 _SECONDS = re.compile(rb"(\d+) seconds")
 _BURST_END = "$SYS/broker/bytes/sent"
 """Changes with every burst, and arrives after the counts."""
@@ -102,7 +104,6 @@ class MosquittoObserver(Observer):
         self._own_prefix = own_prefix
         self._sessions = SessionTable(own_prefix)
         self._findings: list[ObserverFinding] = []
-        self._was_complete = False
         self._bridges: dict[str, bool] = {}
         self._anchor = Anchor("", None)
         """The last line that arrived while the observer was complete. A log that contains it
@@ -139,7 +140,10 @@ class MosquittoObserver(Observer):
         self.has_persistence = False
         """Whether the log shows that the broker saves its sessions to disk."""
         self._timestamp: re.Pattern[str] | None = None
-        self._first_line = self._last_line = ""
+        self._first_line = self._last_line = self._own_id = ""
+        self._received_lines: tuple[str, ...] = ()
+        """The first and the last line of this connection before a resync; the log file of this
+        broker contains them."""
         self._buffered_lines = None
 
     @property
@@ -167,11 +171,6 @@ class MosquittoObserver(Observer):
     def certain_count(self) -> int:
         """Certain subscriptions, including those of the agent's own clients and of `$` topics."""
         return sum(self._sessions.count_by_certainty(kind)[0] for kind in SubscriptionKind)
-
-    @property
-    def refused_count(self) -> int:
-        """How often a filter could not be announced."""
-        return self._sessions.refused_count
 
     @property
     def uncertain_count(self) -> int:
@@ -218,7 +217,7 @@ class MosquittoObserver(Observer):
 
     def receive_publication(self, topic: str, payload: bytes, now: float) -> ObserverOutput:
         """Process a line, a count, or a sign of a bridge."""
-        self._drops.now = now
+        self._drops.on_publication(now)
         kind = _COUNT_TOPICS.get(topic)
         if kind is not None:
             self._receive_count(kind, payload)
@@ -235,7 +234,7 @@ class MosquittoObserver(Observer):
             self._receive_line(channel, payload)
         elif topic == _UPTIME_TOPIC:
             self._take_uptime(payload)
-            self._drops.on_connected()
+            self._drops.on_sample()
         elif topic == _VERSION_TOPIC:
             self.version = payload.decode(errors="replace")
         elif found := _BRIDGE_TOPIC.fullmatch(topic):
@@ -265,6 +264,7 @@ class MosquittoObserver(Observer):
     def begin_resync(self, now: float) -> None:
         """Buffer the lines that arrive from now on."""
         self._buffered_lines = []
+        self._received_lines = (self._first_line, self._last_line)
 
     def resync(self, text: str, now: float) -> ObserverOutput:
         """Correct everything from a printed tree or from the log since the broker's start.
@@ -362,38 +362,38 @@ class MosquittoObserver(Observer):
         """Learn the timestamp format: the first line of a connection is about its own first
         subscription, `<stamp><id> …`."""
         at = text.find(self._own_prefix)
-        stamp = text[:at]
-        if at > 0 and stamp.endswith(": ") and text.endswith(f" 0 {self.topics_to_subscribe()[0]}"):
-            return log.timestamp_pattern(stamp)
+        stamp = text[: max(at, 0)]
+        end = f" 0 {self.topics_to_subscribe()[0]}"
+        if at >= 0 and text.endswith(end):
+            self._own_id = text[at:].removesuffix(end)
+            if not stamp or stamp.endswith(": "):
+                return log.timestamp_pattern(stamp)
         return log.DEFAULT_TIMESTAMP
 
     def _report_unparsed(self, text: str, reason: str) -> None:
         self.unparsed_count += 1
         self._findings.append(LineNotUnderstood(text[:_SHOWN_CHARS_MAX], reason))
         self._sessions.mark_incomplete(f"a line of the log could not be read: {reason}")
+        self._sessions.knows_all_clients = False
 
     def _apply_event(self, event: log.LogEvent, is_certain: bool = True) -> None:
         """Apply an event to the sessions; a grant with an ambiguous reading is not certain."""
         match event:
             case log.ClientSubscribed(readings):
-                is_ambiguous = len(readings) > 1
-                for client, topic_filter in readings:
-                    holder = client
-                    if is_ambiguous and client not in self._sessions:
-                        holder = UNKNOWN_CLIENT  # a guessed id must not decide how lines are parsed
-                    self._sessions.on_subscribed(
-                        holder, topic_filter, is_certain and not is_ambiguous
-                    )
-            case log.ClientUnsubscribed(readings):
-                self._sessions.on_unsubscribed(readings)
-            case log.ClientMessagesDropped(client):
-                if self._sessions.is_own(client):
-                    self._sessions.mark_incomplete(
-                        "the agent read too slowly, and the broker dropped lines"
-                    )
-            case log.OversizedPublishDropped(client, size):
-                if self._sessions.is_own(client):
-                    self._findings.append(OversizedPublicationSkipped(size))
+                readings = self._possible_readings(readings)
+                self._apply_grant(readings, is_certain, is_ambiguous=len(readings) > 1)
+            case log.ClientUnsubscribed(readings, is_only_reading):
+                is_only = len(readings) == 1 and self._is_id_known(readings[0][0])
+                self._sessions.on_unsubscribed(readings, is_only_reading or is_only)
+            case log.AmbiguousLine(events):
+                self._apply_ambiguous(events)
+            case log.ClientPossiblyConnected(clients):
+                for client in clients:
+                    self._sessions.on_possibly_connected(client)
+            case log.ClientMessagesDropped(client) if client == self._own_id:
+                self._sessions.mark_all_uncertain(LINES_DROPPED)
+            case log.OversizedPublishDropped(client, size) if self._sessions.is_own(client):
+                self._findings.append(OversizedPublicationSkipped(size))
             case (
                 log.ClientConnected()
                 | log.ClientDisconnected()
@@ -404,13 +404,47 @@ class MosquittoObserver(Observer):
             case _:
                 self._apply_to_all(event)
 
+    def _apply_ambiguous(self, events: tuple[log.LogEvent, ...]) -> None:
+        for event in events:
+            match event:
+                case log.ClientSubscribed(readings):
+                    readings = self._possible_readings(readings)
+                    self._apply_grant(readings, is_certain=False, is_ambiguous=True)
+                case log.ClientUnsubscribed(readings):
+                    self._sessions.on_unsubscribed(readings, is_certain=False)
+                case _:
+                    self._apply_event(event)  # it says itself that it is not certain
+
+    def _apply_grant(
+        self, readings: tuple[tuple[str, str], ...], is_certain: bool, is_ambiguous: bool
+    ) -> None:
+        for client, topic_filter in readings:
+            holder = client
+            if is_ambiguous and client not in self._sessions:
+                holder = UNKNOWN_CLIENT  # a guessed id must not decide how lines are parsed
+            self._sessions.on_subscribed(holder, topic_filter, is_certain and not is_ambiguous)
+
+    def _possible_readings(
+        self, readings: tuple[tuple[str, str], ...]
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the readings whose client may exist."""
+        known = tuple(reading for reading in readings if reading[0] in self._sessions)
+        return known if known and self._is_id_known(known[0][0]) else readings
+
+    def _is_id_known(self, client: str) -> bool:
+        """Whether a line that begins with this id cannot be about a client that is not known."""
+        return self._sessions.knows_all_clients or self._sessions.is_own(client)
+
     def _apply_to_all(self, event: log.LogEvent) -> None:
         """Apply an event of the broker itself."""
         match event:
-            case log.BrokerStarted():
+            case log.BrokerStarted(version):
+                self.version = _VERSION_PREFIX + version
                 self._sessions.on_broker_started()
             case log.Persisted():
                 self.has_persistence = True
+            case log.BridgeConnecting():
+                self._sessions.needs_proof = True
 
     def _apply_connection_event(self, event: log.ConnectionEvent) -> None:
         if self._replayed_clients is not None and event.client not in self._replayed_clients:
@@ -421,12 +455,18 @@ class MosquittoObserver(Observer):
                 self._sessions.on_connected(client, mode, is_clean, address)
                 if is_bridge and not self._sessions.is_own(client):
                     self._report_bridge(client, True)
-            case log.ClientDisconnected(client, address, is_sure):
-                self._sessions.on_disconnected(client, address, is_sure)
+            case log.ClientDisconnected(client, address, is_certain):
+                # Before 2.1.1 what looks like an address is the end of a longer id.
+                is_certain = is_certain and (address is None or self._logs_addresses())
+                self._sessions.on_disconnected(client, address, is_certain)
             case log.ClientTakenOver(client):
                 self._sessions.on_taken_over(client)
-            case log.SessionExpired(client):
-                self._sessions.on_session_expired(client)
+            case log.SessionExpired(client, is_certain):
+                self._sessions.on_session_expired(client, is_certain)
+
+    def _logs_addresses(self) -> bool:
+        found = _VERSION.match(self.version)
+        return found is not None and tuple(map(int, found.groups())) >= (2, 1, 1)
 
     def _report_bridge(self, name: str, is_up: bool) -> None:
         if self._bridges.get(name) != is_up:
@@ -444,10 +484,14 @@ class MosquittoObserver(Observer):
         self._sessions.mark_all_uncertain("the log does not reach back to the start of the broker")
         timestamp = self._timestamp or log.DEFAULT_TIMESTAMP
         sample = self._retained_sample()
-        reading = Reading(self._sessions, self._anchor, self._first_line, sample)
+        reading = Reading(self._sessions, self._anchor, self._received_lines, sample)
         for line in text.split("\n"):
+            if line.startswith(database.RESTORED_MARK):
+                self._apply_restored(line, reading)
+                continue
             found = timestamp.match(line)
             if found is None:
+                reading.skip(line)
                 continue
             is_truncated = log.may_be_truncated(len(line.encode()))
             event = log.parse_line(
@@ -457,13 +501,26 @@ class MosquittoObserver(Observer):
             if isinstance(event, log.UnparsedLine):
                 self._report_unparsed(line, event.reason)
             elif event is not None and not isinstance(
-                event, log.OversizedPublishDropped
+                event, log.OversizedPublishDropped | log.ClientMessagesDropped
             ):  # reported when it happened
                 self._apply_event(event, reading.is_certain)
             reading.after(event)
+        if any(self._received_lines) and not reading.has_received_line:
+            self._sessions.mark_incomplete(OTHER_LOG)
         reading.end()
         self._started_at = reading.started_at
         return reading
+
+    def _apply_restored(self, line: str, reading: Reading) -> None:
+        """Add the sessions that the broker may have restored at its start. They may have ended."""
+        restored = database.parse_restored(line)
+        if isinstance(restored, str):
+            self._report_unparsed(restored, "the persistence file is not readable")
+            return
+        for client, filters in restored.items():
+            for topic_filter in filters:
+                self._sessions.on_subscribed(client, topic_filter, is_certain=False)
+        reading.note_restored()
 
     def _retained_sample(self) -> Sample | None:
         """Return the retained counts, if their uptime is known."""
@@ -495,16 +552,17 @@ class MosquittoObserver(Observer):
         self._has_uptime = True
 
     def _confirm_without_counts(self) -> None:
-        """Trust a log that shows everything since the start of a broker that saves no sessions."""
-        excused = set() if self.has_persistence else {RESTORED}
-        hides_none = excused.issuperset(self._sessions.gap_reasons)
-        if self.lacks_counts and hides_none and not self._sessions.needs_proof:
+        """Trust a log that shows everything."""
+        can_hide = self._sessions.has_gap or self._sessions.needs_proof
+        if self.lacks_counts and not can_hide:
             self._sessions.confirm()
 
     def _receive_dropped_count(self, payload: bytes) -> None:
         total = int(payload) if payload.isdigit() else 0
         if count := self._drops.update_total(total):
             self._findings.append(BrokerDroppedPublications(count, total))
+            if self._drops.had_backlog:
+                self._sessions.mark_all_uncertain(LINES_DROPPED)
 
     def _finish_count_burst(self) -> None:
         """The first message after a burst: a count that was not in it still holds."""
@@ -526,14 +584,7 @@ class MosquittoObserver(Observer):
         findings = [*self._findings, *self._sessions.findings]
         self._findings.clear()
         self._sessions.findings.clear()
-        if self.is_complete != self._was_complete:
-            self._was_complete = self.is_complete
-            findings.append(
-                ObservationComplete()
-                if self.is_complete
-                else ObservationIncomplete(self.incomplete_reason)
-            )
-        return self._sessions.filter_counts.drain_changes(findings)
+        return self._sessions.filter_counts.drain_output(self, findings)
 
 
 def _anchor(saved: object) -> Anchor:

@@ -12,10 +12,12 @@
       | DISCONNECT expiry?         |
       |--------------------------->|  closed, with the expiry that counts
 
-A connection that cannot be followed (not MQTT, a packet that is too large, a broker that answers
-nonsense) still passes unchanged. Its client may then have subscriptions that are unknown, and the
-observer is told so.
+With WebSocket the packets are taken out of its frames first. A connection that cannot be followed
+(not MQTT, a packet that is too large, a broker that answers nonsense) still passes unchanged. Its
+client may then have subscriptions that are unknown, and the observer is told so.
 """
+
+from collections.abc import Iterable
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt.fields import FieldCursor
@@ -24,6 +26,7 @@ from hansa.mqtt.types import REFUSAL_CODE_MIN, PacketType
 from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.observer import NEVER, ProxyObserver
 from hansa.observers.proxy.scanner import InvalidStream, PacketScanner
+from hansa.observers.proxy.websocket import WebSocketDecoder
 
 PENDING_BYTES_MAX = 1 << 20
 """Bytes of requests of one client that the broker has not answered; with more the connection is not
@@ -32,6 +35,12 @@ followed any further."""
 REQUEST_BYTES = 256
 """What a request counts for besides its filters."""
 
+FROM_CLIENT = frozenset(
+    (PacketType.CONNECT, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.DISCONNECT)
+)
+FROM_BROKER = frozenset((PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK))
+"""The packets that open, change and end sessions."""
+
 _VERSION_311, _VERSION_5 = 4, 5
 _CLEAN = 0x02
 
@@ -39,18 +48,14 @@ _CLEAN = 0x02
 class ConnectionInspector:
     """One client connection. `number` distinguishes it from others with the same client id."""
 
-    def __init__(self, observer: ProxyObserver, number: int) -> None:
+    def __init__(self, observer: ProxyObserver, number: int, is_websocket: bool = False) -> None:
         self._observer = observer
         self._number = number
-        self._from_client = PacketScanner(
-            PacketType.CONNECT,
-            PacketType.SUBSCRIBE,
-            PacketType.UNSUBSCRIBE,
-            PacketType.DISCONNECT,
-        )
-        self._from_broker = PacketScanner(
-            PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK
-        )
+        decoders = (WebSocketDecoder(), WebSocketDecoder()) if is_websocket else (None, None)
+        self.from_client = PacketScanner(FROM_CLIENT, decoders[0])
+        self.from_broker = PacketScanner(FROM_BROKER, decoders[1])
+        self.is_answered = False
+        """Whether the broker has answered the CONNECT, in some way."""
         self.client_id = ""
         self._level = 0  # of the protocol: 3, 4 or 5; 0 before CONNECT
         self._expiry_s = 0
@@ -62,34 +67,55 @@ class ConnectionInspector:
 
     def receive_from_client(self, data: bytes, now: float) -> ObserverOutput:
         """Read bytes that go to the broker."""
-        return self._read(self._from_client, data, now)
+        if self._problem:
+            return NO_CHANGE
+        try:
+            packets = self.from_client.feed(data)
+            if not packets:
+                return NO_CHANGE
+            self._receive(packets)
+        except (InvalidStream, BrokerMisbehaved) as error:
+            self.stop_following(str(error))
+        return self._observer.drain(now)
 
     def receive_from_broker(self, data: bytes, now: float) -> ObserverOutput:
         """Read bytes that go to the client."""
-        return self._read(self._from_broker, data, now)
+        if self._problem and self._is_open:
+            return NO_CHANGE
+        try:
+            packets = self.from_broker.feed(data)
+            self.is_answered = self.from_broker.has_begun
+            if not packets:
+                return NO_CHANGE
+            self._receive(packets)
+        except (InvalidStream, BrokerMisbehaved) as error:
+            self.is_answered = True
+            self.stop_following(str(error))
+            if not self._is_open and self._level:
+                self._open(is_present=True)  # the broker answered something
+        return self._observer.drain(now)
+
+    def stop_following(self, reason: str) -> None:
+        """Forward only, from now on: the client may have subscriptions that are unknown."""
+        self._problem = reason
+        if self._is_open:
+            self._observer.on_lost_track(self.client_id, reason)
 
     def close(self, now: float) -> ObserverOutput:
         """The connection has ended."""
+        if self._problem and self._level and not self.is_answered:
+            # Something followed the CONNECT in the same WebSocket frame: it may be in force.
+            self._open(is_present=True)
         if not self._is_open:
             return NO_CHANGE
         self._is_open = False
         return self._observer.on_closed(self.client_id, self._number, self._expiry_s, now)
 
-    def _read(self, scanner: PacketScanner, data: bytes, now: float) -> ObserverOutput:
-        if self._problem and (self._is_open or scanner is self._from_client):
-            return NO_CHANGE
-        try:
-            for kind, body in scanner.feed(data):
-                self._receive(kind, FieldCursor(body, 0, len(body), kind.name))
-        except (InvalidStream, BrokerMisbehaved) as error:
-            self._problem = str(error)
-            if not self._is_open and self._level and scanner is self._from_broker:
-                self._open(is_present=True)  # the broker answered something
-            elif self._is_open:
-                self._observer.on_lost_track(self.client_id, self._problem)
-        return self._observer.drain(now)
+    def _receive(self, packets: Iterable[tuple[PacketType, bytes]]) -> None:
+        for kind, body in packets:
+            self._receive_packet(kind, FieldCursor(body, 0, len(body), kind.name))
 
-    def _receive(self, kind: PacketType, body: FieldCursor) -> None:
+    def _receive_packet(self, kind: PacketType, body: FieldCursor) -> None:
         match kind:
             case PacketType.CONNECT:
                 self._read_connect(body)

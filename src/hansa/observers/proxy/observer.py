@@ -15,15 +15,13 @@ The observer is complete unless it has a reason to doubt:
 Doubts about a client end when its session does, also after a restart.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hansa.errors import InvalidTopic
 from hansa.observers.base import (
     FilterCounts,
     FilterNotAnnounced,
-    ObservationComplete,
-    ObservationIncomplete,
     Observer,
     ObserverFinding,
     ObserverOutput,
@@ -55,6 +53,11 @@ EARLIER_SESSIONS = (
     " set [proxy] no_earlier_sessions = true"
 )
 
+OPAQUE_CLIENTS = (
+    "the proxy cannot read what clients with passthrough_names subscribe to; declare it in"
+    " [proxy] passthrough_filters"
+)
+
 
 @dataclass(slots=True)
 class ProxySession:
@@ -65,8 +68,6 @@ class ProxySession:
     """Seconds for which it outlives its last connection."""
     connections: dict[int, None] = field(default_factory=dict)
     """Open connections; while one takes over from another there are two."""
-    expires_at: float | None = None
-    """When the session ends if the client does not return; None while connected, or never."""
     doubt: str = ""
     """Why it may have subscriptions that are not in `filters`; empty if it has none."""
 
@@ -74,15 +75,23 @@ class ProxySession:
 class ProxyObserver(Observer):
     """Which filters the clients of the proxy are subscribed to."""
 
-    def __init__(self, may_have_earlier_sessions: bool) -> None:
+    def __init__(
+        self, may_have_earlier_sessions: bool, opaque_filters: Sequence[str] | None = None
+    ) -> None:
+        """`opaque_filters`: the filters of clients that the proxy cannot read; empty if they are
+        not known, None if there are no such clients."""
         self._may_have_earlier_sessions = may_have_earlier_sessions
+        self._has_unknown_opaque = opaque_filters is not None and not opaque_filters
         self._sessions: dict[str, ProxySession] = {}
-        self._filters = FilterCounts()
-        self._findings: list[ObserverFinding] = []
-        self._was_complete = not may_have_earlier_sessions
+        self._expiring: dict[str, float] = {}
+        """When the sessions of disconnected clients end, if they end."""
         self._doubts: dict[str, None] = {}
         self._memory = 0
         self._has_overflowed = False
+        self._filters = FilterCounts(was_complete=self.is_complete)
+        for topic_filter in opaque_filters or ():
+            self._filters.add(topic_filter)
+        self._findings: list[ObserverFinding] = []
         self.changes: list[SessionChange] = []
         """What the shell has to save, in order; it clears the list."""
 
@@ -91,13 +100,20 @@ class ProxyObserver(Observer):
     @property
     def is_complete(self) -> bool:
         """Whether every subscription of the proxy's clients is known."""
-        return not (self._may_have_earlier_sessions or self._has_overflowed or self._doubts)
+        return not (
+            self._may_have_earlier_sessions
+            or self._has_unknown_opaque
+            or self._has_overflowed
+            or self._doubts
+        )
 
     @property
     def incomplete_reason(self) -> str:
         """Why it is not complete; empty if it is."""
         if self._may_have_earlier_sessions:
             return EARLIER_SESSIONS
+        if self._has_unknown_opaque:
+            return OPAQUE_CLIENTS
         if self._has_overflowed:
             return "sessions of the proxy's clients need too much memory"
         for client_id in self._doubts:
@@ -152,7 +168,7 @@ class ProxyObserver(Observer):
             self._save_whole(client_id, session)
         session.expiry_s = expiry_s
         session.connections[connection] = None
-        session.expires_at = None
+        self._expiring.pop(client_id, None)
 
     def on_subscribed(self, client_id: str, filters: Iterable[str]) -> list[str]:
         """A client asks for these filters; return those that are new."""
@@ -182,8 +198,8 @@ class ProxyObserver(Observer):
             del session.connections[connection]
             if not session.connections and not expiry_s:
                 self._end(client_id)
-            elif not session.connections:
-                session.expires_at = None if expiry_s == NEVER else now + expiry_s
+            elif not session.connections and expiry_s != NEVER:
+                self._expiring[client_id] = now + expiry_s
         return self.drain(now)
 
     def on_lost_track(self, client_id: str, reason: str) -> None:
@@ -199,40 +215,25 @@ class ProxyObserver(Observer):
 
     def handle_timer(self, now: float) -> ObserverOutput:
         """End the sessions that have expired."""
-        ended = [
-            client_id
-            for client_id, session in self._sessions.items()
-            if session.expires_at is not None and session.expires_at <= now
-        ]
-        for client_id in ended:
+        for client_id in [each for each, at in self._expiring.items() if at <= now]:
             self._end(client_id)
         return self.drain(now)
 
     def next_deadline(self) -> float | None:
         """When the next session expires."""
-        return min(
-            (s.expires_at for s in self._sessions.values() if s.expires_at is not None),
-            default=None,
-        )
+        return min(self._expiring.values(), default=None)
 
     def on_connected(self, session_lost: bool, now: float) -> ObserverOutput:
         """Report what earlier runs saved. The broker counts their expiry from an earlier moment."""
-        for session in self._sessions.values():
+        for client_id, session in self._sessions.items():
             if not session.connections and session.expiry_s != NEVER:
-                session.expires_at = now + session.expiry_s
+                self._expiring[client_id] = now + session.expiry_s
         return self.drain(now)
 
     def drain(self, now: float) -> ObserverOutput:
         """Return what has changed since the last call."""
         findings, self._findings = self._findings, []
-        if self.is_complete != self._was_complete:
-            self._was_complete = self.is_complete
-            findings.append(
-                ObservationComplete()
-                if self.is_complete
-                else ObservationIncomplete(self.incomplete_reason)
-            )
-        return self._filters.drain_changes(findings)
+        return self._filters.drain_output(self, findings)
 
     # ------------------------------------------------------------ sessions
 
@@ -275,6 +276,7 @@ class ProxyObserver(Observer):
 
     def _end(self, client_id: str) -> None:
         session = self._sessions.pop(client_id)
+        self._expiring.pop(client_id, None)
         self._remove(session, list(session.filters))
         self._memory -= SESSION_BYTES + len(client_id)
         self._doubts.pop(client_id, None)

@@ -5,7 +5,8 @@ kept. A stream that is not MQTT, or a packet that matters and is too large, rais
 after that the scanner must not be used again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from hansa.mqtt.types import PacketType
 
@@ -19,18 +20,49 @@ class InvalidStream(Exception):
     """These bytes cannot be followed; the message says why."""
 
 
+class FrameDecoder(Protocol):
+    """Takes a stream of packets out of the frames that carry it."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the bytes of packets in these bytes; raise InvalidStream."""
+
+
 class PacketScanner:
     """One direction of one connection."""
 
-    __slots__ = ("_first_bytes", "_held", "_skip")
+    __slots__ = ("_decoder", "_held", "_skip", "_types", "has_begun")
 
-    def __init__(self, *packet_types: PacketType) -> None:
-        self._first_bytes = frozenset(packet_types)
+    def __init__(self, packet_types: frozenset[int], decoder: FrameDecoder | None = None) -> None:
+        """`packet_types` are those that matter; `decoder` takes the stream out of frames."""
+        self._types = packet_types
+        self._decoder = decoder
+        self.has_begun = False
+        """Whether any byte of a packet has arrived."""
         self._held = b""  # the beginning of a header, or of a packet that matters
         self._skip = 0  # bytes of a packet that does not matter and has not arrived yet
 
-    def feed(self, data: bytes) -> Iterator[tuple[PacketType, bytes]]:
-        """Yield type and body of each packet that matters and is now complete."""
+    def feed(self, data: bytes) -> Iterable[tuple[PacketType, bytes]]:
+        """Return type and body of each packet that matters and is now complete. The result must be
+        read before the next call."""
+        if self._decoder is not None:
+            data = self._decoder.feed(data)
+        if not data:
+            return ()
+        self.has_begun = True
+        return self._scan(data)
+
+    def skips(self, buffer: memoryview, count: int) -> bool:
+        """Whether the first `count` bytes of a buffer, not in frames, are one packet that does not
+        matter: then they need not be fed. This is the usual case, and much faster."""
+        if count < 2 or self._skip or self._held or buffer[0] >> 4 in self._types:
+            return False
+        length = buffer[1]
+        if length < 128:
+            return length == count - 2
+        high = buffer[2]
+        return high < 128 and length - 128 + (high << 7) == count - 3
+
+    def _scan(self, data: bytes) -> Iterator[tuple[PacketType, bytes]]:
         at = min(self._skip, len(data))
         self._skip -= at
         if self._held:
@@ -45,7 +77,7 @@ class PacketScanner:
                     break
                 length, body = header
             end = body + length
-            if first >> 4 not in self._first_bytes:
+            if first >> 4 not in self._types:
                 if end > size:
                     self._skip = end - size
                     return
