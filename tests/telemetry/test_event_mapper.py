@@ -203,6 +203,7 @@ def test_other_effects_map_to_records_of_the_same_name():
     mapped = MappedRecords()
     outputs = (
         effects.LinkRefused(LINK, "federation"),
+        effects.PeerMisbehaved(LINK, "forged"),
         effects.NodeReachable(FAR),
         effects.NodeUnreachable(FAR),
         effects.CoreElected("a/#", FAR),
@@ -217,6 +218,7 @@ def test_other_effects_map_to_records_of_the_same_name():
     )
     assert mapped.handle(events.TimerFired(), *outputs) == [
         schema.LinkRefused(100, "federation"),
+        schema.Ignored(100, "forged"),
         schema.NodeReachable(100, FAR),
         schema.NodeUnreachable(100, FAR),
         schema.CoreElected(100, "a/#", FAR),

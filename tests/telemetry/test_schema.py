@@ -29,7 +29,7 @@ def test_tags_and_names_of_kinds_never_change():
             subscribed_at_broker unsubscribed_at_broker interest_installed ignored
             incarnation_raised epoch_rollover_required link_up link_down link_refused round_trip
             counter node_started node_stopped fault_injected converged simulation_started
-            client_deliveries_counted""".split(),
+            client_deliveries_counted security_event alarm_raised alarm_cleared""".split(),
             start=1,
         )
     )

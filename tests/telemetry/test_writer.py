@@ -117,7 +117,9 @@ def test_another_process_can_read_during_writing(tmp_path):
 
 def test_records_with_long_topics_are_split_into_several_blocks(tmp_path):
     topic = "t" * 65_535
-    write(tmp_path, *(schema.Captured(1, NODE, 7, seq, 0, topic, 9) for seq in range(100)))
+    write(
+        tmp_path, *(schema.Captured(1, NODE, 7, sequence, 0, topic, 9) for sequence in range(100))
+    )
     found = list(read_rows(tmp_path))
     assert [row.record_sequence for row in found] == list(range(1, 101))
     assert [

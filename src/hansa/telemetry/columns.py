@@ -78,6 +78,9 @@ FIELD_COLUMNS: dict[str, tuple[ColumnType, str]] = {
     "arrived": ("integer", "Publications that it received at least once."),
     "duplicates": ("integer", "Further copies that it received."),
     "interruption_s": ("real", "How long deliveries were interrupted."),
+    "security_event": ("text", "Kind of security event."),
+    "address": ("text", "Address that a peer or a request came from."),
+    "alarm": ("text", "Name of an alarm."),
 }
 """Every field of every kind, in the order of a table's columns."""
 

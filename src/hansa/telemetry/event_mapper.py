@@ -17,6 +17,7 @@ from hansa.protocol.wire.frames import (
     CoreAnnouncement,
     Heartbeat,
     RepairResponse,
+    SealedBulk,
     SequencedFrame,
 )
 from hansa.telemetry import schema
@@ -113,7 +114,7 @@ class EventMapper:
         inner = frame.frame if isinstance(frame, SequencedFrame) else frame
         announcement_fields: tuple[int, ...] = ()
         if isinstance(inner, CoreAnnouncement):
-            announcement_fields = (inner.core, inner.seq, inner.distance, inner.incarnation)
+            announcement_fields = (inner.core, inner.sequence, inner.distance, inner.incarnation)
         elif isinstance(inner, Heartbeat):
             beats = self._pending_heartbeats.setdefault(link, {})
             beats[inner.number] = now
@@ -227,8 +228,8 @@ class EventMapper:
             case effects.NeighbourDown(node, reason):
                 self._forget_neighbour(node)
                 self.emit(schema.LinkDown(now, node, reason))
-            case effects.ParentsChanged(core, _, seq, distance, parents):
-                self._record_parents(now, core, (seq, distance), parents)
+            case effects.ParentsChanged(core, _, sequence, distance, parents):
+                self._record_parents(now, core, (sequence, distance), parents)
             case effects.IncarnationRaised(incarnation):
                 self._incarnation = incarnation
                 self.emit(schema.IncarnationRaised(now, incarnation))
@@ -270,7 +271,10 @@ def publication_fields(publication: Publication) -> PublicationFields:
 
 
 def _is_repair_response(frame: object) -> bool:
-    return isinstance(frame.frame if isinstance(frame, SequencedFrame) else frame, RepairResponse)
+    """Whether deliveries that follow from a frame are repaired: of sealed frames only repair
+    responses cause any."""
+    inner = frame.frame if isinstance(frame, SequencedFrame) else frame
+    return isinstance(inner, (RepairResponse, SealedBulk))
 
 
 _DIRECT_MAPPINGS: dict[type, Callable[..., schema.AnyRecord]] = {
@@ -285,6 +289,7 @@ _DIRECT_MAPPINGS: dict[type, Callable[..., schema.AnyRecord]] = {
     effects.Repaired: lambda now, it: schema.Repaired(now, it.origin, it.count),
     effects.EpochRolloverRequired: lambda now, it: schema.EpochRolloverRequired(now, it.epoch),
     effects.Ignored: lambda now, it: schema.Ignored(now, it.reason),
+    effects.PeerMisbehaved: lambda now, it: schema.Ignored(now, it.reason),
     effects.Gap: lambda now, it: schema.Gap(now, it.origin, it.epoch, it.first, it.last, it.reason),
     effects.DeliveryAbandoned: lambda now, it: schema.DeliveryAbandoned(
         now, it.node, it.epoch, it.first, it.last

@@ -20,8 +20,7 @@ clients."""
 
 
 CLEAN_STOP_REASON = "stopping"
-"""`reason` of the `link_down` records that an agent writes when it stops cleanly
-(`agent/service.py`)."""
+"""`reason` of the `link_down` records that an agent writes when it stops cleanly."""
 
 
 class TelemetryRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -317,6 +316,32 @@ class ClientDeliveriesCounted(TelemetryRecord, frozen=True, array_like=True, gc=
     interruption_s: float | None = None
 
 
+class SecurityEvent(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=37):
+    """An event of the audit log: `security_event` is `peer_refused`, `dialled_peer_refused`,
+    `strike`, `quarantine`, `release`, `certificate_loaded`, `certificate_renewed`,
+    `renewal_failed`, `revocation` or `admin_refused`. `peer_id` is empty if the peer has not proved
+    who it is, `address` is the one that it came from or that was dialled, if any."""
+
+    security_event: str
+    peer_id: int | None
+    address: str
+    reason: str
+
+
+class AlarmRaised(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=38):
+    """The agent raised an alarm; `reason` is its text. A later change of the text is not
+    recorded."""
+
+    alarm: str
+    reason: str
+
+
+class AlarmCleared(TelemetryRecord, frozen=True, array_like=True, gc=False, tag=39):
+    """The agent cleared an alarm. Alarms also end when the agent ends."""
+
+    alarm: str
+
+
 AnyRecord = (
     Captured
     | CopySent
@@ -354,6 +379,9 @@ AnyRecord = (
     | Converged
     | SimulationStarted
     | ClientDeliveriesCounted
+    | SecurityEvent
+    | AlarmRaised
+    | AlarmCleared
 )
 
 

@@ -47,8 +47,6 @@ class RuleScore:
 
 @dataclass(frozen=True, slots=True)
 class TopologyTrial:
-    """Parameters of a comparison."""
-
     nodes: int = 30
     degree_max: int = 5
     federations: int = 20

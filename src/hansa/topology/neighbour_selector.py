@@ -53,8 +53,6 @@ class LinkControlPort(Protocol):
 
 
 class NeighbourSelector:
-    """Selects the neighbours of one node."""
-
     def __init__(
         self,
         membership: MembershipView,

@@ -30,8 +30,6 @@ SAME_TAG_RTT_MS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PlannerNode:
-    """A present node."""
-
     name: NodeName
     latency_ms: float = 0.0
     """Round-trip time of a publication at its broker."""
@@ -43,8 +41,6 @@ class PlannerNode:
 
 @dataclass(frozen=True, slots=True)
 class PlannerInput:
-    """The present topology."""
-
     nodes: tuple[PlannerNode, ...]
     links: frozenset[LinkPair]
     """Present links, perhaps also to dead nodes."""
@@ -58,8 +54,6 @@ class PlannerInput:
 
 @dataclass(frozen=True, slots=True)
 class PlannerLimits:
-    """The limits of a plan."""
-
     degree_max: int = 5
     """Maximum number of neighbours (`TOP_MAX_REDUNDANCY`), at least 3: with two, only a ring would
     be possible. To connect components without room, a node may exceed it until a later plan."""
@@ -92,7 +86,6 @@ def plan_changes(planner_input: PlannerInput, limits: PlannerLimits) -> list[Lin
 
 
 def apply_changes(planner_input: PlannerInput, changes: Iterable[LinkChange]) -> PlannerInput:
-    """Return the topology after these changes."""
     links = set(planner_input.links)
     for change in changes:
         (links.add if change.kind == "add" else links.discard)(change.link)
@@ -129,7 +122,6 @@ class _PlanDraft:
     # ------------------------------------------------------------ the steps
 
     def remove_dead_links(self) -> None:
-        """Remove links to dead nodes."""
         for link in sorted(self._links):
             gone = [name for name in link if name not in self._nodes]
             if gone:
@@ -300,7 +292,6 @@ class _PlanDraft:
         return make_graph(self._staying, self._links)
 
     def _links_to_staying(self, name: NodeName) -> list[LinkPair]:
-        """Return the links of a node to staying nodes."""
         staying = set(self._staying)
         return [link for link in self._links_of(name) if staying & set(link) - {name}]
 
