@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.cli.doctor import _shown
+from hansa.cli.broker_report import shown
 from hansa.printable import LogFormatter, printable, printable_json
 
 
@@ -61,4 +61,4 @@ def test_log_has_one_line_per_record_and_keeps_tracebacks():
 
 
 def test_doctor_shows_what_a_broker_says_without_markup():
-    assert _shown("\x1b mosquitto [/x]") == r"\x1b mosquitto \[/x]"
+    assert shown("\x1b mosquitto [/x]") == r"\x1b mosquitto \[/x]"

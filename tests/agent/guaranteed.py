@@ -29,10 +29,12 @@ class GuaranteedClient(Client):
             if each.qos
         ]
         if batch:
-            self._do(inputs.Answer(batch))
-        steps = [each for each in self._news if isinstance(each, effects.HandshakePacketsReceived)]
-        self._news = [
-            each for each in self._news if not isinstance(each, effects.HandshakePacketsReceived)
+            self._do(inputs.SendHandshakePackets(batch))
+        steps = [
+            each for each in self._others if isinstance(each, effects.HandshakePacketsReceived)
+        ]
+        self._others = [
+            each for each in self._others if not isinstance(each, effects.HandshakePacketsReceived)
         ]
         for each in steps:
             self._take_steps(each.batch)
@@ -43,9 +45,9 @@ class GuaranteedClient(Client):
         ids = [step.packet_id for step in steps]
         match steps[0]:
             case packets.PubRecPacket():
-                self._do(inputs.Answer([packets.PubRelPacket(each) for each in ids]))
+                self._do(inputs.SendHandshakePackets([packets.PubRelPacket(each) for each in ids]))
             case packets.PubRelPacket():
-                self._do(inputs.Answer([packets.PubCompPacket(each) for each in ids]))
+                self._do(inputs.SendHandshakePackets([packets.PubCompPacket(each) for each in ids]))
             case _:
                 self.accepted += len(ids)
 
@@ -53,7 +55,6 @@ class GuaranteedClient(Client):
         return self.subscribe_as(*(packets.Subscription(name, 2) for name in filters))
 
     def subscribe_as(self, *wishes: packets.Subscription) -> "GuaranteedClient":
-        """Subscribe with options."""
         self._do(inputs.Subscribe(wishes))
         self._wait(effects.Subscribed)
         return self
@@ -64,15 +65,15 @@ class GuaranteedClient(Client):
 
     def publish_as(self, *publications: packets.PublishPacket) -> None:
         """Publish packets; wait until the broker has acknowledged those above QoS 0."""
-        wanted = self.accepted + sum(each.qos > 0 for each in publications)
+        expected = self.accepted + sum(each.qos > 0 for each in publications)
         waiting = [self._numbered(each) for each in publications]
         deadline = time.monotonic() + PATIENCE
-        while waiting or self.accepted < wanted:
-            assert time.monotonic() < deadline, f"{wanted - self.accepted} are not accepted"
+        while waiting or self.accepted < expected:
+            assert time.monotonic() < deadline, f"{expected - self.accepted} are not accepted"
             batch, waiting = waiting[: self._session.quota], waiting[self._session.quota :]
             if batch:
                 self._do(inputs.Publish(batch))
-            if self.accepted < wanted:
+            if self.accepted < expected:
                 self._read(0.1)
 
     def _numbered(self, publication: packets.PublishPacket) -> packets.PublishPacket:

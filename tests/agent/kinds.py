@@ -88,7 +88,9 @@ class PahoClient(Subscriber):
         self._client = paho.Client(
             enums.CallbackAPIVersion.VERSION2, protocol=enums.MQTTProtocolVersion.MQTTv5
         )
-        self._client.on_message = lambda *news: self.seen.append((news[2].topic, news[2].payload))
+        self._client.on_message = lambda *arguments: self.seen.append(
+            (arguments[2].topic, arguments[2].payload)
+        )
         self._client.connect(HOST, port)
         self._client.loop_start()
         for name in filters:

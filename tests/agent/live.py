@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.connection import ClientConnection
@@ -73,7 +73,7 @@ class Client:
         )
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
         self.received: list[packets.PublishPacket] = []
-        self._news: list[effects.Effect] = []
+        self._others: list[effects.Effect] = []
         self._do(inputs.Opened())
         self._wait(effects.Connected)
 
@@ -87,7 +87,7 @@ class Client:
                 case effects.PublishReceived(batch):
                     self.received += batch
                 case _:
-                    self._news.append(effect)
+                    self._others.append(effect)
 
     def _read(self, patience: float) -> bool:
         ready, _, _ = select.select([self._socket], [], [], patience)
@@ -98,16 +98,18 @@ class Client:
 
     def _wait(self, kind: type) -> Any:
         deadline = time.monotonic() + PATIENCE
-        while not (found := [news for news in self._news if isinstance(news, kind)]):
-            assert time.monotonic() < deadline, f"no {kind.__name__}, but {self._news}"
+        while not (found := [each for each in self._others if isinstance(each, kind)]):
+            assert time.monotonic() < deadline, f"no {kind.__name__}, but {self._others}"
             self._read(0.1)
-        self._news.remove(found[0])
+        self._others.remove(found[0])
         return found[0]
 
     def subscribe(self, *filters: str) -> "Client":
         for start in range(0, len(filters), 500):
-            wishes = tuple(packets.Subscription(name) for name in filters[start : start + 500])
-            self._do(inputs.Subscribe(wishes))
+            subscriptions = tuple(
+                packets.Subscription(name) for name in filters[start : start + 500]
+            )
+            self._do(inputs.Subscribe(subscriptions))
             self._wait(effects.Subscribed)
         return self
 
@@ -184,12 +186,12 @@ def wait_until_reachable(publisher: Client, subscribers: Collection[Client], top
     """Publish until it arrives everywhere: QoS 0 in flight during a change may be lost."""
     numbers = count()
 
-    def all_hear() -> bool:
+    def all_receive() -> bool:
         probe = b"probe %d" % next(numbers)
         publisher.publish(topic, probe)
         return all([each.hears(probe) for each in subscribers])
 
-    eventually(all_hear, "a way", 60)
+    eventually(all_receive, "a way", 60)
 
 
 _C = TypeVar("_C", bound=Client)
@@ -213,6 +215,17 @@ class Live:
     def start(self) -> None:
         self.run(self.federation.start())
         self.wait_converged()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def client(self, number: int, **options: Any) -> Client:
         return self.client_of(Client, number, **options)

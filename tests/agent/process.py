@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tests.agent.live import PATIENCE, Client, LoopThread, eventually
 
+from hansa.compiled_core import PURE
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 _C = TypeVar("_C", bound=Client)
@@ -27,7 +28,11 @@ class Process:
         self.admin_port = free_port()
         self.log_file = directory / f"agent-{self.admin_port}.log"
         environment = {
-            **{name: text for name, text in os.environ.items() if not name.startswith("HANSA_")},
+            **{
+                name: text
+                for name, text in os.environ.items()
+                if name == PURE or not name.startswith("HANSA_")
+            },
             "HANSA_STATE": str(directory / f"state-{self.admin_port}"),
             "HANSA_ADMIN_PORT": str(self.admin_port),
             "HANSA_LINK_PORT": "0",

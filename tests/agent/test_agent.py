@@ -54,11 +54,11 @@ def test_wrong_password_is_reported_until_corrected(scene, tmp_path, capsys):
     )
     address = f"127.0.0.1:{broker.port}"
     agent.says(f"broker refuses the login, still trying address={address} reason={reason!r}")
-    agent.says(f"alarm broker login: {reason}")
+    agent.says(f"alarm broker login refused: {reason}")
     assert "broker lost" not in agent.log
     assert agent.page("/readyz")[0] == 503
     status = json.loads(agent.page("/status")[1])
-    assert status["broker"]["problem"] == status["alarms"]["broker login"] == reason
+    assert status["broker"]["problem"] == status["alarms"]["broker login refused"] == reason
     assert main(["status", f"127.0.0.1:{agent.admin_port}"]) == 0
     assert "login refused by the broker" in " ".join(capsys.readouterr().out.split())
     right = scene.agent(broker_port=broker.port, broker_username="agent", broker_password="right")
@@ -66,7 +66,7 @@ def test_wrong_password_is_reported_until_corrected(scene, tmp_path, capsys):
     assert "right" not in right.log.replace("passwords", "")
     hashed("wrong")
     broker.process.send_signal(signal.SIGHUP)
-    agent.says("alarm cleared broker login")
+    agent.says("alarm cleared broker login refused")
     agent.says("broker connected")
 
 
@@ -154,6 +154,7 @@ def test_all_endpoints_answer(scene):
         "observer_complete": True,
         "problem": "",
         "observer_problem": "",
+        "limits": {"qos_max": 2, "receive_maximum": 100, "session_expiry": 86_400},
     }
     assert re.search(r"^hansa_broker_connected\{.*\} 1$", agent.page("/metrics")[1], re.M)
     assert [agent.page(path)[0] for path in ("/healthz", "/readyz", "/x")] == [200, 200, 404]
@@ -195,7 +196,7 @@ def test_background_exception_raises_alarm_and_interest_is_still_announced(scene
     agent = scene.agent(program=("-c", FAULTY_ONCE), **settings)
     agent.says("observer complete")
     client = scene.client(broker.port).subscribe("unlucky")
-    agent.says("alarm fault: a fault of Hansa: ZeroDivisionError: a fault to be found")
+    agent.says("alarm internal error: a fault of Hansa: ZeroDivisionError: a fault to be found")
     assert "Traceback" in agent.log
     client.subscribe("lucky")
 
@@ -204,9 +205,9 @@ def test_background_exception_raises_alarm_and_interest_is_still_announced(scene
 
     eventually(lambda: "lucky" in status()["interest"]["local"], "seen")
     eventually(lambda: status()["interest"]["installed"], "announced")
-    assert list(status()["alarms"]) == ["fault"]
+    assert list(status()["alarms"]) == ["internal error"]
     assert re.search(
-        r"^hansa_alarm_active\{.*alarm=\"fault\"\} 1$", agent.page("/metrics")[1], re.M
+        r"^hansa_alarm_active\{.*alarm=\"internal error\"\} 1$", agent.page("/metrics")[1], re.M
     )
 
 

@@ -7,11 +7,11 @@ from hansa.agent.alarms import Alarms
 
 def test_alarm_count_increases_each_time_it_is_raised():
     alarms = Alarms()
-    tell = alarms.setter("journal")
+    set_alarm = alarms.setter("journal not writable")
     for text in ("full", "full", "broken", "", "", "full"):
-        tell(text)
-    assert alarms.active == {"journal": "full"}
-    assert alarms.counters == {"alarms: journal": 2}
+        set_alarm(text)
+    assert alarms.active == {"journal not writable": "full"}
+    assert alarms.counters == {"alarms: journal not writable": 2}
 
 
 def test_exception_raises_alarm_and_broken_connection_does_not():
@@ -27,7 +27,7 @@ def test_exception_raises_alarm_and_broken_connection_does_not():
 
     asyncio.run(work())
     text = "a fault: OSError: full; the log says where. Report it, and start the agent again"
-    assert alarms.active == {"fault": text}
+    assert alarms.active == {"internal error": text}
 
 
 def test_alarm_for_dropped_publications_lists_topics_within_limit():
@@ -38,5 +38,5 @@ def test_alarm_for_dropped_publications_lists_topics_within_limit():
             alarms.add_dropped("refused", topic, 1)
     long = "x" * 80
     refused = rf"refused: 'a\nb' at QoS 1, '{long}'… at QoS 1, 'c' at QoS 1, other topics"
-    assert alarms.active == {"dropped": f"too large; {refused}"}
-    assert alarms.counters == {"alarms: dropped": 1}
+    assert alarms.active == {"publications dropped": f"too large; {refused}"}
+    assert alarms.counters == {"alarms: publications dropped": 1}

@@ -143,11 +143,11 @@ def test_alarm_for_refused_publication_has_topic_qos_and_reason(scene, tmp_path)
     refused = "the broker refuses it (0x87 not authorized)"
     advice = "(allow the agent's user to publish to them, in the broker's access list)"
     text = f"{refused}: 'closed/a' at QoS 1, 'closed/b' at QoS 2 {advice}"
-    one.says(f"alarm dropped: {text}")
+    one.says(f"alarm publications dropped: {text}")
     found = status(one)
-    assert found["alarms"]["dropped"] == text
+    assert found["alarms"]["publications dropped"] == text
     assert found["counters"][f"dropped: {refused}"] == 2
-    assert found["counters"]["alarms: dropped"] == 1
+    assert found["counters"]["alarms: publications dropped"] == 1
 
 
 def test_doctor_raises_no_alarm_in_running_agent(scene, capsys):
@@ -166,11 +166,11 @@ def test_doctor_raises_no_alarm_in_running_agent(scene, capsys):
     counts.received.clear()
     counts.subscribe("$SYS/broker/uptime")
 
-    def is_told() -> bool:
+    def has_reported() -> bool:
         counts.silent(0.1)
         return len(counts.received) > 2  # later bursts count; the agent gets them as well
 
-    eventually(is_told, "more bursts")
+    eventually(has_reported, "more bursts")
     assert status(agent)["alarms"] == {}
     assert not [name for name in status(agent)["counters"] if name.startswith("alarms")]
 

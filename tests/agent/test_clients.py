@@ -28,12 +28,8 @@ FEDERATIONS = [
 @pytest.fixture(scope="module", params=FEDERATIONS, ids=str)
 def live(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
     word, strategy = request.param
-    running = Live(LocalFederation(parse_topology(word, seed=1), {SETTING: strategy}))
-    try:
-        running.start()
+    with Live(LocalFederation(parse_topology(word, seed=1), {SETTING: strategy})) as running:
         yield running
-    finally:
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +83,8 @@ def test_unsubscribing_stops_the_traffic_on_all_links(live, kinds, subscribers):
     node = str(live.nodes[last].status()["node"])
     for turn, kind in enumerate(kinds):
         topic = f"loud/{turn}"
-        witness, leaving = (kind.subscribe(_port(live, number), topic) for number in (0, last))
-        subscribers += [witness, leaving]
+        staying, leaving = (kind.subscribe(_port(live, number), topic) for number in (0, last))
+        subscribers += [staying, leaving]
         live.wait_installed(0, topic)
         live.wait_installed(last, topic)
         before = _link_bytes(live)
@@ -101,7 +97,7 @@ def test_unsubscribing_stops_the_traffic_on_all_links(live, kinds, subscribers):
         live.wait_converged()
         before = _link_bytes(live)
         kind.publish(_port(live, 0), topic, [b"y" * 1_000] * 100 + [b"stays"])
-        wait_for([witness], b"stays")
+        wait_for([staying], b"stays")
         assert _link_bytes(live) - before < 100_000  # control frames only, which grow with time
 
 

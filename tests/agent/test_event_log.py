@@ -111,7 +111,7 @@ def test_no_line_contains_python_repr(kind, caplog):
         ),
         (
             effects.ParentsChanged(NodeId(2), 1, 4, 3, (NodeId(5), NodeId(6))),
-            "parents changed core=0000000000000002 core_name='name-2' incarnation=1 seq=4 "
+            "parents changed core=0000000000000002 core_name='name-2' incarnation=1 sequence=4 "
             "distance=3 parents=0000000000000005,0000000000000006",
         ),
         (effects.Deliver(PUBLICATION), "deliver"),

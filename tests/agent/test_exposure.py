@@ -1,6 +1,7 @@
 """Listening beyond loopback, and the Host header of requests."""
 
 import pytest
+from tests.identity.certified import certify, make_authority
 
 from hansa.agent.exposure import HostRule, host_of, is_loopback
 from hansa.agent.settings import load_settings
@@ -22,10 +23,19 @@ def test_links_beyond_loopback_need_consent(host, transport):
         load_settings(None, given)
     said = str(error.value)
     assert f"[link] host {host!r} is reachable from other machines" in said
-    for way_out in ("127.0.0.1", 'transport = "mqtt"', "[link] insecure = true"):
-        assert way_out in said
+    for remedy in ("127.0.0.1", "hansa join", "[link] insecure = true"):
+        assert remedy in said
     settings = load_settings(None, {**given, "HANSA_LINK_INSECURE": "true"})
     assert settings.exposure_text.startswith(f"links on {host}: reachable from other machines")
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_links_beyond_loopback_need_no_consent_with_a_certificate(tmp_path, transport):
+    certify(make_authority(tmp_path / "ca"), tmp_path / "state")
+    given = {"HANSA_LINK_HOST": "0.0.0.0", "HANSA_LINK_TRANSPORT": transport}
+    for name in ("HANSA_STATE", "HANSA_SECURITY_DIRECTORY"):
+        settings = load_settings(None, {**given, name: str(tmp_path / "state")})
+        assert settings.exposure_text == ""
 
 
 def test_links_through_brokers_open_no_port():
@@ -38,7 +48,7 @@ def test_status_pages_beyond_loopback_need_consent():
     with pytest.raises(UsageError, match=r"\[admin\] insecure = true"):
         load_settings(None, given)
     settings = load_settings(None, {**given, "HANSA_ADMIN_INSECURE": "true"})
-    assert settings.exposure_text.startswith("status pages on 0.0.0.0: reachable")
+    assert settings.exposure_text.startswith("HTTP endpoints on 0.0.0.0: reachable")
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,8 @@ def test_garbage_on_the_link_port_has_no_effect(ring, name, garbage):
         subscriber = ring.subscriber(1, topic)
         ring.client(0).publish(topic, b"end")
         assert subscriber.wait_for(b"end") == [(topic, b"end")]
-        eventually(lambda: "link closed remote=127.0.0.1" in ring.log(0), "a line in the log")
+        refused = "peer refused, not authenticated remote=127.0.0.1"
+        eventually(lambda: refused in ring.log(0), "a line in the log")
 
 
 def test_ten_thousand_filters_of_one_client(ring):

@@ -125,6 +125,23 @@ def test_persistent_session_survives_kill_9_of_the_agent(pair):
     assert pair.status()["broker"]["observer_complete"] is True
 
 
+def test_restart_of_the_proxy_changes_nothing_but_the_connections(pair):
+    """Clients reconnect; a publication of that time reaches the session that lasts."""
+    options = {"clean": False, "session_expiry": 3600}
+    pair.client("c", **options).subscribe_qos2("t/1")
+    pair.client("clean").subscribe_qos2("t/2")
+    pair.wait_for_local("t/1", "t/2")
+    pair.agent.process.terminate()
+    pair.agent.wait()
+    pair.publisher.publish_guaranteed(1, "t/1", b"meanwhile")
+    pair.agent = pair.start_agent()
+    client = pair.client("c", **options)
+    pair.client("clean").subscribe_qos2("t/2")
+    pair.wait_for_local("t/1", "t/2")
+    assert client.wait_for(b"meanwhile") == [("t/1", b"meanwhile")]
+    assert pair.status()["broker"]["observer_complete"] is True
+
+
 def test_granted_persistent_subscription_is_on_disk_before_the_client_knows(pair):
     for number in range(5):
         options = {"clean": False, "session_expiry": 3600}

@@ -31,11 +31,8 @@ def running_pair(mosquitto: str) -> Iterator[Live]:
             parse_topology("line:2", 1), {}, link_profile=LinkProfile(relays_brokers=True)
         )
     )
-    try:
-        live.start()
+    with live:
         yield live
-    finally:
-        live.close()
 
 
 @pytest.fixture

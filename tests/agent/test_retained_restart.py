@@ -23,12 +23,8 @@ from hansa.testbed.federation import LocalFederation
 
 @pytest.fixture
 def pair(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse_topology("line:2", 1), {}, persistent=True))
-    try:
-        live.start()
+    with Live(LocalFederation(parse_topology("line:2", 1), {}, persistent=True)) as live:
         yield live
-    finally:
-        live.close()
 
 
 def write(live: Live, qos: int, **values: bytes) -> None:

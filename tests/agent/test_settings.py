@@ -13,6 +13,7 @@ from hansa.agent.links.link import Address
 from hansa.agent.links.settings import parse_address, parse_neighbour
 from hansa.agent.settings import AgentSettings, default_state_directory, load_settings
 from hansa.cli.main import TRACEBACK
+from hansa.compiled_core import PURE
 from hansa.errors import UsageError
 from hansa.launcher import LAUNCHER
 from hansa.protocol.settings import Metric
@@ -37,24 +38,31 @@ def test_example_loads_and_lists_every_agent_setting():
     parts = (
         settings.broker,
         settings.link,
+        settings.link.limits,
         settings.link.mqtt,
+        settings.security,
         settings.mqtt_fed,
         settings.proxy,
+        settings.rest,
+        settings.rest.custom,
+        settings.topics,
         settings.admin,
         settings.topology,
         settings.delivery,
         settings.telemetry,
     )
-    sections = {"broker", "link", "mqtt", "mqtt_fed", "proxy", "admin", "topology"}
-    sections |= {"delivery", "telemetry", "protocol"}
+    sections = {"broker", "link", "limits", "mqtt", "mqtt_fed", "proxy", "admin", "topology"}
+    sections |= {"rest", "custom", "topics", "delivery", "security", "telemetry", "protocol"}
     for record in (settings, *parts):
         assert {item.name for item in fields(record)} - sections <= named
 
 
 EXAMPLES = {
-    *("name", "broker.tls_ca", "broker.log_file", "link.host", "link.insecure"),
+    *("name", "broker.tls_ca", "broker.log_file"),
     *("link.neighbours", "link.mqtt.tls_ca", "mqtt_fed.id", "mqtt_fed.neighbours"),
-    "topology.advertised_link",
+    "topics.kind",
+    *("rest.kind", "rest.url", "rest.tls_ca", "rest.custom.path", "rest.custom.rows"),
+    *("rest.custom.client", "rest.custom.filter", "topology.advertised_link"),
 }
 """Settings whose value in docs/node.toml is an example; all others are shown with their default."""
 
@@ -162,6 +170,13 @@ def test_password_is_not_shown():
     assert "secret" not in shown
 
 
+def rest(**values: str | float) -> str:
+    """Settings of the observer rest, with changes."""
+    fields = {"kind": "nats", "url": "http://127.0.0.1:8222", **values}
+    lines = (f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in fields.items())
+    return "\n".join(["[broker]", 'observer = "rest"', "[rest]", *lines])
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -185,7 +200,8 @@ def test_password_is_not_shown():
         ("log = 'loud'", "log must be one of debug, info, warning, error, not 'loud'"),
         (
             "[broker]\nobserver = 'x'",
-            "[broker] observer must be one of mosquitto, proxy, beacon, static, embedded, not 'x'",
+            "[broker] observer must be one of mosquitto, rest, topics, proxy, beacon,"
+            " static, embedded, not 'x'",
         ),
         (f"name = '{256 * 'x'}'", "name must have at most 255 bytes"),
         ("capacity = -1", "capacity must not be below 0, not -1.0"),
@@ -215,6 +231,7 @@ def test_password_is_not_shown():
             "needs a broker that carries links, which embedded does not: use tcp or udp",
         ),
         ("mode = 'mqtt-fed'", 'mode = "mqtt-fed" needs [mqtt_fed] id, a number that no other'),
+        ("mode = 'mqtt-fed'\n[broker]\nobserver = 'proxy'", "\"mqtt-fed\" has no observer 'proxy'"),
         ("mode = 'x'", "mode must be one of hansa, mqtt-fed, not 'x'"),
         ("mode = 'mqtt-fed'\n[broker]\nobserver = 'embedded'", "needs a broker with MQTT 5"),
         ("[mqtt_fed]\nid = -2", "[mqtt_fed] id must be from 0 to 4294967295, not -2"),
@@ -226,8 +243,14 @@ def test_password_is_not_shown():
         ("[link.mqtt]\npassword = 'x'", "[link.mqtt] password needs a username"),
         ("[link.mqtt]\ntls_ca = 'x'", "[link.mqtt] tls_ca is for tls = true"),
         ("[link.mqtt]\nprefix = 'a/#'", "[link.mqtt] prefix: "),
-        ("[link.mqtt]\naccept = ['x']", "[link.mqtt] accept: 'x' is no node id of 16 hexadecimal"),
-        ("[link.mqtt]\ntrusted = ['a:x']", "neighbour 'a:x': the port must be a number from 1 to"),
+        (
+            "[link.mqtt]\naccepted_nodes = ['x']",
+            "[link.mqtt] accepted_nodes: 'x' is no node id of 16 hexadecimal",
+        ),
+        (
+            "[link.mqtt]\ntrusted_brokers = ['a:x']",
+            "neighbour 'a:x': the port must be a number from 1 to",
+        ),
         ("[link.mqtt]\nchunk_bytes = 99", "[link.mqtt] chunk_bytes must be from 1024 to 65536"),
         ("[link]\nneighbours = ['x://a:1']", "neighbour 'x://a:1': the transport must be one of"),
         ("[link]\nneighbours = ['udp://a:x']", "neighbour 'a:x': the port must be a number"),
@@ -240,6 +263,42 @@ def test_password_is_not_shown():
         ("[admin]\nport = -1", "[admin] port must be from 0 to 65535, not -1"),
         ("[link]\nneighbours = ['a:x']", "neighbour 'a:x': the port must be a number from 1 to"),
         ("name = ", "is no TOML"),
+        ("[proxy]\nproxy_protocol = 'v3'", "[proxy] proxy_protocol must be v1 or v2, not 'v3'"),
+        ("[proxy]\nproxy_protocol = 'v2'", "[proxy] proxy_protocol needs broker_port"),
+        (
+            "[broker]\npersistence_file = '/x'",
+            "[broker] persistence_file needs log_file",
+        ),
+        ("[proxy]\nwebsocket_port = 1", "[proxy] websocket_port needs broker_websocket_port"),
+        ("[proxy]\nwebsocket_port = 70000", "[proxy] websocket_port must be from 0 to 65535"),
+        (
+            "[proxy]\npassthrough_names = ['a']",
+            "[proxy] passthrough_names needs tls_certificate and passthrough_port",
+        ),
+        (
+            "[proxy]\npassthrough_filters = ['a']",
+            "[proxy] passthrough_filters needs passthrough_names",
+        ),
+        (
+            "[proxy]\ntls_certificate = 'c'\npassthrough_port = 1\npassthrough_names = ['A']",
+            "[proxy] passthrough_names: 'A' must be in lower case",
+        ),
+        (
+            "[proxy]\ntls_certificate = 'c'\npassthrough_port = 1\npassthrough_names = ['a']\n"
+            "passthrough_filters = ['#/a']",
+            "[proxy] passthrough_filters: ",
+        ),
+        ("[proxy]\nbroker_port = -1", "[proxy] broker_port must be from 0 to 65535"),
+        ("[broker]\nobserver = 'topics'", "[topics] kind must be one of aedes, rmqtt, not ''"),
+        (rest(kind="x"), "[rest] kind must be one of nats, rabbitmq, rmqtt, emqx, nanomq, custom"),
+        (rest(url="ftp://a"), "[rest] url must be http://HOST:PORT or https://HOST:PORT"),
+        (rest(password="p"), "[rest] password needs a username"),
+        (rest(token="t", username="u"), "[rest] token and username exclude each other"),
+        (rest(token="a\\nb"), "[rest] username, password and token must be one line each"),
+        (rest(tls_ca="x"), "[rest] tls_ca is for a url with https"),
+        (rest(interval=0.01), "[rest] interval must be at least 0.1, not 0.01"),
+        (rest(timeout=0.0), "[rest] timeout must be above 0 seconds, not 0.0"),
+        (rest(kind="custom"), "[rest.custom] path must begin with /, not ''"),
     ],
 )
 def test_invalid_setting_is_refused_with_advice(tmp_path, text, complaint):
@@ -265,7 +324,7 @@ def test_invalid_environment_value_is_refused(name, text, complaint):
 
 
 def test_command_line_variables_are_not_settings():
-    assert load_settings(None, {LAUNCHER: "./run", TRACEBACK: "1"}) == AgentSettings()
+    assert load_settings(None, {LAUNCHER: "./run", TRACEBACK: "1", PURE: "1"}) == AgentSettings()
 
 
 def test_missing_file_is_reported(tmp_path):

@@ -335,11 +335,11 @@ class Pair:
     def assert_all_arrives(self, payloads: list[bytes]) -> None:
         """Every publication accepted by the first broker arrives; QoS 1 may duplicate."""
         assert payloads
-        wanted, deadline = set(payloads), time.monotonic() + 90
-        while missing := wanted.difference(each.payload for each in self.subscriber.received):
+        expected, deadline = set(payloads), time.monotonic() + 90
+        while missing := expected.difference(each.payload for each in self.subscriber.received):
             if time.monotonic() > deadline:
                 states = [(self.status(each), self.agents[each].log) for each in (0, 1)]
-                pytest.fail(f"missing {sorted(map(int, missing))} of {len(wanted)}: {states}")
+                pytest.fail(f"missing {sorted(map(int, missing))} of {len(expected)}: {states}")
             self.subscriber.silent(0.1)
 
 

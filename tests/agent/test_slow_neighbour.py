@@ -21,12 +21,8 @@ DROPPED = "dropped: the neighbour's window is full"
 def patient(mosquitto: str) -> Iterator[Live]:
     """A star of three with long timeouts: only the send window protects the agents."""
     settings = {"HANSA_LINK_WINDOW_BYTES": str(WINDOW), "HANSA_PROTOCOL_HEARTBEAT_LIMIT": "600"}
-    live = Live(LocalFederation(parse_topology("star:3", 1), settings))
-    try:
-        live.start()
+    with Live(LocalFederation(parse_topology("star:3", 1), settings)) as live:
         yield live
-    finally:
-        live.close()
 
 
 def memory_bytes(pid: int) -> int:

@@ -35,8 +35,6 @@ class RecordingProtocol(asyncio.BufferedProtocol):
 
 
 class FaultyProtocol(RecordingProtocol):
-    """A protocol that raises."""
-
     def buffer_updated(self, nbytes: int) -> None:
         raise ZeroDivisionError
 
@@ -121,6 +119,48 @@ def test_bytes_that_cannot_be_sent_wait_and_arrive_whole(joined):
         await until(lambda: not transport.get_write_buffer_size(), "all sent")
         transport.write(b"more")
         assert await read(theirs, 4) == b"more"
+
+    joined(work)
+
+
+def test_accepted_bytes_are_forwarded_and_the_protocol_gets_the_rest(joined):
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
+        near, far = pair()
+        with far:
+            far.setblocking(False)
+            target = SocketTransport(near, RecordingProtocol())
+            buffer = protocol.get_buffer(-1)
+            transport.forward_to(target, buffer, lambda data, count: bytes(data[:count]) != b"mine")
+            for data in (b"one", b"mine", b"two"):
+                theirs.send(data)
+                if data == b"mine":
+                    await until(lambda: protocol.received == b"mine", "heard")
+                else:
+                    assert await read(far, 3) == data
+            target.abort()
+
+    joined(work)
+
+
+def test_forwarded_bytes_that_cannot_be_sent_wait_in_their_order(joined):
+    async def work(
+        transport: SocketTransport, protocol: RecordingProtocol, theirs: socket.socket
+    ) -> None:
+        near, far = pair()
+        with far:
+            far.setblocking(False)
+            target = SocketTransport(near, RecordingProtocol())
+            transport.forward_to(target, protocol.get_buffer(-1), lambda data, count: True)
+            target.write(MUCH)
+            waiting = target.get_write_buffer_size()
+            for data in (b"first", b"other"):  # both are read into the same buffer
+                theirs.send(data)
+                waiting += len(data)
+                await until(lambda: target.get_write_buffer_size() == waiting, "waits")  # noqa: B023
+            assert await read(far, len(MUCH) + 10) == MUCH + b"firstother"
+            target.abort()
 
     joined(work)
 

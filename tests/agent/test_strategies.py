@@ -29,12 +29,8 @@ VALUE = b"1: value"
 @pytest.fixture(scope="module", params=STRATEGIES)
 def diamond(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[Live]:
     settings = {SETTING: request.param}
-    live = Live(LocalFederation(DIAMOND, settings, link_profile=LinkProfile(can_cut=True)))
-    try:
-        live.start()
+    with Live(LocalFederation(DIAMOND, settings, link_profile=LinkProfile(can_cut=True))) as live:
         yield live
-    finally:
-        live.close()
 
 
 def fifty_arrive(publisher: Client, subscribers: list[Client], name: bytes) -> None:

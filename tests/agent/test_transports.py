@@ -19,12 +19,8 @@ CABLES = {
 
 @pytest.fixture(scope="module", params=[*CABLES.values()], ids=[*CABLES])
 def ring(request: pytest.FixtureRequest, mosquitto: str) -> Iterator[tuple[Live, LinkProfile]]:
-    live = Live(LocalFederation(parse_topology("ring:3", 1), {}, None, request.param))
-    try:
-        live.start()
+    with Live(LocalFederation(parse_topology("ring:3", 1), {}, None, request.param)) as live:
         yield live, request.param
-    finally:
-        live.close()
 
 
 def neighbours(live: Live, number: int) -> list[Any]:

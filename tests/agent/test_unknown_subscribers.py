@@ -390,13 +390,25 @@ def test_agent_is_complete_with_configuration_in_deploy(scene, observed, tmp_pat
     pair.assert_arrives(early, "early/1")
 
 
-def test_broker_without_counters_is_complete_only_with_log(scene, observed):
-    """Without $SYS the log since the start decides; with a gap the agent stays wide."""
-    observed.configure("sys_interval 0")
+def test_broker_without_counters_is_complete_only_with_log_and_persistence_file(scene, observed):
+    """Without $SYS the log since the start decides; the broker may have restored sessions."""
+    directory = observed.log_file.parent
+    observed.configure("sys_interval 0", "persistence true", f"persistence_location {directory}/")
+    observed.start()
+    away = scene.client_of(
+        GuaranteedClient, observed.port, name="away", clean=False, session_expiry=3600
+    )
+    away.subscribe_qos2("away/1").close()
+    observed.stop()
+    observed.log_file.unlink()
     observed.start()
     early = scene.client_of(GuaranteedClient, observed.port, name="early").subscribe_qos2("early/1")
     pair = Pair(scene, observed)
-    assert_complete(pair.agent, "early/1")
+    assert_incomplete(pair.agent, "may have restored sessions")
+    pair.agent.process.terminate()
+    pair.agent.wait()
+    pair.agent = pair.start_agent(broker_persistence_file=directory / "mosquitto.db")
+    assert_complete(pair.agent, "early/1", "away/1")
     pair.assert_arrives(early, "early/1")
     blind = pair.start_agent(broker_log_file="")
     assert_incomplete(blind, "publishes no counters")

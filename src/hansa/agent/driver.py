@@ -14,6 +14,7 @@ from typing import Protocol
 from hansa.agent import tasks
 from hansa.agent.error_text import describe_fault
 from hansa.agent.links.link import Link
+from hansa.agent.links.peer_guard import PeerGuard
 from hansa.agent.recorded_topics import RecordedTopics
 from hansa.agent.telemetry.sampler import Sampler
 from hansa.errors import InvalidFrame
@@ -28,8 +29,9 @@ from hansa.protocol.effects import (
     LinkRefused,
     ListRetained,
     NeighbourUp,
-    PersistHeard,
+    PeerMisbehaved,
     PersistPeer,
+    PersistProgressReport,
     PersistRetained,
     PublishRetained,
     ReadJournal,
@@ -45,9 +47,7 @@ from hansa.protocol.model import LinkId, PlainMessage, Publication
 from hansa.protocol.node import Node
 from hansa.protocol.wire.codec import decode, encode
 from hansa.protocol.wire.frames import AnyFrame, Hello
-
-INVALID_FRAMES_MAX = 3
-"""Invalid frames before the link is closed."""
+from hansa.telemetry.schema import CLEAN_STOP_REASON
 
 
 class BrokerPort(Protocol):
@@ -66,7 +66,7 @@ class DeliveryPort(Protocol):
     """What the driver needs of delivery and disk."""
 
     def perform(
-        self, command: ReadJournal | PersistPeer | PersistHeard | EpochRolloverRequired
+        self, command: ReadJournal | PersistPeer | PersistProgressReport | EpochRolloverRequired
     ) -> None:
         """Perform an effect about the disk; results will be fed."""
 
@@ -81,6 +81,26 @@ class RetainedPort(Protocol):
         self, command: ListRetained | ReadRetained | PublishRetained | PersistRetained
     ) -> None:
         """Read or write values at the broker, or save them; results will be fed."""
+
+
+class TopicCounterPort(Protocol):
+    """What the driver needs of a topic counter."""
+
+    def add_captured(self, publications: Iterable[LocalPublication]) -> None: ...
+
+    def add_injected(self, publications: Iterable[PlainMessage | Publication | Gap]) -> None: ...
+
+
+class TraceWatchPort(Protocol):
+    """What the driver needs of the watches for marked publications."""
+
+    def on_received(self, link: LinkId, frames: Iterable[bytes]) -> None: ...
+
+    def on_sent(self, link: LinkId, frames: Iterable[bytes | bytearray]) -> None: ...
+
+    def on_captured(self, publications: Iterable[LocalPublication]) -> None: ...
+
+    def on_delivered(self, publications: Sequence[PlainMessage | Publication]) -> None: ...
 
 
 class Driver:
@@ -101,19 +121,22 @@ class Driver:
         """Topics whose publications of QoS 1 and 2 are journaled even without a receiver."""
         self.sampler: Sampler | None = None
         """Sampler for telemetry, or None."""
+        self.topic_counter: TopicCounterPort | None = None
+        """Counts publications while an operator looks at the topics."""
+        self.trace_watch: TraceWatchPort | None = None
+        """Watches for the publication of a real trace while there is one."""
         self.retained: RetainedPort | None = None
+        self.guard = PeerGuard()
         self.links: dict[LinkId, Link] = {}
         self.counters: Counter[str] = Counter()
         self._on_notification = on_notification
         self._on_link_closed = on_link_closed
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
         self._outgoing: Outgoing = defaultdict(list)
         self._deliveries: Deliveries = []
         self._guaranteed_deliveries: list[Publication | Gap] = []
         self._last_encoded: tuple[object, bytes] = (None, b"")
-        self._invalid_counts: Counter[LinkId] = Counter()
         self._events: deque[Event] = deque()
         self._is_handling = False
 
@@ -125,23 +148,29 @@ class Driver:
         self._flush()
 
     def link_opened(self, link: Link) -> None:
-        """A link has opened."""
         self.links[link.id] = link
+        self.guard.link_opened(link)
         self.feed(LinkOpened(link.id, link.dialled_address is not None, link.is_ordered))
 
     def publications_dropped(self, link: Link, count: int, reason: str) -> None:
-        """A link dropped publications."""
         self.counters[f"dropped: {reason}"] += count
 
+    def peer_misbehaved(self, link: Link, reason: str) -> None:
+        self.guard.misbehaved(link, reason)
+
     def link_closed(self, link: Link, reason: str) -> None:
-        """A link has closed."""
         if self.links.pop(link.id, None) is not None:
-            self._invalid_counts.pop(link.id, None)
+            self.guard.link_closed(link)
+            self.counters["links lost"] += link.is_admitted
             self._on_link_closed(link, reason)
             self.feed(LinkClosed(link.id, reason))
 
     def frames_received(self, link: Link, frames: list[bytes]) -> None:
         """Handle a batch of frames; invalid ones are counted and dropped."""
+        if self.guard.drops_frames(link):
+            return
+        if self.trace_watch is not None:
+            self.trace_watch.on_received(link.id, frames)
         notifications: list[Effect] = []
         remaining = iter(frames)
         if self.sampler:
@@ -159,18 +188,33 @@ class Driver:
                 notifications.clear()
             if control_data is None:
                 break
-            try:
-                frame = decode(control_data)
-                if link.is_admitted or not self._reject_impostor(link, frame):
-                    self._handle((FrameReceived(link.id, frame),))
-            except InvalidFrame as error:
-                self._count_invalid(link, error)
+            self._receive_control(link, control_data)
         if self.node.delivery.next_deadline() is not None:
             self._update_timer()
         self._flush()
+        self.guard.charge(link, len(frames))
 
-    def on_captured(self, publications: Iterable[LocalPublication]) -> None:
+    def _receive_control(self, link: Link, data: bytes) -> None:
+        try:
+            if self.guard.receive_revocations(link, data):
+                return
+            frame = decode(data)
+            if not self.guard.accepts(link, frame):
+                return
+            if link.is_admitted or not self._reject_impostor(link, frame):
+                self._handle((FrameReceived(link.id, frame),))
+        except InvalidFrame as error:
+            self.counters["invalid frames"] += 1
+            self.guard.misbehaved(link, f"invalid frame: {error}")
+
+    def capture_qos0(self, publications: Iterable[LocalPublication]) -> None:
         """Clients of this broker published at QoS 0."""
+        if self.topic_counter is not None:
+            publications = tuple(publications)
+            self.topic_counter.add_captured(publications)
+        if self.trace_watch is not None:
+            publications = tuple(publications)
+            self.trace_watch.on_captured(publications)
         queue_lengths = self.sampler.queue_lengths(self._outgoing) if self.sampler else {}
         notifications = self.node.publish_batch(publications, self._outgoing, monotonic())
         if self.sampler:
@@ -178,10 +222,12 @@ class Driver:
         self._perform_all(notifications)
         self._flush()
 
-    def capture_guaranteed(self, publication: LocalPublication) -> Publication | None:
+    def assign_position(self, publication: LocalPublication) -> Publication | None:
         """A client published at QoS 1 or 2: return the record to journal before it is sent, None
         if it need not be journaled."""
         to_journal: Publication | None = None
+        if self.topic_counter is not None:
+            self.topic_counter.add_captured((publication,))
         for effect in self.node.publish_batch((publication,), self._outgoing, monotonic()):
             if isinstance(effect, AppendToJournal):
                 to_journal = effect.publication
@@ -193,10 +239,10 @@ class Driver:
             self.sampler.on_captured(self.sampler.clock(), to_journal)
         return to_journal
 
-    def close_links(self, reason: str) -> None:
+    def close_links(self) -> None:
         """Close all links, for a clean stop."""
         for link in list(self.links.values()):
-            link.close(reason)
+            link.close(CLEAN_STOP_REASON)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -257,7 +303,7 @@ class Driver:
                 self.broker.subscribe(filters)
             case UnsubscribeAtBroker(filters) if self.broker:
                 self.broker.unsubscribe(filters)
-            case ReadJournal() | PersistPeer() | PersistHeard() if self.delivery:
+            case ReadJournal() | PersistPeer() | PersistProgressReport() if self.delivery:
                 self.delivery.perform(effect)
             case ListRetained() | ReadRetained() | PublishRetained() | PersistRetained():
                 if self.retained:
@@ -268,8 +314,8 @@ class Driver:
             case EpochRolloverRequired() if self.delivery:
                 self.delivery.perform(effect)
                 self._on_notification(effect)
-            case NeighbourUp(link=link) | LinkRefused(link=link):
-                self._update_admission(link, isinstance(effect, NeighbourUp))
+            case NeighbourUp() | LinkRefused() | PeerMisbehaved():
+                self._act_on_peer(effect)
                 self._on_notification(effect)
             case _:
                 self._on_notification(effect)
@@ -288,17 +334,25 @@ class Driver:
             or frame.node == link.expected_node
         ):
             return False
-        self._close(
-            link, f"its hello says {frame.node:016x}, its topic says {link.expected_node:016x}"
-        )
+        said = f"its hello says {frame.node:016x}"
+        reason = f"{said}, its certificate or topic {link.expected_node:016x}"
+        self.guard.misbehaved(link, reason)
+        self._close(link, reason)
         return True
 
-    def _update_admission(self, link_id: LinkId, is_neighbour: bool) -> None:
-        link = self.links.get(link_id)
-        if link is not None and is_neighbour:
-            link.admit()
-        elif link is not None:
-            link.allow_last_frames()
+    def _act_on_peer(self, effect: NeighbourUp | LinkRefused | PeerMisbehaved) -> None:
+        """Admit a neighbour, let a refused one finish, or count an offence."""
+        link = self.links.get(effect.link)
+        if link is None:
+            return
+        match effect:
+            case NeighbourUp():
+                link.admit()
+                self.guard.link_admitted(link)
+            case LinkRefused():
+                link.allow_last_frames()
+            case PeerMisbehaved(_, reason):
+                self.guard.misbehaved(link, reason)
 
     def _send(self, link: LinkId, frame: AnyFrame | Publication) -> None:
         """Encode once for several neighbours: such effects are adjacent."""
@@ -320,27 +374,29 @@ class Driver:
             self._flush_link(link)
         if self._guaranteed_deliveries and self.delivery is not None:
             guaranteed, self._guaranteed_deliveries = self._guaranteed_deliveries, []
+            if self.topic_counter is not None:
+                self.topic_counter.add_injected(guaranteed)
             self.delivery.deliver(guaranteed)
         if self._deliveries and self.broker is not None:
             deliveries, self._deliveries = self._deliveries, []
+            if self.topic_counter is not None:
+                self.topic_counter.add_injected(deliveries)
             self.broker.publish(deliveries)
+            if self.trace_watch is not None:
+                self.trace_watch.on_delivered(deliveries)
 
     def _flush_link(self, link_id: LinkId) -> None:
         frames = self._outgoing.pop(link_id, [])
         link = self.links.get(link_id)
         if link is not None and frames:
+            if self.trace_watch is not None:
+                self.trace_watch.on_sent(link_id, frames)
             try:
                 link.send(frames)
             except Exception as fault:  # noqa: BLE001
                 # A fault of one link must not stop the event that caused the frames.
                 tasks.report_fault(fault)
                 link.close(f"a fault of Hansa: {describe_fault(fault)}")
-
-    def _count_invalid(self, link: Link, error: InvalidFrame) -> None:
-        self.counters["invalid frames"] += 1
-        self._invalid_counts[link.id] += 1
-        if self._invalid_counts[link.id] >= INVALID_FRAMES_MAX:
-            link.close(f"too many invalid frames, the last one: {error}")
 
     def _update_timer(self) -> None:
         due = self.node.next_deadline()
@@ -352,7 +408,8 @@ class Driver:
         if due is None:
             self._timer = None
         else:
-            self._timer = self._loop.call_later(max(0.0, due - monotonic()), self._handle_timer)
+            delay = max(0.0, due - monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._handle_timer)
 
     def _handle_timer(self) -> None:
         self._timer = None

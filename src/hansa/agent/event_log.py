@@ -11,6 +11,8 @@ import re
 import time
 from collections.abc import Callable
 
+from hansa.agent.admin.history import History
+from hansa.agent.audit_log import AuditLog
 from hansa.agent.broker.connection import LOGIN_REFUSED
 from hansa.agent.error_text import quote_text
 from hansa.agent.links.link import Address, Link
@@ -29,25 +31,31 @@ REFUSAL_SHOWN_S = 10.0
 
 REFUSALS_MAX = 16
 
+DIALLED_REFUSALS_MAX = 256
+"""Dialled addresses whose last refusal is remembered."""
+
 NODE_FIELDS = ("node", "core", "origin", "receiver", "requester")
 """Fields of effects that are node ids."""
 
 
 class EventLog:
-    """Writes the log of one agent."""
-
     def __init__(
         self, name_of: Callable[[NodeId], str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`name_of` returns the name of a node."""
+        self.audit = AuditLog()
+        """Log of security events; writes nothing until the agent sets one with a directory."""
+        self.history = History(name_of)
+        """The last events, for the page."""
         self._clock = clock
-        self._name_of = name_of
+        self.name_of = name_of
         self._logged: dict[tuple[str, str], None] = {}
         self._refused_at: dict[str, float] = {}
+        self._dialled_refusals: dict[str, str] = {}
 
     def log_notification(self, effect: effects.Effect) -> None:
         """Log a notification of the node: nodes and neighbours always, groups only at debug
         level."""
+        self.history.add_notification(effect)
         match effect:
             case effects.LinkRefused(_, reason):
                 self._log_once("refused", "", reason, "link refused reason=%r", reason)
@@ -84,13 +92,34 @@ class EventLog:
         who = link.remote if link.dialled_address else link.remote.rpartition(":")[0]
         self._log_once("link", who, reason, "link closed remote=%s reason=%r", link.remote, reason)
 
+    def log_unauthenticated(self, remote: str, reason: str) -> None:
+        """Log that a peer that connected could not prove to be a member."""
+        self.audit.record("peer_refused", reason, address=remote)
+        text = "peer refused, not authenticated remote=%s reason=%r"
+        self._log_once("refused", remote.rpartition(":")[0], reason, text, remote, reason)
+
+    def audit_dialled_refusal(self, address: str, reason: str) -> None:
+        """Record once that a dialled peer was not authenticated, or refused us: it is dialled again
+        and again. The failed attempt is logged by `log_dial_failed`."""
+        if self._dialled_refusals.get(address) != reason:
+            if len(self._dialled_refusals) >= DIALLED_REFUSALS_MAX:
+                self._dialled_refusals.clear()
+            self._dialled_refusals[address] = reason
+            self.audit.record("dialled_peer_refused", reason, address=address)
+
+    def log_request_refused(self, remote: str, reason: str) -> None:
+        """Log an HTTP request without the right token, Host or Origin."""
+        self.audit.record("admin_refused", reason, address=remote)
+        text = "request refused remote=%s reason=%r"
+        self._log_once("request", remote, reason, text, remote, reason)
+
     def log_dial_failed(self, address: Address, reason: str) -> None:
-        """Log that a neighbour is unreachable."""
         text = "neighbour not reached, still trying address=%s reason=%r"
         self._log_once("dial", str(address), reason, text, address, reason)
 
     def log_broker_status(self, address: str, problem: str) -> None:
         """Log that the broker is connected, or why not."""
+        self.history.add_broker_status(problem)
         if problem.startswith(LOGIN_REFUSED):
             text = "broker refuses the login, still trying address=%s reason=%r"
             log.warning(text, address, problem)  # the alarm is the error
@@ -100,7 +129,6 @@ class EventLog:
             log.info("broker connected address=%s", address)
 
     def log_finding(self, finding: ObserverFinding) -> None:
-        """Log a finding of the observer."""
         match finding:
             case observer_base.ObservationComplete():
                 log.info("observer complete: every subscription at the broker is known")
@@ -150,7 +178,7 @@ class EventLog:
                 return ""
 
     def _label_node(self, node: NodeId, key: str = "node") -> str:
-        name = self._name_of(node)
+        name = self.name_of(node)
         label = "name" if key == "node" else f"{key}_name"
         return f"{key}={node:016x} {label}={name!r}" if name else f"{key}={node:016x}"
 

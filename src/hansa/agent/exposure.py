@@ -1,8 +1,9 @@
 """Checks which addresses an agent listens on and which Host headers it accepts.
 
-Links are neither authenticated nor encrypted yet, and the HTTP endpoints require no password. So an
-agent listens beyond loopback only with `insecure = true`, and raises the alarm `insecure` while it
-runs.
+Links without a certificate are neither authenticated nor encrypted, and on loopback the HTTP
+endpoints can be read without a token. So an agent listens for links beyond loopback only with a
+certificate, for HTTP requests only with TLS and a token, or with `insecure = true`; then the alarm
+`insecure` is active.
 
 Every web page that the operator's browser shows can reach an endpoint on loopback if the page's
 host name resolves to 127.0.0.1 (DNS rebinding). The browser then sends that name as Host, so names
@@ -24,26 +25,33 @@ def is_loopback(host: str) -> bool:
         return host.lower().rstrip(".") == "localhost"
 
 
-def check_link_exposure(host: str, insecure: bool) -> None:
-    """Raise UsageError for links beyond loopback unless the operator accepts the risk."""
-    if not insecure and not is_loopback(host):
+def check_link_exposure(host: str, has_certificate: bool) -> None:
+    """Raise UsageError for links that other machines reach without a certificate."""
+    if is_loopback(host) or has_certificate:
+        return
+    raise UsageError(
+        f"[link] host {host!r} is reachable from other machines, and this node has no certificate:"
+        " every machine that reaches the port can join, read and publish. Get a certificate with"
+        " hansa invite and hansa join, or hansa ca sign; or listen on 127.0.0.1; or, in a network"
+        " that you trust, set [link] insecure = true"
+    )
+
+
+def check_admin_exposure(host: str) -> None:
+    """Raise UsageError for endpoints that other machines reach without TLS and a token."""
+    if not is_loopback(host):
         raise UsageError(
-            f"[link] host {host!r} is reachable from other machines, and links are not"
-            " authenticated or encrypted yet: whoever reaches the port can join, read and publish."
-            " Listen on 127.0.0.1, or lead links through brokers with TLS"
-            ' ([link] transport = "mqtt", [link.mqtt] tls = true), or, in a network that you trust,'
-            " set [link] insecure = true"
+            f"[admin] host {host!r} is reachable from other machines, which could read the"
+            " endpoints. Set [admin] tls_certificate and read_token; or listen on 127.0.0.1;"
+            " or, in a network that you trust, set [admin] insecure = true"
         )
 
 
-def check_admin_exposure(host: str, insecure: bool) -> None:
-    """Raise UsageError for endpoints beyond loopback unless the operator accepts the risk."""
-    if not insecure and not is_loopback(host):
-        raise UsageError(
-            f"[admin] host {host!r} is reachable from other machines, and /status and /metrics ask"
-            " for no password. Listen on 127.0.0.1, with a proxy that asks for one if need be, or,"
-            " in a network that you trust, set [admin] insecure = true"
-        )
+def is_by_foreign_page(site: str | None, mode: str | None) -> bool:
+    """Whether a page of another site or server causes a request, by the headers `Sec-Fetch-Site`
+    and `Sec-Fetch-Mode` of browsers. It could not read the answer, but hold streams open and let
+    the agent ask all nodes. A link to a page is allowed."""
+    return site in ("cross-site", "same-site") and mode != "navigate"
 
 
 class HostRule:

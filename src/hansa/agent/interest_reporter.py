@@ -5,7 +5,7 @@ after a restart. While the disk fails, changes are announced all the same and sa
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hansa.agent import tasks
 from hansa.protocol.events import InterestChanged
@@ -29,20 +29,27 @@ class InterestReporter:
         self._feed = feed
         self._unreported: list[InterestChanged] = []
         self._task: asyncio.Task[None] | None = None
+        self._has_left = False
 
     @property
     def is_busy(self) -> bool:
         """Whether changes are not saved and announced yet."""
         return tasks.is_running(self._task)
 
+    def withdraw(self, filters: Iterable[str]) -> None:
+        """Withdraw all interest, and report nothing more: the node leaves the federation."""
+        self._has_left = True
+        self._unreported.clear()
+        self._feed(InterestChanged(removed=tuple(filters)))
+
     def report(self, event: InterestChanged) -> None:
-        """Save and announce a change."""
+        if self._has_left:
+            return
         self._unreported.append(event)
         if not self.is_busy:
             self._task = tasks.start_task(self._save_and_report())
 
     def stop(self) -> None:
-        """Stop saving."""
         if self._task is not None:
             self._task.cancel()
 

@@ -9,8 +9,6 @@ TOPICS_MAX = 65_536
 
 
 class RecordedTopics:
-    """The topics that the filters match."""
-
     def __init__(self, filters: Sequence[str] = ()) -> None:
         self.filters = tuple(filters)
         self._trie: FilterTrie[None] = FilterTrie()

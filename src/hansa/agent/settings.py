@@ -14,37 +14,44 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hansa.agent.broker.access import check_access, tls_context
-from hansa.agent.broker.connection import BrokerAddress
-from hansa.agent.delivery.settings import DeliverySettings
-from hansa.agent.exposure import check_admin_exposure, is_loopback
+from hansa.agent.broker.access import tls_context
+from hansa.agent.broker.settings import (
+    BrokerSettings,
+    ProxySettings,
+    RestSettings,
+    TopicsSettings,
+    check_broker,
+)
+from hansa.agent.exposure import check_admin_exposure, check_link_exposure, is_loopback
 from hansa.agent.links.mqtt import MqttLinkAccess
 from hansa.agent.links.settings import (
-    BROKER_PORT,
     PORT_MAX,
     LinkSettings,
     check_link,
+    parse_address,
     trusted_brokers,
 )
 from hansa.agent.mqttfed.settings import NO_ID, MqttFedSettings, check_mqtt_fed
 from hansa.agent.telemetry.settings import SampleRate, TelemetrySettings
 from hansa.agent.topology.settings import PAPER_VARIABLES, TopologySettings, check_topology
+from hansa.delivery.settings import DeliverySettings
 from hansa.errors import InvalidTopic, UsageError
+from hansa.identity.credentials import has_certificate
+from hansa.identity.renewal import RENEWAL_PORT
 from hansa.protocol.model import NodeId
 from hansa.protocol.settings import LABEL_BYTES_MAX, ProtocolSettings
 from hansa.protocol.topics import check_filter
 
 VARIABLE_PREFIX = "HANSA_"
 OTHER_VARIABLES = (
-    *("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT"),
+    *("HANSA_LAUNCHER", "HANSA_TRACEBACK", "HANSA_CRASH_POINT", "HANSA_CONTEXT"),
+    "HANSA_PURE",
     *("HANSA_MANAGER_TOKEN", "HANSA_MANAGER_HEALTH_INTERVAL", "HANSA_MANAGER_BROKERS"),
+    "HANSA_MANAGER_APPROVAL",
     *("HANSA_MANAGER_BROKER_USERNAME", "HANSA_MANAGER_BROKER_PASSWORD"),
 )
 """Variables of the command line, the manager and tests that an agent may inherit."""
-OBSERVERS = ("mosquitto", "proxy", "beacon", "static", "embedded")
 ADMIN_PORT = 8_080
-PROXY_PORT = 1_884
-OVERLAP_COPIES = ("each", "once")
 MODES = ("hansa", "mqtt-fed")
 RECORD_FILTERS_MAX = 1_024
 """Most filters in `record`."""
@@ -52,82 +59,63 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """The broker beside this agent."""
-
-    host: str = "127.0.0.1"
-    port: int = BROKER_PORT
-    username: str = ""
-    password: str = field(default="", repr=False)
-    tls: bool = False
-    """Whether to use TLS to the broker."""
-    tls_ca: str = ""
-    """File with the certificate authorities to trust; empty: those of the system."""
-    observer: str = "mosquitto"
-    """How to learn subscriptions: mosquitto, proxy, beacon or static; or embedded, a broker in
-    the agent for evaluation, which listens on this host and port."""
-    filters: tuple[str, ...] = ()
-    """With observer static: the filters of clients here."""
-    filters_when_unknown: tuple[str, ...] = ("#",)
-    """Filters to announce while the agent does not know every subscription here, so that no
-    client misses a message. Fewer filters save bandwidth; with an empty list, clients whose
-    subscriptions are unknown get nothing."""
-    log_file: str = ""
-    """The broker's `log_dest file`, if the agent can read it: shows earlier subscriptions."""
-    pid_file: str = ""
-    """The broker's `pid_file`, if the agent may send SIGUSR2 to make the broker print all
-    filters."""
-    output_file: str = ""
-    """With pid_file: the file of the broker's standard output, written line by line."""
-    client_id: str = ""
-    """Prefix of the agent's client ids at the broker; `hansa-<node id>` if empty."""
-    beacon_interval: float = 10.0
-    """With observer beacon: seconds between two beacons of one topic."""
-    overlap_copies: str = "each"
-    """Copies that a broker without MQTT 5 sends of a publication that several of the agent's
-    filters match: each, one for each of them, or once. `hansa doctor` finds out."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProxySettings:
-    """With [broker] observer = "proxy": the address that clients connect to instead of the
-    broker's."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on: that of an interface, 0.0.0.0 or :: for all."""
-    port: int = PROXY_PORT
-    """0 takes a free port and logs it."""
-    tls_certificate: str = ""
-    """File with the certificate for clients; without one they use plain MQTT."""
-    tls_key: str = ""
-    """File with its private key, if it is not in the same file."""
-    no_earlier_sessions: bool = False
-    """Whether no client has left a persistent session at the broker before the proxy first ran.
-    Until this is set, subscriptions may be unknown and the agent announces filters_when_unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class AdminSettings:
     """The agent's HTTP endpoints."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Beyond loopback only with insecure."""
+    """Address to listen on. Beyond loopback only with tls_certificate and a token, or insecure."""
     port: int = ADMIN_PORT
     """0 takes a free port and logs it."""
     token: str = field(default="", repr=False)
-    """Token required to read journals and telemetry from /logs; without one /logs is closed."""
+    """Token that may do everything, also read journals and telemetry from /logs and messages from
+    /tail, which are closed without one. Beyond loopback with TLS, every endpoint but /healthz
+    requires it."""
+    read_token: str = field(default="", repr=False)
+    """Token that reads every endpoint but /logs and /tail. Once it is set, all endpoints but
+    /healthz require it or token, on loopback too."""
+    operate_token: str = field(default="", repr=False)
+    """Token that reads like read_token and also sends commands, such as hansa quarantine release.
+    Once it is set, commands require it or token, on loopback too; without it, commands on loopback
+    must come from root or from the agent's user, which only Linux reports."""
+    tls_certificate: str = ""
+    """File with the certificate for HTTPS, and its chain; plain HTTP without one."""
+    tls_key: str = ""
+    """File with its private key, if it is not in the same file."""
     insecure: bool = False
-    """Whether to listen beyond loopback although /status and /metrics require no password. Only
-    for networks that you trust; raises the alarm insecure."""
+    """Whether to listen beyond loopback without TLS and tokens. Only for networks that you trust;
+    raises the alarm insecure."""
     names: tuple[str, ...] = ()
     """Host names, besides those of loopback, that requests may use, such as that of a reverse
     proxy. Other names get 403, so that web pages cannot read the status."""
+    answers_observers: bool = False
+    """Whether to answer the questions of agents with the role observe about this node: counters,
+    alarms, filters, paths of topics. Agents with other roles always get answers."""
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls_certificate else "http"
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether requests are encrypted and need a token beyond loopback."""
+        return bool(self.tls_certificate and (self.token or self.read_token or self.operate_token))
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """The certificate of this node. Without one, links are neither authenticated nor encrypted."""
+
+    directory: str = ""
+    """Directory of certificate.pem, authority.pem and revoked.pem; empty: the state directory.
+    The agent uses changed files without a restart. The private key is always key.pem in the
+    state directory."""
+    issuer: str = ""
+    """HOST:PORT of `hansa ca serve`, where the agent renews its certificate at two thirds of its
+    validity; empty: what the file issuer in that directory says, which `hansa join` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """One agent."""
-
     name: str = ""
     """Name of this node; the broker's host if empty."""
     state: str = ""
@@ -152,8 +140,11 @@ class AgentSettings:
     """Least severity that is logged: debug, info, warning or error."""
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
+    rest: RestSettings = field(default_factory=RestSettings)
+    topics: TopicsSettings = field(default_factory=TopicsSettings)
     mqtt_fed: MqttFedSettings = field(default_factory=MqttFedSettings)
     topology: TopologySettings = field(default_factory=TopologySettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
@@ -168,22 +159,37 @@ class AgentSettings:
         return self.capacity + machine
 
     @property
+    def state_directory(self) -> Path:
+        return Path(self.state) if self.state else default_state_directory()
+
+    @property
+    def certificate_directory(self) -> Path:
+        return Path(self.security.directory) if self.security.directory else self.state_directory
+
+    @property
     def exposure_text(self) -> str:
-        """Return what other machines reach without a password, as text of the alarm."""
+        """Return what other machines reach without TLS and a token, as text of the alarm."""
         served = []
         if self.mode == "hansa" and self.link.transport != "mqtt":
-            if not is_loopback(self.link.host):
+            try:
+                self.check_link_exposure()
+            except UsageError:
                 served.append(f"links on {self.link.host}")
-        if not is_loopback(self.admin.host):
-            served.append(f"status pages on {self.admin.host}")
+        if not is_loopback(self.admin.host) and not self.admin.is_protected:
+            served.append(f"HTTP endpoints on {self.admin.host}")
         if not served:
             return ""
         text = " and ".join(served)
         return f"{text}: reachable from other machines, neither authenticated nor encrypted"
 
+    def check_link_exposure(self) -> None:
+        """Raise UsageError for links that other machines reach without TLS."""
+        if not is_loopback(self.link.host):
+            secure = has_certificate(self.certificate_directory)
+            check_link_exposure(self.link.host, secure)
+
     @property
     def display_name(self) -> str:
-        """Return the name to show."""
         return self.name or f"{self.broker.host}:{self.broker.port}"
 
 
@@ -198,6 +204,19 @@ def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path
         return Path.home() / ".local" / "state" / "hansa" / "agent"
     except RuntimeError as error:
         raise UsageError("this user has no home directory: set state, or HANSA_STATE") from error
+
+
+def default_config_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the file that `hansa init` writes and the systemd unit reads."""
+    if os.geteuid() == 0:
+        return Path("/etc/hansa/agent.toml")
+    given = Path(environment.get("XDG_CONFIG_HOME", ""))
+    if given.is_absolute():
+        return given / "hansa" / "agent.toml"
+    try:
+        return Path.home() / ".config" / "hansa" / "agent.toml"
+    except RuntimeError as error:
+        raise UsageError("this user has no home directory: name a file with --config") from error
 
 
 def load_settings(path: Path | None, environment: Mapping[str, str] = os.environ) -> AgentSettings:
@@ -242,8 +261,7 @@ def _check_settings(settings: AgentSettings) -> None:
     if not math.isfinite(settings.total_capacity):
         raise UsageError("capacity, with what this machine adds to it, is too large to compare")
     _check_record(settings.record)
-    _check_broker(settings.broker)
-    _check_proxy(settings.proxy, settings.broker)
+    check_broker(settings.broker, settings.proxy, settings.rest, settings.topics)
     for place, port, least in (
         ("broker", settings.broker.port, 1),
         ("link", settings.link.port, 0),
@@ -252,10 +270,29 @@ def _check_settings(settings: AgentSettings) -> None:
     ):
         if not least <= port <= PORT_MAX:
             raise UsageError(f"[{place}] port must be from {least} to {PORT_MAX}, not {port}")
-    check_admin_exposure(settings.admin.host, settings.admin.insecure)
+    _check_exposure(settings)
+    _check_issuer(settings.security)
     check_link(settings.link, settings.protocol.packet_bytes_max)
     check_mqtt_fed(settings.mqtt_fed)
     check_topology(settings.topology, settings.link)
+
+
+def _check_issuer(security: SecuritySettings) -> None:
+    if security.issuer:
+        try:
+            parse_address(security.issuer, RENEWAL_PORT)
+        except UsageError as error:
+            raise UsageError(f"[security] issuer: {error}") from error
+
+
+def _check_exposure(settings: AgentSettings) -> None:
+    link, admin = settings.link, settings.admin
+    if link.transport != "mqtt" and not link.insecure:
+        settings.check_link_exposure()
+    if not admin.insecure and not admin.is_protected:
+        check_admin_exposure(admin.host)
+    if admin.tls_key and not admin.tls_certificate:
+        raise UsageError("[admin] tls_key needs tls_certificate")
 
 
 def _check_mode(settings: AgentSettings) -> None:
@@ -263,6 +300,8 @@ def _check_mode(settings: AgentSettings) -> None:
         raise UsageError(f"mode must be one of {', '.join(MODES)}, not {settings.mode!r}")
     if settings.mode == "mqtt-fed" and settings.broker.observer == "embedded":
         raise UsageError('mode = "mqtt-fed" needs a broker with MQTT 5, which embedded is not')
+    if settings.mode == "mqtt-fed" and settings.broker.observer in ("proxy", "rest", "topics"):
+        raise UsageError(f'mode = "mqtt-fed" has no observer {settings.broker.observer!r}')
     if settings.mode == "mqtt-fed" and settings.mqtt_fed.id == NO_ID:
         raise UsageError('mode = "mqtt-fed" needs [mqtt_fed] id, a number that no other node has')
     if settings.link.transport == "mqtt" and settings.broker.observer == "embedded":
@@ -290,72 +329,12 @@ def _check_record(filters: tuple[str, ...]) -> None:
             raise UsageError(f"record: {topic_filter!r}: topics with $ stay with their broker")
 
 
-def _check_proxy(proxy: ProxySettings, broker: BrokerSettings) -> None:
-    is_same = (proxy.host, proxy.port) == (broker.host, broker.port)
-    if is_same and broker.observer == "proxy":
-        raise UsageError("[proxy] and [broker] have the same host and port; choose another one")
-    if proxy.tls_key and not proxy.tls_certificate:
-        raise UsageError("[proxy] tls_key needs tls_certificate")
-
-
-def _check_broker(broker: BrokerSettings) -> None:
-    if broker.observer not in OBSERVERS:
-        choice = ", ".join(OBSERVERS)
-        raise UsageError(f"[broker] observer must be one of {choice}, not {broker.observer!r}")
-    if not broker.host:
-        raise UsageError("[broker] host is missing")
-    if broker.overlap_copies not in OVERLAP_COPIES:
-        raise UsageError(
-            f"[broker] overlap_copies must be each or once, not {broker.overlap_copies!r}"
-        )
-    if broker.filters and broker.observer != "static":
-        raise UsageError('[broker] filters is for observer = "static"')
-    for topic_filter in broker.filters:
-        try:
-            check_filter(topic_filter)
-        except InvalidTopic as error:
-            raise UsageError(f"[broker] filters: {error}") from error
-    _check_filters_when_unknown(broker.filters_when_unknown)
-    check_access("broker", broker)
-    if bool(broker.pid_file) != bool(broker.output_file):
-        raise UsageError("[broker] pid_file and output_file need each other")
-    if broker.beacon_interval <= 0:
-        raise UsageError(
-            f"[broker] beacon_interval must be above 0 seconds, not {broker.beacon_interval}"
-        )
-
-
-def _check_filters_when_unknown(filters: tuple[str, ...]) -> None:
-    for topic_filter in filters:
-        try:
-            check_filter(topic_filter)
-        except InvalidTopic as error:
-            raise UsageError(f"[broker] filters_when_unknown: {error}") from error
-        if topic_filter.startswith("$"):
-            raise UsageError(
-                f"[broker] filters_when_unknown: {topic_filter!r}: topics with $ stay with their"
-                " broker, and a shared subscription would take messages from its group"
-            )
-
-
-def broker_address(broker: BrokerSettings) -> BrokerAddress:
-    """Return address, credentials and TLS of the broker; raise UsageError if tls_ca is unusable."""
-    return BrokerAddress(
-        broker.host,
-        broker.port,
-        broker.username or None,
-        broker.password or None,
-        tls_context("broker", broker),
-        "username and password in [broker]",
-    )
-
-
 def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> MqttLinkAccess:
     """Return the access to neighbours' brokers; raise UsageError if tls_ca is unusable."""
     given = settings.link.mqtt
     return MqttLinkAccess(
         given.prefix,
-        broker_address(settings.broker),
+        settings.broker.address(),
         client_id,
         given.username or None,
         given.password or None,
@@ -363,7 +342,7 @@ def link_access(settings: AgentSettings, client_id: str, node: NodeId) -> MqttLi
         given.chunk_bytes,
         f"{node:016x}",
         trusted_brokers(settings.link),
-        frozenset(given.accept),
+        frozenset(given.accepted_nodes),
     )
 
 

@@ -26,8 +26,25 @@ class SocketTransport(asyncio.Transport):
     """A connected socket, as far as this project's protocols use one.
 
     Bytes that the other side does not read wait here without a bound: the writer checks
-    `get_write_buffer_size` and decides what to drop.
+    `get_write_buffer_size` and decides what to drop, or stops at `pause_writing`, which is called
+    as soon as bytes wait.
     """
+
+    __slots__ = (
+        "_forward_buffer",
+        "_forward_target",
+        "_is_closing",
+        "_is_forwarded",
+        "_is_lost",
+        "_is_paused",
+        "_loop",
+        "_protocol",
+        "_socket",
+        "_unsent",
+    )
+    _forward_target: "SocketTransport | None"
+    _forward_buffer: memoryview
+    _is_forwarded: Callable[[memoryview, int], bool]
 
     def __init__(self, connected_socket: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
         """Report the connection to the protocol, then start reading."""
@@ -40,16 +57,19 @@ class SocketTransport(asyncio.Transport):
         self._unsent = bytearray()
         self._is_closing = False
         self._is_lost = False
+        self._is_paused = False
+        self._forward_target = None
         protocol.connection_made(self)
-        if not self._is_closing:
+        if not self._is_closing and not self._is_paused:
             self._loop.add_reader(connected_socket, self._read)
 
     # ------------------------------------------------------------ called by the loop
 
     def _read(self) -> None:
-        protocol = self._protocol
+        target = self._forward_target
+        buffer = self._protocol.get_buffer(-1) if target is None else self._forward_buffer
         try:
-            count = self._socket.recv_into(protocol.get_buffer(-1))
+            count = self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -59,7 +79,10 @@ class SocketTransport(asyncio.Transport):
             self.close()
             return
         try:
-            protocol.buffer_updated(count)
+            if target is not None and self._is_forwarded(self._forward_buffer, count):
+                target.write(self._forward_buffer[:count])
+            else:
+                self._protocol.buffer_updated(count)
         except BaseException:
             self.abort()  # the position in the stream is lost
             raise
@@ -86,6 +109,19 @@ class SocketTransport(asyncio.Transport):
 
     # ------------------------------------------------------------ called by the protocol
 
+    def forward_to(
+        self,
+        target: "SocketTransport",
+        buffer: memoryview,
+        is_forwarded: Callable[[memoryview, int], bool],
+    ) -> None:
+        """Read into this buffer from now on, which is the protocol's own, and write to `target`
+        at once what `is_forwarded(buffer, count)` accepts; the protocol gets the rest. Each call
+        of Python between `recv` and `send` costs some microseconds where caches are cold."""
+        self._forward_target = target
+        self._forward_buffer = buffer
+        self._is_forwarded = is_forwarded
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send as much as possible at once; the rest follows."""
         if self._is_closing:
@@ -103,10 +139,25 @@ class SocketTransport(asyncio.Transport):
         if count < len(data):
             self._unsent += memoryview(data)[count:]
             self._loop.add_writer(self._socket, self._write_unsent)
+            self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
         """Return the number of waiting bytes."""
         return len(self._unsent)
+
+    def pause_reading(self) -> None:
+        """Leave what arrives in the kernel, until `resume_reading`."""
+        if not self._is_paused:
+            self._is_paused = True
+            if not self._is_closing:
+                self._loop.remove_reader(self._socket)
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self._is_paused:
+            self._is_paused = False
+            if not self._is_closing:
+                self._loop.add_reader(self._socket, self._read)
 
     def is_closing(self) -> bool:
         """Whether it is closed, or will be."""
@@ -143,7 +194,13 @@ async def connect(host: str, port: int) -> socket.socket:
     """Return a connected socket; raise OSError if none of the host's addresses answers."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
-    for family, kind, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:  # a number needs no thread
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        )
+    except socket.gaierror:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, _, _, address in found:
         made = socket.socket(family, kind)
         made.setblocking(False)
         try:

@@ -21,7 +21,7 @@ def is_running(task: asyncio.Task[None] | None) -> TypeGuard[asyncio.Task[None]]
 
 def report_fault(fault: BaseException) -> None:
     """Report a fault of Hansa that must not stop its caller: log it with its traceback and raise
-    the alarm `fault`."""
+    the alarm `internal error`."""
     context = {"message": "a fault of Hansa", "exception": fault}
     asyncio.get_running_loop().call_exception_handler(context)
 

@@ -1,11 +1,13 @@
 """The web page that every agent serves at `/`: the federation as that agent knows it.
 
-Plain HTML, CSS and JavaScript modules without a build step or libraries. The page reads `/overview`
-once a second while it is visible, and `/status` when topics are looked at. It changes nothing and
-loads nothing from other hosts; a header forbids it.
+Plain HTML, CSS and JavaScript modules without a build step or libraries. While the page is visible
+it follows `/stream`, with the documents of the chosen view only; it asks for `/status`, `/nodes`,
+`/trace`, `/retained`, `/proposals` and `/tail` when somebody looks at them. After a
+confirmation it changes links that the manager proposes, or publishes the message of a real trace.
+It loads nothing from other hosts; a header forbids it.
 """
 
-from importlib.resources import files
+from pathlib import Path
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self';"
@@ -18,13 +20,20 @@ _TYPES = {
     "app.js": "text/javascript",
     "format.js": "text/javascript",
     "graph.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "model.js": "text/javascript",
+    "proposals.js": "text/javascript",
+    "real_trace.js": "text/javascript",
+    "stream.js": "text/javascript",
+    "tail.js": "text/javascript",
+    "topics.js": "text/javascript",
     "views.js": "text/javascript",
 }
 
 
 def load_assets() -> dict[str, tuple[str, str]]:
     """Return text and content type of each file by its path in URLs."""
-    folder = files(__name__)
+    folder = Path(__file__).parent  # importlib.resources takes half a megabyte
     return {
         "/" if name == "index.html" else f"/console/{name}": (
             (folder / name).read_text(encoding="utf-8"),

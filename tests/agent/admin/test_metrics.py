@@ -20,6 +20,8 @@ STATUS: dict[str, Any] = {
     "broker": {"connected": True, "observer_complete": False},
     "interest": {"installed": False},
     "reachable_nodes": ["0a", "07"],
+    "unreachable_nodes": ["09"],
+    "security": {"valid_until": "2027-01-02T03:04:05+00:00"},
     "delivery": {
         "epoch": 1,
         "position": 5,
@@ -53,6 +55,8 @@ def test_samples_of_agent():
         f"hansa_broker_observed{{{node}}} 0",
         f"hansa_interest_installed{{{node}}} 0",
         f"hansa_reachable_nodes{{{node}}} 2",
+        f"hansa_unreachable_nodes{{{node}}} 1",
+        f"hansa_certificate_expiry_timestamp_seconds{{{node}}} 1798859045.0",
         f"hansa_neighbours{{{node}}} 2",
         f'hansa_table_entries{{{node},table="groups"}} 3',
         f'hansa_alarm_active{{{node},alarm="delivery gap"}} 1',

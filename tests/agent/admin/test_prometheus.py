@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import urllib.error
 import urllib.parse
@@ -25,11 +27,15 @@ CONFIG = """
 global:
   scrape_interval: 500ms
   scrape_timeout: 500ms
+  evaluation_interval: 500ms
+rule_files: {rule_files}
 scrape_configs:
   - job_name: hansa
     static_configs:
       - targets: [{targets}]
 """
+
+ALERT_RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "hansa.rules.yml"
 
 AWKWARD = 'plant "north" \\ 1'
 """A name with every character that a label has to escape."""
@@ -52,11 +58,14 @@ def check_metrics(page: str) -> None:
 class Prometheus:
     """A server that scrapes agents until the test ends."""
 
-    def __init__(self, directory: Path, agents: list[Process]) -> None:
+    def __init__(
+        self, directory: Path, agents: list[Process], rule_file: Path | None = None
+    ) -> None:
         self.port = free_port()
         targets = ", ".join(f"'127.0.0.1:{agent.admin_port}'" for agent in agents)
         config = directory / "prometheus.yml"
-        config.write_text(CONFIG.format(targets=targets))
+        rule_files = [] if rule_file is None else [str(rule_file)]
+        config.write_text(CONFIG.format(targets=targets, rule_files=rule_files))
         self.log_file = directory / "prometheus.log"
         options = {
             "config.file": config,
@@ -115,8 +124,9 @@ def pair(scene: Scene) -> list[Process]:
     agents[1].says("neighbour up")
 
     def is_installed() -> bool:
-        answer = agents[1].page("/status")[1]
-        return bool(answer) and bool(json.loads(answer)["interest"]["installed"])
+        status = json.loads(agents[1].page("/status")[1] or "{}")
+        # Interest counts as installed at all reachable nodes, also while there is no other one.
+        return len(status.get("reachable_nodes", ())) == 2 and status["interest"]["installed"]
 
     eventually(is_installed, "the interest of the second agent in force at the first")
     publisher = scene.client_of(GuaranteedClient, brokers[0].port)
@@ -188,3 +198,62 @@ def test_idle_link_has_no_outstanding_bytes(pair):
         return bool(link["outstanding_bytes"] == 0 and link["bytes_out"] > 500)
 
     eventually(is_confirmed, "all that was sent confirmed")
+
+
+# ---------------------------------------------------------------- with real faults
+
+
+def shortened(directory: Path) -> Path:
+    """The rules with seconds in place of minutes, so that a test need not wait for an hour."""
+    text = ALERT_RULES.read_text()
+    text = re.sub(r"for: \d+[mh]", "for: 1s", text)
+    text = re.sub(r"\[\d+[mh]\]", "[15s]", text).replace("> 6", "> 3")
+    file = directory / "short.rules.yml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.long  # a minute: alerts fire and clear
+def test_alerts_fire_and_clear_with_real_faults(scene: Scene, tmp_path):
+    brokers = [scene.broker() for _ in range(2)]
+    port = free_port()
+    north = scene.agent(name="north", broker_port=brokers[0].port, link_port=port)
+    south = scene.agent(
+        name="south", broker_port=brokers[1].port, link_neighbours=f"127.0.0.1:{port}"
+    )
+    server = Prometheus(tmp_path, [north, south], shortened(tmp_path))
+    try:
+
+        def firing() -> set[str]:
+            return {
+                alert["labels"]["alertname"]
+                for alert in server.get("alerts")["alerts"]
+                if alert["state"] == "firing"
+            }
+
+        def calm() -> bool:
+            query = server.get("query", query="min(hansa_neighbours)")["result"]
+            return not firing() and bool(query) and query[0]["value"][1] == "1"
+
+        eventually(calm, "two agents, a link and no alert")
+        south.process.send_signal(signal.SIGSTOP)
+        eventually(
+            lambda: firing() >= {"HansaAgentDown", "HansaNodeUnreachable", "HansaNodeIsolated"},
+            "the alerts of a stopped agent",
+        )
+        south.process.send_signal(signal.SIGCONT)
+        eventually(calm, "no alert after the agent continues")
+
+        scene.client(brokers[0].port).subscribe("plant/#")
+        gone = brokers[1].process
+        assert gone is not None
+        gone.send_signal(signal.SIGKILL)
+        eventually(
+            lambda: firing() >= {"HansaBrokerDisconnected"}, "the alert of a broker that is gone"
+        )
+        scene.forget(brokers[1])
+        eventually(
+            lambda: "HansaBrokerDisconnected" not in firing(), "the broker's alert has cleared"
+        )
+    finally:
+        server.close()

@@ -52,12 +52,8 @@ def running_line(
     federation = LocalFederation(
         parse_topology("line:4", 1), settings, link_profile=LinkProfile(can_cut=True)
     )
-    live = SideBySide(federation, oracle)
-    try:
-        live.start()
+    with SideBySide(federation, oracle) as live:
         yield live
-    finally:
-        live.close()
 
 
 @pytest.fixture

@@ -23,11 +23,8 @@ def ring_of_five(mosquitto: str) -> Iterator[Live]:
             parse_topology(f"ring:{BROKERS}", 1), {}, link_profile=LinkProfile(can_cut=True)
         )
     )
-    try:
-        live.start()
+    with live:
         yield live
-    finally:
-        live.close()
 
 
 @pytest.mark.long

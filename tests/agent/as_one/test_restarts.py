@@ -1,6 +1,8 @@
 """Expiry, wills, persistent sessions and request/response across brokers."""
 
 import time
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.agent.live import eventually
@@ -20,6 +22,10 @@ def expiring(topic: str, payload: bytes, seconds: int, qos: int = 1) -> PublishP
     return PublishPacket(topic, payload, qos, properties=raw)
 
 
+def has_reachable(line: Any, place: int, count: int) -> bool:
+    return len(line.nodes[place].status()["reachable_nodes"]) == count
+
+
 def left(packet: PublishPacket) -> int:
     found = properties.message_expiry(packet.properties)
     assert found is not None
@@ -35,7 +41,8 @@ def test_time_in_partition_reduces_expiry(line):
     line.at("same").publish_as(
         expiring("expiry/parted", b"short", 1), expiring("expiry/parted", b"long", 1_000)
     )
-    eventually(lambda: len(line.nodes[0].status()["reachable_nodes"]) == 3, "the partition seen")
+    for place, count in ((0, 3), (FAR, 1)):  # both ends: bytes on their way pass after the cut
+        eventually(partial(has_reachable, line, place, count), f"the partition seen at {place}")
     eventually(lambda: time.monotonic() - began > WAIT_S, "some seconds")
     line.federation.restore_link(2, 3)
     assert subscriber.read_until(1) == [b"long"]

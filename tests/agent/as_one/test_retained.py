@@ -65,7 +65,7 @@ def test_deleted_value_is_removed_everywhere(line):
     )
     for each in subscribers:
         each.unsubscribe("gone/#")
-    eventually(lambda: not _wanted(line, FAR), "withdrawn")
+    eventually(lambda: not _remote_interest(line, FAR), "withdrawn")
     back = line.at("three hops").subscribe_qos2("gone/#")
     back.read_until(1)
     assert [(each.topic, each.payload) for each in back.received] == [("gone/b", b"2")]
@@ -100,16 +100,16 @@ def test_value_written_by_local_client_is_kept(line):
     wanting.read_until(2)
     wanting.unsubscribe("own/a")
     fence = line.at("three hops")
-    eventually(lambda: "own/a" not in _wanted(line, FAR), "withdrawn")
+    eventually(lambda: "own/a" not in _remote_interest(line, FAR), "withdrawn")
     fence.read_for(2.5)  # the agent may read the broker before it clears
     assert stored(line, FAR, "own/#") == {"own/a": b"ours"}
 
 
-def _wanted(live: SideBySide, number: int) -> list[str]:
+def _remote_interest(live: SideBySide, number: int) -> list[str]:
     node = live.nodes[number].status()["node"]
     interest: Any = live.nodes[0].status()["interest"]
-    wanted: list[str] = interest["remote"].get(node, [])
-    return wanted
+    filters: list[str] = interest["remote"].get(node, [])
+    return filters
 
 
 def test_reconnection_resends_no_value(line):

@@ -13,6 +13,7 @@ UPTIME, VERSION = "$SYS/broker/uptime", "$SYS/broker/version"
 BYTES_SENT = "$SYS/broker/bytes/sent"
 OWN = "hansa-"
 VERSIONS = ("2.0", "2.1.0", "2.1.1")
+FULL_VERSIONS = {"2.0": "2.0.11"}
 
 Branch: TypeAlias = dict[str | None, Any]
 """A level of the tree: the levels below it, and under None the subscribers of this level."""
@@ -46,6 +47,7 @@ class Model:
         self, version: str, websockets: bool = False, logs_subscriptions: bool = True
     ) -> None:
         self.version = version
+        self._full_version = FULL_VERSIONS.get(version, version)
         self.now = NOON
         """Seconds since 1970; `pass_time` moves it."""
         self._logs_subscriptions = logs_subscriptions
@@ -126,7 +128,8 @@ class Model:
         """Restart; after a crash, with the state of an earlier save."""
         self.listener = None
         if in_order:
-            self.history.append(stamped("mosquitto version 2.0.11 terminating", self.now).decode())
+            line = f"mosquitto version {self._full_version} terminating"
+            self.history.append(stamped(line, self.now).decode())
             self.save()
         self.clients = self._saved
         self.save()
@@ -144,7 +147,7 @@ class Model:
         self._started_at = self.now
         self._uptime = 0
         self.history += [
-            stamped("mosquitto version 2.0.11 starting", self.now).decode(),
+            stamped(f"mosquitto version {self._full_version} starting", self.now).decode(),
             stamped("Config loaded.", self.now).decode(),
         ]
         self._published = dict(zip((PLAIN, SHARED), self._counts(), strict=True))
@@ -179,6 +182,8 @@ class Model:
                 self.listener(topic, str(self._published[topic]).encode())
             if topic == UPTIME:
                 self.listener(topic, b"%d seconds" % self._uptime)
+            if topic == VERSION:
+                self.listener(topic, f"mosquitto version {self._full_version}".encode())
             self._log(SUBSCRIBE, f"{name} 0 {topic}")
         self._extra_subscriptions = observer.extra_subscriptions
         self._subscribe_extra()
@@ -205,7 +210,7 @@ class Model:
         if self.listener is not None:
             self._subscribe_extra()
 
-    def wanted(self) -> set[str]:
+    def expected_filters(self) -> set[str]:
         """Filters that must be announced."""
         return {
             topic_filter

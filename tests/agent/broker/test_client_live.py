@@ -5,25 +5,23 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.agent.broker.access_control import access_control
+from tests.agent.delivery.live_delivery import LiveDelivery
 from tests.agent.waiting import until
 
 from hansa.agent.broker import connection as connection_module
-from hansa.agent.broker.client import BrokerClient
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.broker.subscription_log import SubscriptionLog
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.types import Version
-from hansa.protocol.events import Event, SubscriptionsDenied, SubscriptionsGranted
-from hansa.protocol.model import NodeId, PlainMessage, Publication
+from hansa.protocol.events import SubscriptionsDenied, SubscriptionsGranted
+from hansa.protocol.model import NodeId, Publication
 from hansa.testbed.mosquitto import Mosquitto, free_port
 from hansa.testbed.relay import Relay
 
@@ -37,49 +35,6 @@ CONNECTIONS_MAX = 2
 
 REFUSALS = 3
 """Consecutive silent closes after which the client tries MQTT 3.1.1."""
-
-
-class FakeDelivery:
-    """Fake guaranteed delivery. It acknowledges so late that the broker's window fills and it
-    queues."""
-
-    def __init__(self, captured: list[tuple[str, bytes]]) -> None:
-        self.captured = captured
-        self.sessions: list[bool] = []
-        """Session present flag of each connection."""
-        self.client: BrokerClient
-
-    def on_connected(
-        self, session_present: bool, session_expected: bool, limits: BrokerLimits
-    ) -> None:
-        self.sessions.append(session_present)
-
-    def on_disconnected(self) -> None:
-        pass
-
-    def on_publications(self, batch: Sequence[tuple[packets.PublishPacket, bool]]) -> None:
-        self.captured += [(p.topic, p.payload) for p, is_taken in batch if is_taken]
-        answers = [packets.PubAckPacket(p.packet_id) for p, _ in batch]
-        asyncio.get_running_loop().call_later(0.01, self.client.send_handshake_steps, answers)
-
-    def on_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
-        pass
-
-    def report_dropped(self, reason: str, topic: str = "", qos: int = 0) -> None:
-        raise AssertionError(reason)
-
-    def on_not_sent(self, batch: Sequence[packets.PublishPacket], reason: str) -> None:
-        pass
-
-    has_pending_retained = False
-
-    def hold_back(
-        self, publications: Sequence[PlainMessage | Publication]
-    ) -> Sequence[PlainMessage | Publication]:
-        raise AssertionError("nothing is stored")
-
-    def captured_subscription(self, publish: packets.PublishPacket) -> int:
-        return 0
 
 
 class Counted(Connection):
@@ -102,25 +57,17 @@ class Scene:
         self.mosquitto = mosquitto
         self.front = front
         address = BrokerAddress("127.0.0.1", mosquitto.port)
-        place = BrokerAddress("127.0.0.1", port)
-        self.events: list[Event] = []
-        self.captured: list[tuple[str, bytes]] = []
-        self.delivery_port = delivery_port = FakeDelivery(self.captured)
-        log = SubscriptionLog(mosquitto.directory / "log", lambda problem: None)
-        self.log = log
         self.qos = qos
-        self.client = BrokerClient(
-            lambda effects_seen: Counted(
-                place, ConnectOptions(client_id="agent", **options), effects_seen, random.Random(1)
-            ),
-            feed=self.events.append,
-            on_captured=lambda batch: self.captured.extend(
-                (p.topic, bytes(p.payload)) for p in batch
-            ),
-            on_status=lambda problem: None,
-            delivery=(delivery_port, log) if qos else None,
+        self.delivery = LiveDelivery(
+            mosquitto.directory / "state",
+            port,
+            ConnectOptions(client_id="agent", **options),
+            Counted,
         )
-        delivery_port.client = self.client
+        self.delivery.delay_acknowledgements(0.01)
+        self.client = self.delivery.client
+        self.events = self.delivery.events
+        self.captured = self.delivery.captured
         self.publisher = Connection(
             address, ConnectOptions(client_id="publisher"), self._answered, random.Random(1)
         )
@@ -138,9 +85,9 @@ class Scene:
 
     def push(self) -> None:
         """Publish as many as the broker's quota allows."""
-        session = self.publisher.session
-        assert session is not None
-        room = session.quota if self.qos else len(self._unpublished)
+        connection = self.publisher.client_connection
+        assert connection is not None
+        room = connection.quota if self.qos else len(self._unpublished)
         batch = [self._unpublished.popleft() for _ in range(min(room, len(self._unpublished)))]
         if batch:
             self.publisher.submit(inputs.Publish(batch))
@@ -186,9 +133,8 @@ def run(
             await until(lambda: not any(each.problem for each in connections), "connected")
             await work(scene)
         finally:
-            for each in connections:
-                await each.stop()
-            await scene.log.stop()
+            await scene.delivery.stop()
+            await scene.publisher.stop()
             await front.stop()
             await mosquitto.stop()
 
@@ -206,32 +152,32 @@ def test_nothing_is_duplicated_or_lost_while_overlapping_filters_change(
     async def work(scene: Scene) -> None:
         chance = random.Random(seed)
         client = scene.client
-        wanted = [chance.choice(FILTERS)]
-        client.subscribe(wanted)
-        await scene.granted(*wanted)
+        required = [chance.choice(FILTERS)]
+        client.subscribe(required)
+        await scene.granted(*required)
         for number in range(CHANGES):
             scene.publish_numbers(PER_TICK)
-            new = chance.choice([name for name in FILTERS if name not in wanted])
-            wanted.append(new)
+            new = chance.choice([name for name in FILTERS if name not in required])
+            required.append(new)
             client.subscribe([new])
             scene.publish_numbers(PER_TICK)
             if number % 10 == 5:
                 scene.publish_numbers(20 * PER_TICK)
                 time.sleep(0.02)  # the broker continues to send, but nothing is read
             await scene.granted(new)
-            while len(wanted) > 1 and chance.random() < 0.7:
-                old = wanted.pop(chance.randrange(len(wanted) - 1))
+            while len(required) > 1 and chance.random() < 0.7:
+                old = required.pop(chance.randrange(len(required) - 1))
                 scene.forget(old)
                 client.unsubscribe([old])
                 scene.publish_numbers(PER_TICK)
-            if len(wanted) == len(FILTERS):
-                scene.forget(wanted[0])
-                client.unsubscribe([wanted.pop(0)])
+            if len(required) == len(FILTERS):
+                scene.forget(required[0])
+                client.unsubscribe([required.pop(0)])
         scene.publish_numbers(1)
         last = ("t/x", b"%d" % (scene.sent - 1))
         await until(lambda: scene.captured and scene.captured[-1] == last, "the last number")
         assert scene.captured == [("t/x", b"%d" % n) for n in range(scene.sent)]
-        assert client.counters["overlap copies"] > scene.sent / 2
+        assert scene.delivery.counters["overlap copies"] > scene.sent / 2
 
     run(tmp_path, work, qos=qos)
 
@@ -246,7 +192,7 @@ def test_client_publications_are_captured_without_no_local(mosquitto, tmp_path):
             scene.client.publish([publication("t/x", b"same"), publication("other", b"same")])
             scene.publish("t/x", b"same")
         scene.client.publish([publication("t/x", b"ours")])
-        await until(lambda: scene.client.counters["echoes"] == 51, "all echoes")
+        await until(lambda: scene.delivery.counters["echoes"] == 51, "all echoes")
         scene.publish("t/x", b"end")
         await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
         assert scene.captured == [("t/x", b"same")] * 50 + [("t/x", b"end")]
@@ -267,7 +213,7 @@ def test_in_3_1_1_retained_replays_are_not_captured(mosquitto, tmp_path):
         scene.publish("t/x", b"end")
         await until(lambda: scene.captured[-1:] == [("t/x", b"end")], "the end")
         assert scene.captured == [("u", b"stored by now"), ("t/x", b"end")]
-        assert scene.client.counters["retained replays ignored"] == 1
+        assert scene.delivery.counters["retained replays ignored"] == 1
 
     run(tmp_path, work, version=Version.V311)
 
@@ -283,7 +229,7 @@ def test_refused_filter_is_reported_and_others_work(mosquitto, tmp_path):
     async def work(scene: Scene) -> None:
         scene.client.subscribe(["+/x", "secret/x", "t/#"])
         await scene.granted("+/x", "t/#")
-        await until(lambda: scene.client.counters["subscriptions denied"] == 1, "refused")
+        await until(lambda: scene.delivery.counters["subscriptions denied"] == 1, "refused")
         (denied,) = [event for event in scene.events if isinstance(event, SubscriptionsDenied)]
         assert denied == SubscriptionsDenied(
             ("secret/x",), "the broker refuses 'secret/x' (code 0x87)"
@@ -346,8 +292,8 @@ def test_silent_closes_do_not_lose_session(mosquitto, tmp_path, monkeypatch, hin
             agent.ends = 0
             agent.start()
             await until(lambda: agent.ends >= REFUSALS, "refused")
-        await until(lambda: len(scene.delivery_port.sessions) == 2, "connected again")
-        assert scene.delivery_port.sessions == [False, True]
+        await until(lambda: len(scene.delivery.sessions) == 2, "connected again")
+        assert scene.delivery.sessions == [False, True]
         await until(lambda: scene.captured == [("t/x", b"meanwhile")], "what was queued")
 
     options = {"clean_start": False, "session_expiry": 60}

@@ -12,9 +12,20 @@ from tests.agent.waiting import PATIENCE, until
 
 from hansa.agent.broker import connection as connection_module
 from hansa.agent.broker.connection import BrokerAddress, Connection
+from hansa.agent.broker.settings import (
+    BrokerSettings,
+    ProxySettings,
+    RestSettings,
+    TopicsSettings,
+    check_broker,
+)
 from hansa.agent.storage import connect_marker
+from hansa.delivery.connect_attempts import ConnectAttempts
+from hansa.delivery.context import Context
+from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.types import Version
 
 V5_ACCEPTED = b"\x20\x03\x00\x00\x00"
 V5_REFUSED = b"\x20\x03\x00\x87\x00"
@@ -42,6 +53,7 @@ class Scene:
 
     def __init__(self, answer: Callable[[int], bytes | None]) -> None:
         self.levels: list[int] = []
+        self.clean_flags: list[bool] = []
         self.reported: list[effects.Effect] = []
         self.writers: list[asyncio.StreamWriter] = []
         self._answer = answer
@@ -53,6 +65,7 @@ class Scene:
             writer.close()
             return
         self.levels.append(level(connect))
+        self.clean_flags.append(bool(connect[9] & 2))
         answer = self._answer(self.levels[-1])
         writer.write(answer or b"")
         if answer == b"":
@@ -71,6 +84,7 @@ def run(
     work: Callable[[Connection], Any],
     answer_timeout: float = PATIENCE,
     keep_alive: int = 30,
+    keeps_3_1_1_session: bool = False,
 ) -> None:
     monkeypatch.setattr(connection_module, "SILENT_REFUSALS_MAX", REFUSALS)
     monkeypatch.setattr(connection_module, "RETRY_MIN_S", 0.001)
@@ -80,7 +94,10 @@ def run(
         server = await asyncio.start_server(scene.serve, "127.0.0.1", 0)
         address = BrokerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
         options = ConnectOptions(
-            client_id="x", answer_timeout=answer_timeout, keep_alive=keep_alive
+            client_id="x",
+            answer_timeout=answer_timeout,
+            keep_alive=keep_alive,
+            keeps_3_1_1_session=keeps_3_1_1_session,
         )
         made = Connection(address, options, scene.reported.append, random.Random(1))
         task = asyncio.create_task(made.run())
@@ -116,10 +133,44 @@ def test_broker_without_mqtt_5_gets_3_1_1(monkeypatch):
     assert scene.levels == [5, 4]
 
 
+@pytest.mark.parametrize("keeps_session", [False, True])
+def test_session_of_3_1_1_is_clean_unless_it_is_to_last(monkeypatch, keeps_session):
+    scene = Scene(lambda level: V311_UNKNOWN_VERSION if level == 5 else V311_ACCEPTED)
+    run(monkeypatch, scene, connected, keeps_3_1_1_session=keeps_session)
+    assert scene.clean_flags == [False, not keeps_session]
+    (granted,) = [each for each in scene.reported if isinstance(each, effects.Connected)]
+    assert (granted.broker_limits.session_expiry > 0) is keeps_session
+
+
+def test_session_of_mqtt_5_is_not_continued_with_3_1_1(monkeypatch):
+    scene = Scene(lambda level: V311_UNKNOWN_VERSION if level == 5 else V311_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        made.mark_version_known(Version.V5)
+        await connected(made)
+
+    run(monkeypatch, scene, work, keeps_3_1_1_session=True)
+    assert (scene.levels, scene.clean_flags) == ([5, 4], [False, True])
+
+
 def test_silent_close_falls_back_to_3_1_1_after_retries(monkeypatch):
     scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
     run(monkeypatch, scene, connected)
     assert scene.levels == [5] * REFUSALS + [4]
+
+
+def test_broker_that_accepted_3_1_1_gets_it_again_soon(monkeypatch):
+    scene = Scene(lambda level: b"" if level == 5 else V311_ACCEPTED)
+
+    async def work(made: Connection) -> None:
+        await connected(made)
+        scene.levels.clear()
+        scene.writers[-1].close()
+        await until(lambda: 4 in scene.levels, "attempts")
+
+    monkeypatch.setattr(connection_module, "SILENT_REFUSALS_AGAIN_MAX", REFUSALS - 1)
+    run(monkeypatch, scene, work)
+    assert scene.levels == [5] * (REFUSALS - 1) + [4]
 
 
 def test_unanswered_mqtt_5_connect_falls_back_to_3_1_1(monkeypatch):
@@ -134,7 +185,7 @@ def test_broker_with_our_session_is_not_tried_with_3_1_1(monkeypatch, silence):
     scene = Scene(lambda level: silence if level == 5 else V311_ACCEPTED)
 
     async def work(made: Connection) -> None:
-        made.mark_mqtt5_known()
+        made.mark_version_known(Version.V5)
         await until(lambda: len(scene.levels) > REFUSALS + 1, "attempts")
 
     run(monkeypatch, scene, work, SHORT_S)
@@ -266,13 +317,33 @@ class SlowDisk:
         assert self.syncs.wait(PATIENCE), "the loop waits for the disk"
 
 
+class Hooks:
+    """Connect hooks as the delivery service has them, with the pure core's decisions."""
+
+    def __init__(self, path: Path) -> None:
+        self._marker = connect_marker.ConnectMarker(path, lambda problem: None)
+        self._context = Context(lambda: 0)
+        self.attempts = ConnectAttempts(self._context, is_uncertain=False)
+
+    async def before_connect(self) -> None:
+        await self._marker.create()
+        self.attempts.on_connect_started()
+
+    def on_connect_refused(self) -> None:
+        self.attempts.on_connect_refused()
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether a session that the broker reports now would count as uncertain."""
+        self.attempts.on_session_kept()
+        return self._context.counters["broker sessions uncertain"] > 0
+
+
 def test_connect_waits_for_the_disk_and_the_loop_does_not(monkeypatch, tmp_path):
     scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
 
     async def work(made: Connection) -> None:
-        made.connect_hooks = connect_marker.ConnectMarker(
-            tmp_path / "connecting", lambda problem: None
-        )
+        made.connect_hooks = Hooks(tmp_path / "connecting")
         await until(disk.is_asked.is_set, "the mark on disk")
         await rounds()
         assert (len(scene.writers), scene.levels) == (1, [])
@@ -287,16 +358,14 @@ def test_connection_lost_before_connect_is_reported_without_uncertainty(monkeypa
     scene, disk = Scene(lambda level: V5_ACCEPTED), SlowDisk(monkeypatch)
 
     async def work(made: Connection) -> None:
-        made.connect_hooks = met = connect_marker.ConnectMarker(
-            tmp_path / "connecting", lambda problem: None
-        )
+        made.connect_hooks = hooks = Hooks(tmp_path / "connecting")
         await until(lambda: scene.writers and disk.is_asked.is_set(), "the mark on disk")
         scene.writers[0].close()
         await until(lambda: made.problem == "closed by the broker", "the end")
         assert not scene.levels
         disk.syncs.set()
         await connected(made)
-        assert not met.is_uncertain
+        assert not hooks.is_uncertain
 
     run(monkeypatch, scene, work)
     assert [type(each) for each in scene.reported[:2]] == [
@@ -343,3 +412,26 @@ class RecordingRandom:
     def uniform(self, low: float, high: float) -> float:
         self._pauses.append(self._made._retry_delay)  # noqa: SLF001
         return self._uniform(low, high)
+
+
+@pytest.mark.parametrize(
+    ("session", "overlap_copies", "is_kept"),
+    [
+        ("auto", "each", True),
+        ("auto", "once", False),
+        ("lasting", "once", True),
+        ("clean", "each", False),
+    ],
+)
+def test_session_of_3_1_1_lasts_by_default_if_the_broker_sends_each_copy(
+    session, overlap_copies, is_kept
+):
+    settings = BrokerSettings(session_3_1_1=session, overlap_copies=overlap_copies)
+    check_broker(settings, ProxySettings(), RestSettings(), TopicsSettings())
+    assert settings.keeps_3_1_1_session is is_kept
+
+
+def test_unknown_session_of_3_1_1_is_refused():
+    settings = BrokerSettings(session_3_1_1="long")
+    with pytest.raises(UsageError, match="session_3_1_1 must be auto, lasting or clean, not 'long"):
+        check_broker(settings, ProxySettings(), RestSettings(), TopicsSettings())

@@ -46,12 +46,8 @@ def test_filter_that_cannot_be_announced_is_ignored():
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
     settings = {"HANSA_BROKER_OBSERVER": "embedded"}
-    running = Live(LocalFederation(parse_topology("ring:3", 1), settings))
-    try:
-        running.start()
+    with Live(LocalFederation(parse_topology("ring:3", 1), settings)) as running:
         yield running
-    finally:
-        running.close()
 
 
 def test_overlapping_filters_at_all_brokers_get_each_publication_once(live):

@@ -247,6 +247,22 @@ def test_refused_log_topic_is_reported():
     ]
 
 
+def test_lines_of_other_topics_do_not_end_a_refusal():
+    """Notices come, but the broker does not show who subscribes."""
+
+    def work() -> None:
+        scene = Scene(LOG, "$SYS/broker/log/M/unsubscribe")
+        scene.connect(0, 0x87)
+        scene.receive(b"+a")
+        assert not scene.client.complete
+        assert "M/unsubscribe" in scene.client.reason
+        scene.connect()
+        scene.receive(b"+b")
+        assert scene.client.reason == ""
+
+    run(work)
+
+
 def test_broker_without_log_lines_is_reported(monkeypatch):
     monkeypatch.setattr(observer_client, "LOG_TIMEOUT_S", 0.01)
 
@@ -306,6 +322,24 @@ def test_expired_interest_is_withdrawn():
     assert run(work).fed == [InterestChanged(("a",)), InterestChanged((), ("late",))]
 
 
+def test_history_is_read_again_while_the_observer_is_incomplete(monkeypatch):
+    """The file was not readable at first."""
+    monkeypatch.setattr(observer_client, "RESYNC_RETRY_S", 0.01)
+    history = ListHistory()
+
+    async def work() -> Scene:
+        scene = Scene(LOG, histories=[history])
+        scene.observer.is_complete = False
+        scene.connect()
+        await until(lambda: len(scene.found) == 2, "two attempts")
+        history.words = ["text"]
+        await until(lambda: "text" in scene.observer.calls, "read")
+        scene.client.stop()
+        return scene
+
+    run(work)
+
+
 # ---------------------------------------------------------------- wide interest
 
 
@@ -327,7 +361,7 @@ class WideScene(Scene):
         self.client.observer = self.observer
         self.client.filters_when_unknown = wide
         self.reasons: list[str] = []
-        self.client.incomplete = self.reasons.append
+        self.client.on_incomplete = self.reasons.append
 
     def become(self, *, complete: bool) -> None:
         self.observer.is_complete = complete

@@ -8,7 +8,7 @@ import pytest
 from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 
-from hansa.agent.delivery.dedup.redelivery import RISES_MIN
+from hansa.delivery.dedup.redelivery import RISES_MIN
 from hansa.mqtt.types import Version
 from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
@@ -16,12 +16,8 @@ from hansa.testbed.federation import LocalFederation
 
 @pytest.fixture
 def line(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse_topology("line:3", 1), {}, persistent=True))
-    try:
-        live.start()
+    with Live(LocalFederation(parse_topology("line:3", 1), {}, persistent=True)) as live:
         yield live
-    finally:
-        live.close()
 
 
 def overlapping(line: Live) -> tuple[GuaranteedClient, GuaranteedClient]:

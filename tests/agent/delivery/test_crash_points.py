@@ -109,12 +109,12 @@ class Federation(Star):
         at_origin = int(crash.points[0].split(":")[0]) < DeliveryCrashPoint.INBOX_APPENDED
         self.victim = ORIGIN if at_origin else RECEIVER
         self.crashes = 0
-        self._lives = iter(crash.points)
+        self._remaining_points = iter(crash.points)
         for number in range(len(self.brokers)):
             self._live(number)
 
     def _live(self, number: int) -> None:
-        point = next(self._lives, None) if number == self.victim else None
+        point = next(self._remaining_points, None) if number == self.victim else None
         doom = {} if point is None else {"crash_point": point}
         self.start(number, delivery_in_flight_max=WINDOW, **doom)
 

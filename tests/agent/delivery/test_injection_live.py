@@ -1,65 +1,39 @@
 """Injection into a real Mosquitto."""
 
 import asyncio
-import random
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
-from tests.agent.delivery.incarnation import YOU, Incarnation
+from tests.agent.delivery.live_delivery import LiveDelivery
 from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.waiting import PATIENCE, until
 
-from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.delivery import poison_quarantine
-from hansa.mqtt import effects, inputs
+from hansa.delivery import poison_quarantine
+from hansa.delivery.poison_quarantine import QUARANTINE_ALARM
+from hansa.mqtt import effects
 from hansa.mqtt.options import ConnectOptions
-from hansa.mqtt.packets import AnyHandshakePacket, PublishPacket
 from hansa.mqtt.properties import Property
 from hansa.mqtt.properties import encode_properties as encode_properties
 from hansa.mqtt.types import Version
 from hansa.protocol.events import InboxCommitted
-from hansa.protocol.model import Publication
+from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.wire.codec import decode, encode
 
+YOU = NodeId(2)
 COUNT = 100
 AT_ONCE = 20
 
 
-class LiveIncarnation(Incarnation):
-    """Injection with a real broker."""
+class LiveIncarnation(LiveDelivery):
+    """One incarnation of an agent's delivery."""
 
     def __init__(self, path: Path, port: int, version: Version = Version.V5) -> None:
-        super().__init__(path)
-        self.sessions: list[bool] = []
-        """Session present flag of each connection."""
         options = ConnectOptions(client_id="agent", session_expiry=1_000, version=version)
-        address = BrokerAddress("127.0.0.1", port)
-        self.connection = Connection(address, options, self._on_effect, random.Random(1))
+        super().__init__(path, port, options)
 
-    def inject(self, batch: Sequence[PublishPacket]) -> None:
-        self.connection.submit(inputs.Publish(batch))
-
-    def send_handshake_steps(self, batch: Sequence[AnyHandshakePacket]) -> None:
-        self.connection.submit(inputs.Answer(batch))
-
-    def _on_effect(self, effect: effects.Effect) -> None:
-        match effect:
-            case effects.Connected(present, limits):
-                self.sessions.append(present)
-                self.injection.on_connected(present, limits)
-            case effects.HandshakePacketsReceived(batch):
-                self.injection.on_handshake_steps(batch)
-            case effects.PublishNotSent(batch, reason):
-                self.injection.on_not_sent(
-                    [p for p in batch if isinstance(p, PublishPacket)], reason
-                )
-            case effects.Disconnected():
-                self.injection.on_disconnected()
-
-    async def stop(self) -> None:
-        await self.connection.stop()
-        await self.injection.stop()
+    def deliver(self, *numbers: int, qos: int = 2) -> None:
+        for number in numbers:
+            self.service.deliver([Publication(YOU, 8, number, qos, "a", b"%d" % number)])
 
 
 class StuckIncarnation(LiveIncarnation):
@@ -69,8 +43,9 @@ class StuckIncarnation(LiveIncarnation):
         super().__init__(path, port)
         self.disk = threading.Event()
         self.disk.set()
-        self._commit = self.inbox.writer.commit
-        self.inbox.writer.commit = self._commit_later  # type: ignore[method-assign]
+        writer = self.service._files.inbox.writer  # noqa: SLF001
+        self._commit = writer.commit
+        writer.commit = self._commit_later  # type: ignore[method-assign]
 
     def _commit_later(self) -> int:
         assert self.disk.wait(PATIENCE)
@@ -81,10 +56,9 @@ class StuckIncarnation(LiveIncarnation):
         """Number of publications that wait for PUBREL at the broker."""
         return sum(each.accepted_offset is not None for each in self.inbox.entries.values())
 
-    def _on_effect(self, effect: effects.Effect) -> None:
+    def on_effect(self, effect: effects.Effect) -> None:
         if isinstance(effect, effects.HandshakePacketsReceived) and len(self.sessions) == 1:
             self.disk.clear()
-        super()._on_effect(effect)
 
 
 def from_the_wire(number: int, topic: str, properties: bytes = b"") -> Publication:
@@ -116,15 +90,16 @@ def test_invalid_publications_of_neighbours_do_not_close_connection_or_control_b
     batch.append(from_the_wire(len(batch) + 1, "a"))
 
     async def work() -> None:
-        agent = LiveIncarnation(tmp_path / "inbox", broker.port)
-        agent.injection.add_publications(batch)
-        await until(lambda: agent.committed, "stored")  # as an earlier version may have left them
+        agent = LiveIncarnation(tmp_path / "state", broker.port)
+        agent.service.deliver(batch)
+        await until(
+            lambda: InboxCommitted(YOU, 8, len(batch)) in agent.events, "stored"
+        )  # as an earlier version may have left them
         agent.connection.start()
         await until(lambda: not agent.inbox.entries, "all of them")
         assert agent.sessions == [False]
         for reason, some in bad.items():
-            counted = agent.dropped[reason] + agent.injection.counters[f"dropped: {reason}"]
-            assert counted == len(some)
+            assert agent.counters[f"dropped: {reason}"] == len(some)
         await agent.stop()
 
     asyncio.run(work())
@@ -139,16 +114,15 @@ def test_publication_that_closes_connection_does_not_block_others(scene, tmp_pat
     large = Publication(YOU, 8, 1, 1, "a", bytes(1_000))
 
     async def work() -> None:
-        agent = LiveIncarnation(tmp_path / "inbox", broker.port, Version.V311)
-        alarms = agent.quarantine_problems
-        agent.injection.add_publications([large])
+        agent = LiveIncarnation(tmp_path / "state", broker.port, Version.V311)
+        agent.service.deliver([large])
         agent.deliver(2, 3, qos=2)
-        await until(lambda: InboxCommitted(YOU, 8, 3) in agent.committed, "stored")
+        await until(lambda: InboxCommitted(YOU, 8, 3) in agent.events, "stored")
         agent.connection.start()
         await until(lambda: len(agent.inbox.entries) == 1, "the others")
         assert [each.record.sequence for each in agent.inbox.entries.values()] == [1]
-        assert agent.injection.counters["quarantined: broker closed the connection"] == 1
-        assert "a publication to 'a'" in alarms[-1]
+        assert agent.core.counters["quarantined: broker closed the connection"] == 1
+        assert "a publication to 'a'" in agent.alarms.active[QUARANTINE_ALARM]
         await agent.stop()
 
     asyncio.run(work())
@@ -163,16 +137,16 @@ def test_order_is_kept_if_disk_is_slower_than_reconnect(scene, tmp_path):
     numbers = range(1, 1 + COUNT)
 
     async def work() -> None:
-        agent = StuckIncarnation(tmp_path / "inbox", broker.port)
+        agent = StuckIncarnation(tmp_path / "state", broker.port)
         agent.deliver(*numbers)
-        await until(lambda: InboxCommitted(YOU, 8, COUNT) in agent.committed, "stored")
+        await until(lambda: InboxCommitted(YOU, 8, COUNT) in agent.events, "stored")
         agent.connection.start()
         await until(lambda: agent.accepted == AT_ONCE, "as many as the broker allows")
         agent.connection.abort()
         await until(lambda: agent.sessions == [False, True], "the same session")
         agent.disk.set()
         await until(lambda: not agent.inbox.entries, "all of them")
-        assert agent.injection.counters["injected"] == COUNT
+        assert agent.core.counters["injected"] == COUNT
         await agent.stop()
 
     asyncio.run(work())

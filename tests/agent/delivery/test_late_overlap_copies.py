@@ -21,12 +21,10 @@ ORIGIN, RECEIVER = 0, 1
 
 @pytest.fixture
 def slow(mosquitto):
-    made = Live(LocalFederation(parse_topology("line:2", 1), {"HANSA_DELIVERY_IN_FLIGHT_MAX": "1"}))
-    try:
-        made.start()
+    with Live(
+        LocalFederation(parse_topology("line:2", 1), {"HANSA_DELIVERY_IN_FLIGHT_MAX": "1"})
+    ) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.long

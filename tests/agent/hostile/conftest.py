@@ -1,4 +1,7 @@
-"""One live line of three agents for all tests of a file: attacks meet real agents and brokers."""
+"""One live line of three agents for all tests of a file: attacks meet real agents and brokers.
+
+The agents have no certificates, so the raw peer stands for a member that misbehaves.
+"""
 
 from collections.abc import Iterator
 
@@ -6,17 +9,15 @@ import pytest
 from tests.agent.live import Live
 
 from hansa.simulator.topologies import parse_topology
-from hansa.testbed.federation import LocalFederation
+from hansa.testbed.federation import LinkProfile, LocalFederation
+
+PLAIN_LINKS = LinkProfile(is_secure=False)
 
 
 @pytest.fixture(scope="module")
 def running_federation(mosquitto: str) -> Iterator[Live]:
-    live = Live(LocalFederation(parse_topology("line:3", 1), {}))
-    try:
-        live.start()
+    with Live(LocalFederation(parse_topology("line:3", 1), {}, link_profile=PLAIN_LINKS)) as live:
         yield live
-    finally:
-        live.close()
 
 
 @pytest.fixture

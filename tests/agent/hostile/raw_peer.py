@@ -12,6 +12,7 @@ sends what it is about. `unharmed` measures the agents of a federation before an
 
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -25,9 +26,10 @@ from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import PATIENCE, Live, eventually
 
 from hansa.agent.links.fragments import StreamReassembly
-from hansa.agent.links.stream import LENGTH, RECEIPT_BIT, RECEIPT_BYTES, split_frames
-from hansa.agent.storage.state_directory import INBOX_DIRECTORY, JOURNAL_DIRECTORY, KEY_FILE
+from hansa.agent.links.stream import LENGTH, WINDOW_ACK_BIT, WINDOW_ACK_BYTES, split_frames
+from hansa.agent.storage.state_directory import INBOX_DIRECTORY, JOURNAL_DIRECTORY
 from hansa.errors import InvalidFrame
+from hansa.identity.keys import KEY_FILE
 from hansa.protocol.membership.records import NodeRecord
 from hansa.protocol.model import NodeId, Publication, node_id
 from hansa.protocol.wire.codec import FRAME_BYTES_MAX, decode, encode
@@ -58,14 +60,18 @@ class RawPeer:
         name: str = "raw",
         key: bytes | None = None,
         incarnation: int | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect. Without a key, a fresh Ed25519 key is made; the node id follows from the key."""
+        """Connect. Without a key, a fresh Ed25519 key is made; the node id follows from the key.
+        With a context, the peer is a member that dials."""
         self.key = key or Ed25519PrivateKey.generate().public_key().public_bytes_raw()
         self.node: NodeId = node_id(self.key)
         self.name = name
         self.incarnation = incarnation or time.time_ns() // 1_000_000
         self.received: list[Frame] = []
         """Received frames, in order."""
+        self.received_bytes = bytearray()
+        """Their bytes."""
         self.closed = threading.Event()
         """Set when the agent has closed the connection, or the test has."""
         self.agent: Hello | None = None
@@ -76,6 +82,8 @@ class RawPeer:
         self._beating = False
         self._sending = threading.Lock()
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        if context is not None:
+            self._socket = context.wrap_socket(self._socket, server_side=True)
         self._socket.settimeout(HEARTBEAT_S / 5)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -162,7 +170,7 @@ class RawPeer:
         while not self.closed.is_set():
             with suppress(TimeoutError):
                 try:
-                    data = self._socket.recv(READ_BYTES)
+                    data = self._receive()
                 except ConnectionError:
                     data = b""
                 if not data:
@@ -174,8 +182,8 @@ class RawPeer:
                 pending += handled
                 for frame in frames:
                     self._take(frame)
-            if pending >= RECEIPT_BYTES:  # an honest reader, so that the window stays open
-                self.send_bytes(LENGTH.pack(RECEIPT_BIT | pending))
+            if pending >= WINDOW_ACK_BYTES:  # an honest reader, so that the window stays open
+                self.send_bytes(LENGTH.pack(WINDOW_ACK_BIT | pending))
                 pending = 0
             if self._beating and time.monotonic() >= due:
                 due = time.monotonic() + HEARTBEAT_S
@@ -183,7 +191,14 @@ class RawPeer:
                 # The agent's own digest: the peer claims to know all, so nothing is compared.
                 self.send(Heartbeat(self._beat, self._heard.number, 0, self._heard.digest))
 
+    def _receive(self) -> bytes:
+        if isinstance(self._socket, ssl.SSLSocket):
+            with self._sending:  # two threads must not use it at once
+                return self._socket.recv(READ_BYTES)
+        return self._socket.recv(READ_BYTES)
+
     def _take(self, data: bytes) -> None:
+        self.received_bytes += data
         with suppress(InvalidFrame):
             frame = decode(data)
             if isinstance(frame, Heartbeat):
@@ -203,7 +218,6 @@ def resident_bytes(pid: int) -> int:
 
 
 def has_neighbour(node: LocalNode, peer: RawPeer) -> bool:
-    """Whether an agent has a peer as its neighbour."""
     found: Any = node.status()["neighbours"]
     return f"{peer.node:016x}" in found
 
@@ -274,11 +288,11 @@ def assert_delivers(live: Live, source: int, target: int, topic: str, count: int
     that is a member confirms nothing.
     """
     subscriber = guaranteed_client(live, target).subscribe_qos2(topic)
-    wanted_by = str(live.nodes[target].status()["node"])
+    subscriber_id = str(live.nodes[target].status()["node"])
 
     def is_known() -> bool:
         interest: Any = live.nodes[source].status()["interest"]
-        return topic in interest["remote"].get(wanted_by, ())
+        return topic in interest["remote"].get(subscriber_id, ())
 
     eventually(is_known, f"{topic} of {target} known at {source}")
     publisher = guaranteed_client(live, source)

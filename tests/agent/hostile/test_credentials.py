@@ -56,7 +56,7 @@ def test_configured_neighbours_and_trusted_brokers_get_the_password(scene: Scene
             broker_port=scene.broker().port,
             link_port=port,
             link_neighbours=f"mqtt://127.0.0.1:{neighbour.port}",
-            link_mqtt_trusted=f"127.0.0.1:{member.port}",
+            link_mqtt_trusted_brokers=f"127.0.0.1:{member.port}",
             link_mqtt_username=USER,
             link_mqtt_password=PASSWORD,
             topology_heal="true",

@@ -69,9 +69,10 @@ def test_open_manager_refuses_other_web_origins(tmp_path: Path):
     try:
         assert get(served.port, "/api/v1/nodes") == 200
         assert get(served.port, "/api/v1/nodes", Host="attacker.example") == 403
-        for origin in ("https://attacker.example", "null"):
+        for origin in ("https://attacker.example", "null", "http://localhost:3000"):
             assert get(served.port, "/api/v1/nodes", Origin=origin) == 403
-        assert get(served.port, "/api/v1/nodes", Origin="http://localhost:3000") == 200
+        own = {"Host": f"localhost:{served.port}", "Origin": f"http://localhost:{served.port}"}
+        assert get(served.port, "/api/v1/nodes", **own) == 200
     finally:
         served.stop()
 

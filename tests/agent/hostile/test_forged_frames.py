@@ -30,7 +30,8 @@ from tests.agent.live import Live, eventually
 from hansa.mqtt import packets
 from hansa.protocol.clock import AHEAD
 from hansa.protocol.membership.origins import WRONG_SIDE
-from hansa.protocol.membership.overlay import CONTESTED, WRONG_KEY
+from hansa.protocol.membership.overlay import CONTESTED
+from hansa.protocol.membership.record_checks import WRONG_KEY
 from hansa.protocol.membership.records import InterestRecord, NodeRecord
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained.clock import VERSIONS_PER_MS
@@ -277,19 +278,24 @@ def test_forged_pending_notices_stop_no_delivery(live: Live, peer: RawPeer):
         assert sorted(subscriber.read_until(COUNT)) == sorted(payloads)
 
 
+def versions(peer: RawPeer, node: NodeId) -> list[int]:
+    """The versions of a node's interest that the peer was sent."""
+    return [
+        row.version
+        for update in list(peer.received)
+        if isinstance(update, Update)
+        for row in update.records
+        if isinstance(row, InterestRecord) and row.node == node
+    ]
+
+
 def test_forged_confirmations_install_nothing(live: Live, peer: RawPeer):
     first, last = live.nodes[0], id_of(live.nodes[2])
     with unharmed(live):
         with hanging(live.nodes[2]):
             guaranteed_client(live, 0).subscribe_qos2("forged/confirm")
             eventually(lambda: "forged/confirm" in interest(live.nodes[1], id_of(first)), "known")
-            version = max(
-                row.version
-                for update in list(peer.received)
-                if isinstance(update, Update)
-                for row in update.records
-                if isinstance(row, InterestRecord) and row.node == id_of(first)
-            )
+            version = max(eventually(lambda: versions(peer, id_of(first)), "a record at the peer"))
             incarnation = int(str(first.status()["incarnation"]))
             before = counted(live.nodes[1], WRONG_SIDE)
             peer.send(
@@ -319,7 +325,7 @@ def test_forged_origins_are_refused(live: Live, peer: RawPeer):
             Publication(
                 *(first, delivery["epoch"], delivery["position"] + 1, 2),
                 *("forged/origin", b"forged"),
-                previous=((middle, delivery["position"]),),
+                receivers=((middle, delivery["position"]),),
             ),
         )
         wait_counted(live.nodes[1], WRONG_SIDE, before + 2)
@@ -332,7 +338,7 @@ def test_publication_to_unsubscribed_topic_is_not_injected(live: Live, peer: Raw
     middle = id_of(live.nodes[1])
     with unharmed(live):
         uninvited = Publication(
-            peer.node, wall_ms(), 1, 2, "never/announced", b"x", previous=((middle, 0),)
+            peer.node, wall_ms(), 1, 2, "never/announced", b"x", receivers=((middle, 0),)
         )
         peer.send(uninvited)
         wait_counted(live.nodes[1], "publication to a topic that was never announced here")

@@ -21,6 +21,7 @@ class RecordingListener:
         self.opened: list[Link] = []
         self.frames: list[bytes] = []
         self.closed: list[str] = []
+        self.offences: list[str] = []
         self.dropped: list[tuple[int, str]] = []
 
     def link_opened(self, link: Link) -> None:
@@ -34,8 +35,16 @@ class RecordingListener:
     def publications_dropped(self, link: Link, count: int, reason: str) -> None:
         self.dropped.append((count, reason))
 
+    def peer_misbehaved(self, link: Link, reason: str) -> None:
+        self.offences.append(reason)
+
     def link_closed(self, link: Link, reason: str) -> None:
         self.closed.append(reason)
+
+    async def close_links(self) -> None:
+        for link in self.opened:
+            link.close("test over")
+        await until(lambda: len(self.closed) == len(self.opened), "all links closed")
 
 
 class End(Generic[Links]):
@@ -61,11 +70,7 @@ class End(Generic[Links]):
 
     async def stop(self) -> None:
         await self.links.stop()
-        for link in self.listener.opened:
-            link.close("test over")
-        await until(
-            lambda: len(self.listener.closed) == len(self.listener.opened), "all links closed"
-        )
+        await self.listener.close_links()
 
 
 async def join(server: End[Links], client: End[Links]) -> None:

@@ -35,8 +35,8 @@ def test_small_frames_share_datagrams(frames):
 
 
 def test_datagram_is_filled_with_as_many_frames_as_fit():
-    assert len([*pack_frames([b"x" * 10] * 98)]) == 1
-    assert len([*pack_frames([b"x" * 10] * 99)]) == 2
+    assert len([*pack_frames([b"x" * 10] * 96)]) == 1
+    assert len([*pack_frames([b"x" * 10] * 97)]) == 2
 
 
 @given(st.binary(max_size=50))
@@ -85,12 +85,12 @@ def test_oldest_unfinished_frames_are_dropped_first():
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "a piece of 0 bytes"),
-        (bytes(12), "a piece of 12 bytes"),
-        (bytes(8) + b"\0\0\0\0x", "piece 0 of 0, the limit is"),
-        (bytes(8) + b"\0\2\0\2x", "piece 2 of 2, the limit is"),
-        (bytes(8) + b"\0\0\xff\xffx", "piece 0 of 65535, the limit is"),
-        (bytes(8) + b"\0\0\0\1x", "1 pieces that make no frame"),
+        (b"", "a fragment of 0 bytes"),
+        (bytes(12), "a fragment of 12 bytes"),
+        (bytes(8) + b"\0\0\0\0x", "fragment 0 of 0, the limit is"),
+        (bytes(8) + b"\0\2\0\2x", "fragment 2 of 2, the limit is"),
+        (bytes(8) + b"\0\0\xff\xffx", "fragment 0 of 65535, the limit is"),
+        (bytes(8) + b"\0\0\0\1x", "1 fragments that make no frame"),
     ],
 )
 def test_invalid_fragments_are_refused(body, reason):

@@ -119,14 +119,14 @@ def total(count: int) -> bytes:
         ([b""], "a frame of 0 bytes in pieces, the limit is"),
         ([total(FRAGMENT_BYTES) + b"x"], f"a frame of {FRAGMENT_BYTES} bytes in pieces"),
         ([total(FRAME_BYTES_MAX + 1) + b"x"], f"a frame of {FRAME_BYTES_MAX + 1} bytes in pieces"),
-        ([total(FRAGMENT_BYTES + 1)], f"a piece of 0 bytes, {FRAGMENT_BYTES + 1} were missing"),
+        ([total(FRAGMENT_BYTES + 1)], f"a fragment of 0 bytes, {FRAGMENT_BYTES + 1} were missing"),
         (
             [total(FRAGMENT_BYTES + 1) + b"x", b""],
-            f"a piece of 0 bytes, {FRAGMENT_BYTES} were missing",
+            f"a fragment of 0 bytes, {FRAGMENT_BYTES} were missing",
         ),
         (
             [total(FRAGMENT_BYTES + 1) + bytes(FRAGMENT_BYTES), b"xx"],
-            "a piece of 2 bytes, 1 were missing",
+            "a fragment of 2 bytes, 1 were missing",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from tests.agent.waiting import until
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.links import dialler, mqtt
+from hansa.agent.links.admission import NO_ROOM
 from hansa.agent.links.link import Address
 from hansa.agent.links.mqtt import MqttLinkAccess, MqttLinks
 from hansa.agent.links.mqtt_stream import (
@@ -24,7 +25,7 @@ from hansa.agent.links.mqtt_stream import (
     OPEN,
     close_payload,
 )
-from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
+from hansa.agent.links.stream import WINDOW_ACK_BYTES, LinkLimits
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.options import ConnectOptions
 from hansa.protocol.wire import codec
@@ -32,7 +33,7 @@ from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 from hansa.testbed.mosquitto import Mosquitto, free_port
 
 CONTROL = bytes((codec.CONTROL,))
-WINDOW = 16 * RECEIPT_BYTES
+WINDOW = 16 * WINDOW_ACK_BYTES
 PREFIX = "$hansa/link"
 NODE = "00000000000000aa"
 
@@ -122,10 +123,10 @@ def test_window_limits_slow_neighbour(run):
         for _ in range(1_000):  # before the other side can read
             link.send([publication])
         assert link.outstanding_bytes < WINDOW + 2 * len(publication)
-        sent = 1_000 - link.dropped_publications
+        sent = 1_000 - link.drop_reasons.total()
         await until(lambda: len(stage.server.listener.frames) == sent, "all that was not dropped")
         await until(
-            lambda: link.outstanding_bytes < 2 * RECEIPT_BYTES, "receipts for nearly everything"
+            lambda: link.outstanding_bytes < 2 * WINDOW_ACK_BYTES, "acks for nearly everything"
         )
 
     stage = run(work)
@@ -342,9 +343,9 @@ def test_links_beyond_limit_are_rejected(run, monkeypatch):
         await stage.join()
         other = Side(stage.broker.port, "other")
         other.dial(stage.client.address)
-        await until(lambda: other.failures, "turned away")
+        await until(lambda: other.failures, "a refusal")
         await other.stop()
-        assert other.failures[0] == "closed by the other side: turned away"
+        assert other.failures[0] == f"closed by the other side: {NO_ROOM}"
 
     assert len(run(work).server.listener.opened) == 1
 

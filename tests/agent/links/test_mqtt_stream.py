@@ -42,8 +42,6 @@ class Protocol(asyncio.BufferedProtocol):
 
 
 class End:
-    """One end and its publications."""
-
     def __init__(self, token: bytes = TOKENS[0], theirs: bytes = TOKENS[1]) -> None:
         self.protocol = Protocol()
         self.wire: deque[bytes] = deque()
@@ -208,3 +206,24 @@ def test_end_is_reported_once_and_nothing_follows():
     one, _ = play(work)
     assert one.protocol.lost == ["closed"]
     assert [one.ended, [*one.wire]] == [1, [close_payload(TOKENS[0], "")]]
+
+
+def test_paused_stream_holds_bytes_back_and_does_not_acknowledge_them():
+    one, two = End(), End(TOKENS[1], TOKENS[0])
+    two.stream.pause_reading()
+    two.stream.pause_reading()
+    one.stream.write(b"x" * 10 * IN_FLIGHT_MAX)
+    two.stream.receive([*one.wire])
+    assert not two.protocol.taken and not two.wire
+    two.stream.resume_reading()
+    assert two.protocol.taken == b"x" * 10 * IN_FLIGHT_MAX
+    assert len(two.wire) == 1 and two.wire[0][0] == ACKNOWLEDGED
+
+
+def test_peer_that_ignores_a_pause_is_closed():
+    def work(_: End, two: End) -> None:
+        two.stream.pause_reading()
+        two.stream.receive([number(DATA, count) + b"x" for count in range(200)])
+
+    _, two = play(work)
+    assert two.protocol.lost == ["more publications than may be unacknowledged"]

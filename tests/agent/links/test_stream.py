@@ -1,11 +1,11 @@
-"""Frames and receipts in a stream of bytes; links on real streams are in test_tcp and test_mqtt."""
+"""Frames and window acks in a stream of bytes; test_tcp and test_mqtt use real streams."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hansa.agent.links.fragments import FRAGMENT_BYTES, LENGTH_PREFIX_BYTES, StreamReassembly
-from hansa.agent.links.stream import FRAGMENT_BIT, RECEIPT_BIT, split_frames
+from hansa.agent.links.stream import FRAGMENT_BIT, WINDOW_ACK_BIT, split_frames
 from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX
 
@@ -14,16 +14,16 @@ def framed(*frames: bytes) -> bytes:
     return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
 
 
-def receipt(count: int) -> bytes:
-    return (RECEIPT_BIT | count).to_bytes(4, "big")
+def window_ack(count: int) -> bytes:
+    return (WINDOW_ACK_BIT | count).to_bytes(4, "big")
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.integers(0, 60))
 def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
     data = framed(*frames)
     filled = max(0, len(data) - cut)
-    found, used, handled, receipted = split_frames(bytearray(data), filled, StreamReassembly(0))
-    assert (handled, receipted) == (used, 0)
+    found, used, handled, acknowledged = split_frames(bytearray(data), filled, StreamReassembly(0))
+    assert (handled, acknowledged) == (used, 0)
     assert found == frames[: len(found)]
     assert used == len(framed(*found))
     rest = filled - used
@@ -37,7 +37,7 @@ def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
         CONTROL_BYTES_MAX + 1,
         FRAGMENT_BIT,
         FRAGMENT_BIT + LENGTH_PREFIX_BYTES + FRAGMENT_BYTES + 1,
-        RECEIPT_BIT,
+        WINDOW_ACK_BIT,
     ],
 )
 def test_invalid_length_is_refused_before_its_bytes_arrive(length):
@@ -45,8 +45,8 @@ def test_invalid_length_is_refused_before_its_bytes_arrive(length):
         split_frames(bytearray(length.to_bytes(4, "big")), 4, StreamReassembly(0))
 
 
-def test_receipts_among_frames_are_added_up():
-    data = receipt(5) + framed(b"a") + receipt(7) + receipt(1)[:3]
+def test_window_acks_among_frames_are_added_up():
+    data = window_ack(5) + framed(b"a") + window_ack(7) + window_ack(1)[:3]
     assert split_frames(bytearray(data), len(data), StreamReassembly(0)) == (
         [b"a"],
         len(data) - 3,

@@ -9,19 +9,19 @@ from itertools import count
 import pytest
 import uvloop
 from tests.agent.links.listener import End, join
-from tests.agent.links.test_stream import framed, receipt
+from tests.agent.links.test_stream import framed, window_ack
 from tests.agent.waiting import until
 
 from hansa.agent.links import dialler, stream, tcp
 from hansa.agent.links.link import Address
-from hansa.agent.links.stream import RECEIPT_BYTES, LinkLimits
+from hansa.agent.links.stream import WINDOW_ACK_BYTES, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.wire import codec
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION, encode
 
 CONTROL = bytes((codec.CONTROL,))
-WINDOW = 4 * RECEIPT_BYTES
+WINDOW = 4 * WINDOW_ACK_BYTES
 LIMITS = LinkLimits(WINDOW, 16 << 20)
 
 
@@ -82,8 +82,8 @@ def test_frames_are_parsed_from_single_bytes():
     [
         (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes, the limit is "),
         (b"\x00\x00\x00\x00", "a frame of 0 bytes, the limit is "),
-        (b"\xff" * 9000, "a receipt for "),
-        (receipt(1), "a receipt for 1 bytes, 0 were under way"),
+        (b"\xff" * 9000, "a window ack for "),
+        (window_ack(1), "a window ack for 1 bytes, 0 are in flight"),
     ],
 )
 def test_garbage_closes_connection_with_reason(garbage, reason):
@@ -100,7 +100,7 @@ def test_garbage_closes_connection_with_reason(garbage, reason):
         return server.listener.closed
 
     (said,) = asyncio.run(run())
-    assert said.startswith(f"this is no neighbour of ours: {reason}")
+    assert said.startswith(f"invalid bytes from the other side: {reason}")
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -151,7 +151,7 @@ def test_publications_beyond_window_of_unresponsive_neighbour_are_dropped():
     assert {reason for _, reason in server.listener.dropped} == {"the neighbour's window is full"}
     assert server.listener.dropped[-1][0] == 2
     assert (
-        server.listener.opened[0].dropped_publications
+        server.listener.opened[0].drop_reasons.total()
         == sum(count for count, _ in server.listener.dropped)
         > 900
     )
@@ -176,26 +176,26 @@ def test_neighbour_that_does_not_read_control_frames_is_disconnected(monkeypatch
 
 
 def test_outstanding_bytes_return_to_zero_when_the_neighbour_has_handled_everything(monkeypatch):
-    """Less than RECEIPT_BYTES is confirmed after a delay, and receipts do not confirm receipts."""
-    monkeypatch.setattr(stream, "RECEIPT_DELAY_S", 0.05)
+    """Fewer than WINDOW_ACK_BYTES are acknowledged after a delay; acks are not acknowledged."""
+    monkeypatch.setattr(stream, "WINDOW_ACK_DELAY_S", 0.05)
 
     async def run() -> None:
         server, client = await joined()
         (sender,), (receiver,) = client.listener.opened, server.listener.opened
         sender.send([CONTROL * 100])
         assert sender.outstanding_bytes == sender.bytes_out == len(framed(CONTROL * 100))
-        await until(lambda: sender.outstanding_bytes == 0, "a receipt for a few bytes")
+        await until(lambda: sender.outstanding_bytes == 0, "a window ack for a few bytes")
         assert sender.bytes_out == len(framed(CONTROL * 100))
-        assert (receiver.bytes_out, receiver.outstanding_bytes) == (len(receipt(1)), 0)
+        assert (receiver.bytes_out, receiver.outstanding_bytes) == (len(window_ack(1)), 0)
         receiver.send([CONTROL * 10])
-        await until(lambda: receiver.outstanding_bytes == 0, "a receipt in the other direction")
+        await until(lambda: receiver.outstanding_bytes == 0, "a window ack in the other direction")
         assert (sender.bytes_in, sender.bytes_out) == (4 + 14, 104 + 4)
         await asyncio.gather(client.stop(), server.stop())
 
     asyncio.run(run())
 
 
-def test_receipts_keep_the_window_open():
+def test_window_acks_keep_the_window_open():
     publication = bytes((PUBLICATION,)) * 10_000
 
     async def run() -> tuple[Side, Side]:
@@ -204,7 +204,7 @@ def test_receipts_keep_the_window_open():
         for _ in range(1_000):
             link.send([publication])
             await until(lambda: link.outstanding_bytes <= WINDOW, "room for more")
-        await until(lambda: link.outstanding_bytes == 0, "receipts for everything")
+        await until(lambda: link.outstanding_bytes == 0, "window acks for everything")
         await asyncio.gather(client.stop(), server.stop())
         return server, client
 
@@ -255,7 +255,7 @@ def test_large_publications_use_half_of_the_window_and_excess_is_dropped():
         server, writer = await unread()
         (link,) = server.listener.opened
         link.send([large] * 3)
-        assert link.outstanding_bytes <= WINDOW // 2 + RECEIPT_BYTES
+        assert link.outstanding_bytes <= WINDOW // 2 + WINDOW_ACK_BYTES
         writer.transport.abort()
         await server.stop()
         return server
@@ -275,7 +275,7 @@ def test_invalid_fragments_close_link(total):
         await server.stop()
         return server
 
-    reason = f"this is no neighbour of ours: a frame of {total} bytes in pieces, the limit is"
+    reason = f"invalid bytes from the other side: a frame of {total} bytes in pieces, the limit is"
     assert asyncio.run(run()).listener.closed[0].startswith(reason)
 
 
@@ -358,3 +358,35 @@ def test_dial_backoff_is_bounded_and_jittered(monkeypatch):
     for number, pause in enumerate(pauses):
         most = min(dialler.DIAL_MIN_S * 2**number, dialler.DIAL_MAX_S)
         assert most / 2 <= pause <= most
+
+
+def test_paused_link_is_read_later():
+    async def run() -> None:
+        server, client = await joined()
+        server.listener.opened[0].pause(0.05)
+        client.listener.opened[0].send([b"a"])
+        assert not server.listener.frames
+        await until(lambda: server.listener.frames == [b"a"], "read after the pause")
+        server.listener.opened[0].pause(60)
+        client.listener.opened[0].send([b"b"])
+        await asyncio.sleep(0.05)  # long enough for b to arrive, if it were read
+        assert server.listener.frames == [b"a"]
+        await asyncio.gather(client.stop(), server.stop())
+
+    asyncio.run(run())
+
+
+def test_bytes_that_no_honest_neighbour_sends_are_reported():
+    async def run() -> Side:
+        server = Side()
+        await server.listen()
+        _, writer = await asyncio.open_connection(server.address.host, server.address.port)
+        writer.write(struct.pack(">I", CONTROL_BYTES_MAX + 1))
+        await until(lambda: server.listener.closed, "closed")
+        writer.close()
+        await server.stop()
+        return server
+
+    assert asyncio.run(run()).listener.offences == [
+        f"a frame of {CONTROL_BYTES_MAX + 1} bytes, the limit is {CONTROL_BYTES_MAX}"
+    ]

@@ -12,7 +12,7 @@ import uvloop
 from tests.agent.links.listener import End, join
 from tests.agent.waiting import until
 
-from hansa.agent.links import dialler, udp
+from hansa.agent.links import dialler, udp, udp_session
 from hansa.agent.links.datagrams import ACCEPT, CLOSE, CONFIRM, DATA, FRAGMENT, OFFER, OPEN
 from hansa.agent.links.link import Address
 from hansa.agent.links.udp import UdpLinks
@@ -84,7 +84,7 @@ def test_publication_larger_than_a_datagram_is_dropped_and_reported():
     server, client = run(work)
     assert server.listener.frames == [small]
     assert client.listener.dropped == [(2, "too large for a datagram link")]
-    assert client.listener.opened[0].dropped_publications == 2
+    assert client.listener.opened[0].drop_reasons.total() == 2
 
 
 def test_waiting_large_frames_are_bounded_and_unique():
@@ -172,7 +172,7 @@ def test_dialling_continues_until_a_listener_answers(monkeypatch):
 
 
 def test_dialling_a_silent_listener_times_out(monkeypatch):
-    monkeypatch.setattr(dialler, "DIAL_TIMEOUT_S", 10 * udp.HANDSHAKE_RETRY_S)
+    monkeypatch.setattr(dialler, "DIAL_TIMEOUT_S", 10 * udp_session.HANDSHAKE_RETRY_S)
 
     async def whole() -> list[str]:
         client = Side()
@@ -288,9 +288,9 @@ def test_neighbour_that_sends_invalid_frames_gets_the_reason(bad):
     async def work(server: Side, stranger: Stranger) -> None:
         session = await opened(stranger)
         answer = await stranger.ask(bad + session + b"\xff\xff?")
-        assert answer.startswith(CLOSE + session + b"this is no neighbour of ours: a ")
+        assert answer.startswith(CLOSE + session + b"invalid bytes from the other side: a ")
 
-    assert strange(work).listener.closed[0].startswith("this is no neighbour of ours: a ")
+    assert strange(work).listener.closed[0].startswith("invalid bytes from the other side: a ")
 
 
 def test_links_beyond_limit_are_rejected(monkeypatch):
@@ -300,8 +300,8 @@ def test_links_beyond_limit_are_rejected(monkeypatch):
         await opened(stranger)
         client = Side()
         client.dial(server.address)
-        await until(lambda: client.failures, "turned away")
+        await until(lambda: client.failures, "a refusal")
         await client.stop()
-        assert client.failures[0] == "turned away"
+        assert client.failures[0] == "refused by the other side"
 
     assert len(strange(work).listener.opened) == 1

@@ -37,7 +37,9 @@ class Peer:
         self.stopping = threading.Event()
         self.neighbours = {n: self._client(p) for n, p in neighbours.items()}
         self.own = self._client(port)
-        self.own.on_message = lambda *news: self._receive(news[2].topic, news[2].payload)
+        self.own.on_message = lambda *arguments: self._receive(
+            arguments[2].topic, arguments[2].payload
+        )
         options = subscribeoptions.SubscribeOptions(qos=2, noLocal=True)
         for kind in ("core_ann", "memb_ann", "routing", "beacon"):
             self.own.subscribe(f"federator/{kind}/#", options=options)
@@ -75,10 +77,10 @@ class Peer:
 
     def _has_core(self, topic: dict[str, Any]) -> bool:
         if topic["core"] == self.id:
-            return self._wants(topic)
+            return self._is_interested(topic)
         return topic["core"] is not None and time.monotonic() < topic["heard"] + 3 * self.interval
 
-    def _wants(self, topic: dict[str, Any]) -> bool:
+    def _is_interested(self, topic: dict[str, Any]) -> bool:
         return bool(time.monotonic() < topic["beacon"] + 3 * self.interval)
 
     def core_of(self, name: str) -> int | None:
@@ -107,7 +109,7 @@ class Peer:
                 now = time.monotonic()
                 for name, topic in self.topics.items():
                     is_due = now - topic["announced"] >= self.interval
-                    if topic["core"] == self.id and self._wants(topic) and is_due:
+                    if topic["core"] == self.id and self._is_interested(topic) and is_due:
                         topic["announced"] = now
                         said = words(self.id, topic["seqn"], 0, self.id)
                         topic["seqn"] += 1
@@ -155,14 +157,14 @@ class Peer:
                     return
                 if (seqn, dist) == (topic["seqn"], topic["dist"]):
                     topic["parents"] = sorted({*topic["parents"], sender})[: self.redundancy]
-                    if self._wants(topic) or topic["notified"]:
+                    if self._is_interested(topic) or topic["notified"]:
                         self._answer(name, topic)
                     return
         if core != topic["core"]:
             topic["children"] = {}
         topic |= {"core": core, "seqn": seqn, "dist": dist, "parents": [sender], "notified": set()}
         topic["heard"] = time.monotonic()
-        if self._wants(topic):
+        if self._is_interested(topic):
             self._answer(name, topic)
         onward = words(core, seqn, dist + 1, self.id)
         others = [each for each in self.neighbours if each != sender]
@@ -193,12 +195,12 @@ class Peer:
         if id_ in topic["seen"]:
             return
         topic["seen"].add(id_)
-        if sender is not None and self._wants(topic):
+        if sender is not None and self._is_interested(topic):
             self.own.publish(f"federated/{name}", payload, qos=2)
         if not self._has_core(topic):
             return
         now, lifetime = time.monotonic(), 3 * self.interval
         children = [child for child, at in topic["children"].items() if now < at + lifetime]
-        ways = [way for way in {*topic["parents"], *children} if way != sender]
+        targets = [target for target in {*topic["parents"], *children} if target != sender]
         said = words(*id_, self.id) + len(payload).to_bytes(8, "little") + payload
-        self._send(ways, f"federator/routing/{name}", said)
+        self._send(targets, f"federator/routing/{name}", said)

@@ -34,7 +34,7 @@ async def saved(leases: Leases, files: list[bytes]) -> None:
     await kept.stop()
 
 
-def test_absences_and_expired_nodes_are_restored():
+def test_unreachable_and_expired_nodes_are_restored():
     async def work() -> PeersRestored:
         files: list[bytes] = []
         leases = Leases(60.0, 8)

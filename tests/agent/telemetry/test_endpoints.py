@@ -46,7 +46,7 @@ def listening(pages: AdminPages, logs: LogHandler | None = None) -> Iterator[str
 @contextmanager
 def served(state: Path, token: str = TOKEN) -> Iterator[str]:
     """The endpoints of an agent for a state directory."""
-    logs = LogEndpoints(token, state / JOURNAL_DIRECTORY, state / "telemetry")
+    logs = LogEndpoints(token, state / JOURNAL_DIRECTORY, {"telemetry": state / "telemetry"})
     with listening({"/healthz": lambda: json_response({})}, logs.handle_request) as url:
         yield url
 
@@ -220,5 +220,6 @@ def test_live_agent_serves_telemetry(scene):
         lambda: list(read_rows(RemoteJournalReader(pages, "telemetry"))), "something recorded"
     )
     assert isinstance(found[0].record, schema.NodeStarted)
-    assert {each.name.partition("/")[0] for each in pages.list_logs()} == {"telemetry", "journal"}
+    names = {each.name.partition("/")[0] for each in pages.list_logs()}
+    assert names == {"telemetry", "audit", "journal"}
     assert TOKEN not in agent.log

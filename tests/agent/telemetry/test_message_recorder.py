@@ -12,7 +12,7 @@ from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.live import Live, eventually
 from tests.agent.process import Process, Scene
 
-from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.agent.delivery.outbox_files import OutboxFiles
 from hansa.agent.recorded_topics import TOPICS_MAX, RecordedTopics
 from hansa.agent.settings import load_settings
 from hansa.agent.storage.state_directory import JOURNAL_DIRECTORY
@@ -96,7 +96,7 @@ def test_unsubscribed_publication_is_recorded_with_properties_and_not_forwarded(
     assert len(recorded(state(pair, 0))) == 4
     (temp,) = [r for r in journal(state(pair, 0)) if getattr(r, "topic", "") == "mill/1/temp"]
     assert isinstance(temp, CapturedRecord)
-    assert (temp.properties, temp.retain, temp.previous) == (content, True, ())
+    assert (temp.properties, temp.retain, temp.receivers) == (content, True, ())
     assert recorded(state(pair, 1)) == []
     links: Any = pair.nodes[0].status()["neighbours"]
     assert links and pair.counter(1, "injected") == 0
@@ -111,11 +111,11 @@ def test_subscribed_publication_is_recorded_once_and_delivered_and_stays_recorde
     assert sub.read_until(2) == [b"1", b"2"]
     sub.unsubscribe("plant/#")
 
-    def nobody_wants_it() -> bool:
+    def is_withdrawn() -> bool:
         interest: Any = pair.nodes[0].status()["interest"]
         return not any(interest["remote"].values())
 
-    eventually(nobody_wants_it, "interest withdrawn")
+    eventually(is_withdrawn, "interest withdrawn")
     pub.publish_guaranteed(1, "plant/one", b"3")
     eventually(lambda: len(recorded(state(pair, 0))) == 3, "all recorded")
     assert recorded(state(pair, 0)) == [(1, "plant/one", payload) for payload in (b"1", b"2", b"3")]
@@ -177,7 +177,7 @@ class FakePorts:
     def feed(self, *events: Event) -> None:
         self.fed += events
 
-    def on_captured(self, publications: Any) -> None:
+    def capture_qos0(self, publications: Any) -> None:
         self.taken += publications
 
     def subscribe(self, filters: Sequence[str]) -> None:
@@ -239,7 +239,9 @@ def test_records_not_stored_are_counted(monkeypatch):
     async def note() -> MessageRecorder:
         ports = FakePorts()
         made = MessageRecorder(RecordedTopics(["a"]), ports, 1, Full())  # type: ignore[arg-type]
-        made.on_captured([packets.PublishPacket("a", b"bad"), packets.PublishPacket("a", b"worse")])
+        made.capture_qos0(
+            [packets.PublishPacket("a", b"bad"), packets.PublishPacket("a", b"worse")]
+        )
         assert len(ports.taken) == 2
         made.stop()
         return made
@@ -261,18 +263,17 @@ def test_invalid_recorded_filter_is_refused(filters, reason):
         load_settings(None, {"HANSA_RECORD": ",".join(filters)})
 
 
-def kept(path: Path, epoch: int, topics: RecordedTopics) -> OutboxJournal:
+def kept(path: Path, epoch: int, topics: RecordedTopics) -> None:
     settings = JournalSettings(retention_seconds=3_600.0)
-    made = OutboxJournal(path, NodeId(1), 7, settings, topics)
-    made.append_publication(Publication(NodeId(1), 7, made.writer.next_sequence, 1, "a", b""), 1)
-    made.writer.commit()
-    renewal = made.plan_rollover(epoch)
-    former, writer = made.writer, made.build_rollover(renewal)
-    made.adopt_epoch(renewal, writer)
-    former.close()
-    made.remove_ended_epochs()
-    writer.close()
-    return made
+    files = OutboxFiles(path, NodeId(1), 7, settings, topics)
+    sequence = files.writer.next_sequence
+    files.log_state.append_publication(Publication(NodeId(1), 7, sequence, 1, "a", b""), 1)
+    files.writer.commit()
+    plan = files.log_state.plan_rollover(epoch)
+    files.start_epoch(files.build_epoch(plan))
+    files.log_state.adopt_epoch(plan, files.writer)
+    files.remove_ended_epochs()
+    files.close()
 
 
 def test_old_epoch_with_records_is_kept_until_retention_ends(tmp_path):

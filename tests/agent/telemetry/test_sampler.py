@@ -62,7 +62,7 @@ def row_of_three(sample: int, payloads: int) -> list[SampledSide]:
         await until(lambda: all(side.is_settled for side in sides), "all know what all want")
         batch = [ClientPublished("a/b", b"%d" % each) for each in range(payloads)]
         for half in (batch[: payloads // 2], batch[payloads // 2 :]):
-            sides[0].driver.on_captured([*half, ClientPublished("c", b"x")])
+            sides[0].driver.capture_qos0([*half, ClientPublished("c", b"x")])
         await until(lambda: len(sides[2].broker.injected) == payloads, "delivered")
         await asyncio.gather(*(side.stop() for side in sides))
         return sides
@@ -104,17 +104,17 @@ def test_fate_of_each_copy_is_read_from_the_lists_of_the_engine():
     guaranteed = Publication(NodeId(9), 4, 1, 1, "a/b", b"21.5")
     outgoing: Outgoing = {link: [b"from before"]}
     deliveries: Deliveries = [("from", b"before")]
-    news: list[Effect] = []
+    notifications: list[Effect] = []
     frames = [encode(each) for each in (*copies, retained, guaranteed)]
-    watched = sampler.watch_frames(link, [b"", *frames], outgoing, deliveries, news)
+    watched = sampler.watch_frames(link, [b"", *frames], outgoing, deliveries, notifications)
     assert next(watched) == b""
     assert next(watched) == frames[0]
     deliveries.append(("a/b", b"21.5"))
     outgoing[other] = [encode(copies[0].forwarded_copy(1, ()))]
     assert next(watched) == frames[1]
-    news.append(Duplicate(NodeId(9), 2))
+    notifications.append(Duplicate(NodeId(9), 2))
     assert next(watched) == frames[2]
-    news.append(Dropped(NodeId(9), 3, "hop limit"))
+    notifications.append(Dropped(NodeId(9), 3, "hop limit"))
     assert list(watched) == frames[3:]
     names = [(9, 4, number, 0, "a/b", 4) for number in (1, 2, 3, 4)]
     size = len(frames[0])
@@ -140,13 +140,13 @@ def test_qos_1_and_2_is_recorded_as_delivered_with_hops_after_broker_ack():
     copy = Publication(NodeId(9), 4, 7, 1, "a/b", b"21.5", hops=2)
     unreadable = encode(copy)[:-6]
     outgoing: Outgoing = {}
-    news: list[Effect] = []
-    watched = sampler.watch_frames(link, [encode(copy), unreadable], outgoing, [], news)
+    notifications: list[Effect] = []
+    watched = sampler.watch_frames(link, [encode(copy), unreadable], outgoing, [], notifications)
     next(watched)
-    news.append(Deliver(copy))
+    notifications.append(Deliver(copy))
     outgoing[other] = [encode(copy.forwarded_copy(3, ()))]
     assert list(watched) == [unreadable]
-    sampler.on_batch_notifications(news)
+    sampler.on_batch_notifications(notifications)
     sampler.on_injected(InboxRecord(1, 9, 4, 7, 1, "a/b", b"21.5"))
     name, size = (9, 4, 7, 1, "a/b", 4), len(encode(copy))
     assert records_seen == [

@@ -20,12 +20,10 @@ from hansa.testbed.federation import LocalFederation
 @pytest.fixture
 def recorded(mosquitto: str, tmp_path: Path) -> Iterator[Live]:
     settings = {"HANSA_TELEMETRY_SAMPLE": "all"}
-    live = Live(LocalFederation(parse_topology("ring:3", 1), settings, directory=tmp_path / "kept"))
-    try:
-        live.start()
+    with Live(
+        LocalFederation(parse_topology("ring:3", 1), settings, directory=tmp_path / "kept")
+    ) as live:
         yield live
-    finally:
-        live.close()
 
 
 def log_of(live: Live, number: int) -> Path:
@@ -65,12 +63,17 @@ def test_records_agree_with_received_publications(recorded, tmp_path):
     }
     for captured in of(schema.Captured, origin):
         key = (captured.origin_id, captured.epoch, captured.sequence, captured.qos)
-        assert 0 < delays[key] - captured.time_ns < 20_000_000_000
+        assert delays[key] > captured.time_ns
     assert {record.group for record in of(schema.InterestAdded, receiver)} == {"plant/#"}
     assert "plant/#" in [r.group for r in of(schema.SubscribedAtBroker, origin)]
-    ids = {row.node_id for number in range(3) for row in read(recorded, number)}
-    assert len(ids) == 3
-    assert {r.peer_id for r in of(schema.LinkUp, origin)} == ids - {origin[0].node_id}
+
+    def has_all_links() -> bool:
+        """Interest may be installed over one link while the other one is not up yet."""
+        ids = {row.node_id for number in range(3) for row in read(recorded, number)}
+        peers = {r.peer_id for r in of(schema.LinkUp, read(recorded, 0))}
+        return len(ids) == 3 and peers == ids - {origin[0].node_id}
+
+    eventually(has_all_links, "all nodes and links recorded")
     assert [r.node_name for r in of(schema.NodeStarted, receiver)] == ["2"]
 
 
@@ -93,10 +96,10 @@ def test_killed_agent_continues_its_log_and_a_stopped_one_records_its_end(record
     agent.terminate()
     recorded.run(agent.wait())  # the federation would wait only some seconds
     assert len(of(schema.NodeStopped, read(recorded, 1))) == 1
-    lives: dict[int, list[int]] = {}
+    sequences: dict[int, list[int]] = {}
     for row in read(recorded, 1):
-        lives.setdefault(row.incarnation, []).append(row.record_sequence)
-    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in lives.values())
+        sequences.setdefault(row.incarnation, []).append(row.record_sequence)
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in sequences.values())
     counters = {record.counter_name for record in of(schema.Counter, read(recorded, 1))}
     assert "telemetry dropped" not in counters
 
@@ -107,7 +110,8 @@ def test_damaged_log_is_moved_and_agent_runs(scene, tmp_path):
     log = state / TELEMETRY_DIRECTORY
     settings = {"broker_port": broker.port, "state": state, "telemetry_sample": "none"}
     agent = scene.agent(**settings)
-    eventually(lambda: log.exists() and list(read_rows(log)), "something recorded")
+    # A damaged record counts as torn unless another one follows.
+    eventually(lambda: log.exists() and len(list(read_rows(log))) > 2, "something recorded")
     agent.process.kill()
     agent.wait()
     (segment,) = log.glob("*.log")
@@ -117,7 +121,10 @@ def test_damaged_log_is_moved_and_agent_runs(scene, tmp_path):
     again = scene.agent(**settings)
     again.says("alarm telemetry damaged")
     again.says("agent up")
-    eventually(lambda: list(read_rows(log)), "a new log")
+    eventually(lambda: of(schema.AlarmRaised, list(read_rows(log))), "the alarm in the new log")
+    (raised,) = of(schema.AlarmRaised, list(read_rows(log)))
+    assert raised.alarm == "telemetry damaged"
+    assert "it is set aside as telemetry-damaged-" in raised.reason
     assert [path.name for path in state.glob("telemetry-damaged-*")]
 
 
@@ -127,5 +134,5 @@ def test_agent_runs_without_telemetry_if_directory_is_not_writable(scene, tmp_pa
     agent = scene.agent(
         broker_port=broker.port, telemetry_sample="all", telemetry_directory=tmp_path / "file"
     )
-    agent.says("alarm telemetry: cannot write the journal")
+    agent.says("alarm telemetry not written: cannot write the journal")
     eventually(lambda: agent.page("/readyz")[0] == 200, "ready")

@@ -47,7 +47,7 @@ class Agent:
 
     async def report(self) -> dict[str, Any]:
         self.reports += 1
-        return {"members": [self.node]}
+        return {"reachable_nodes": [self.node]}
 
 
 @pytest.fixture

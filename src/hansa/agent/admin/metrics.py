@@ -8,6 +8,7 @@ Decision 0018 says why the agent writes this format without a library.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4"
@@ -21,8 +22,6 @@ ALARMS_PREFIX = "alarms: "
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric family."""
-
     name: str
     kind: str
     """`gauge` or `counter`."""
@@ -46,6 +45,11 @@ AGENT_METRICS = (
     _gauge("hansa_broker_observed", "1 if the agent knows every subscription at its broker."),
     _gauge("hansa_interest_installed", "1 if every reachable node acts on this node's interest."),
     _gauge("hansa_reachable_nodes", "Nodes that can be reached, this one included."),
+    _gauge("hansa_unreachable_nodes", "Nodes that are known and cannot be reached."),
+    _gauge(
+        "hansa_certificate_expiry_timestamp_seconds",
+        "When the certificate of the node ends, in seconds since 1970; none without a certificate.",
+    ),
     _gauge("hansa_neighbours", "Nodes that this one has a link to."),
     _gauge("hansa_table_entries", "Entries in bounded tables of the protocol.", "table"),
     _gauge("hansa_alarm_active", "1 for each alarm that is active.", "alarm"),
@@ -150,6 +154,8 @@ def render_metrics(status: Mapping[str, Any]) -> str:
         "hansa_broker_observed": int(status["broker"]["observer_complete"]),
         "hansa_interest_installed": int(status["interest"]["installed"]),
         "hansa_reachable_nodes": len(status["reachable_nodes"]),
+        "hansa_unreachable_nodes": len(status["unreachable_nodes"]),
+        "hansa_certificate_expiry_timestamp_seconds": _certificate_expiry(status["security"]),
         "hansa_neighbours": len(neighbours),
         "hansa_table_entries": _by_one_label(status["sizes"]),
         "hansa_alarm_active": {(alarm,): 1 for alarm in status["alarms"]},
@@ -171,6 +177,12 @@ def render_metrics(status: Mapping[str, Any]) -> str:
     for metric, field in _LINK_FIELDS.items():
         samples[metric] = {named[n]: seen[field] for n, seen in neighbours.items()}
     return _render_families(AGENT_METRICS, (status["node"], status["name"]), samples)
+
+
+def _certificate_expiry(security: Mapping[str, Any] | None) -> MetricSamples | float:
+    if security is None:
+        return {}
+    return datetime.fromisoformat(security["valid_until"]).timestamp()
 
 
 def render_federator_metrics(status: Mapping[str, Any]) -> str:

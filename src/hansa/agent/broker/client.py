@@ -1,9 +1,9 @@
-"""The agent's main client at its broker: subscribes for other nodes and publishes their messages.
+"""The agent's main client at its broker.
 
-Subscriptions have identifiers, so that the agent forwards one copy of a publication that several of
-them match (`subscription_table`). QoS 0 passes straight through; QoS 1 and 2 and their handshakes
-belong to `hansa.agent.delivery`. When the broker is disconnected or too slow, QoS 0 publications
-are dropped and counted, except the newest retained value of each topic.
+It passes packets between the connection and the delivery core, which subscribes, selects copies and
+owns all handshakes of QoS 1 and 2. QoS 0 passes straight through. When the broker is disconnected
+or too slow, QoS 0 publications are dropped and counted, except the newest retained value of each
+topic.
 """
 
 import asyncio
@@ -11,17 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from time import monotonic
+from typing import Protocol
 
-from hansa.agent.broker.connection import ConnectionFactory
-from hansa.agent.broker.echo_filter import EchoFilter
-from hansa.agent.broker.overlap_dedup import CopyDecisions, OverlapDedup
-from hansa.agent.broker.ports import GuaranteedDeliveryPort
-from hansa.agent.broker.subscription_log import SubscriptionLog
-from hansa.agent.broker.subscription_reconciler import SubscriptionReconciler
-from hansa.agent.broker.subscription_table import TOPIC_TOO_DEEP, SubscriptionTable
+from hansa.agent.broker.connection import ConnectHooks, ConnectionFactory
+from hansa.delivery import inputs as delivery_inputs
+from hansa.delivery.core import DeliveryCore
 from hansa.mqtt import effects, inputs, packets
-from hansa.mqtt.types import Reason, Version
-from hansa.protocol.events import Event
+from hansa.mqtt.limits import BrokerLimits
+from hansa.mqtt.types import Reason
 from hansa.protocol.forwarding.engine import TOO_LARGE
 from hansa.protocol.model import PlainMessage, Publication
 
@@ -36,89 +33,93 @@ most BUFFER_BYTES_MAX."""
 RETAINED_RETRY_S = 1.0
 """Seconds until delayed retained values are offered again to a slow broker."""
 
-TOO_MANY_LEVELS = "topic with too many levels"
-"""Reason for which a publication is not forwarded."""
-
-OVERLAP_WAIT_S = 0.1
-"""Seconds that a copy waits for the copy that decides about it."""
-
 SESSION_TAKEN_OVER = (
     "another client has the agent's client id, and may have got publications that are now lost: "
     "every client needs an id of its own"
 )
 
 
+class ClientDeliveryPort(ConnectHooks, Protocol):
+    """What the client needs of the delivery shell."""
+
+    @property
+    def core(self) -> DeliveryCore: ...
+
+    def handle(self, happened: delivery_inputs.Input) -> None:
+        """Hand an input to the core and perform the effects."""
+
+    @property
+    def has_pending_retained(self) -> bool:
+        """Whether retained publications of QoS 1 or 2 are pending."""
+
+    def hold_back(
+        self, publications: Sequence[PlainMessage | Publication]
+    ) -> Sequence[PlainMessage | Publication]:
+        """Keep those of QoS 0 that must not be stored before pending ones; return the others."""
+
+
 class BrokerClient:
-    """Subscribes, captures and injects through one connection."""
+    """Passes packets between one connection and the delivery core."""
 
     def __init__(
         self,
         connection: ConnectionFactory,
-        feed: Callable[[Event], None],
+        delivery: ClientDeliveryPort,
         on_captured: Callable[[Iterable[packets.PublishPacket]], None],
         on_status: Callable[[str], None],
-        local_topics: Iterable[str] = (),
-        delivery: tuple[GuaranteedDeliveryPort, SubscriptionLog] | None = None,
     ) -> None:
-        """`connection` makes the connection that reports to this client. `on_status` is called with
-        the reason when the connection is lost and with an empty text when it is up. Publications to
-        `local_topics` are neither captured nor injected. Without `delivery` everything is QoS 0."""
+        """`connection` makes the connection that reports to this client. `on_captured` gets
+        publications of QoS 0. `on_status` is called with the reason when the connection is lost and
+        with an empty text when it is up."""
         self.connection = connection(self._on_effect)
-        self._local_topics = tuple(local_topics)
-        self.subscriptions = SubscriptionTable(self._local_topics)
+        self.connection.connect_hooks = delivery
+        saved = delivery.core.saved_subscriptions
+        if saved.has_session:
+            self.connection.mark_version_known(saved.version)
         self.on_session_lost: Callable[[], None] | None = None
         """Called when the broker has lost the previous session."""
         self.on_session_taken_over: Callable[[str], None] | None = None
         """Called when another client has taken over the session."""
         self.counters: Counter[str] = Counter()
-        self.sends_overlap_copies = True
-        """Whether a broker of MQTT 3.1.1 sends one copy for each matching subscription."""
+        self.limits: BrokerLimits | None = None
+        """What the broker granted; None while it is not connected."""
+        self._delivery = delivery
+        self._core = delivery.core
         self._on_captured = on_captured
         self._on_status = on_status
-        self._delivery: GuaranteedDeliveryPort | None = delivery[0] if delivery else None
-        self._subscriber = SubscriptionReconciler(
-            self.connection,
-            self.subscriptions,
-            feed,
-            self.counters,
-            delivery[1] if delivery else None,
-        )
-        self._is_connected = False
-        self._overlap_dedup = OverlapDedup(
-            self.subscriptions, delivery[0].captured_subscription if delivery else lambda _: 0
-        )
-        self._overlap_timer: asyncio.TimerHandle | None = None
-        self._echo_filter: EchoFilter | None = None
-        """Filter for the agent's own publications, for brokers that only support MQTT 3.1.1."""
         self._delayed_retained: dict[str, Publication] = {}
         self._delayed_bytes = 0
         self._retry_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether it is connected and has a subscription that the broker confirmed."""
+        table = self._core.subscriptions
+        return self.limits is not None and any(
+            identifier <= table.last_confirmed and not table.is_unsubscribing(name)
+            for name, identifier in table.active_identifiers.items()
+        )
 
     # ------------------------------------------------------------ commands of the node
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Subscribe now or at the next connection; the node gets SubscriptionsGranted or
         SubscriptionsDenied."""
-        for name in filters:
-            self.subscriptions.require(name)
-        self._subscriber.reconcile(filters)
+        self._delivery.handle(delivery_inputs.RequireFilters(filters))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Unsubscribe from filters."""
-        for name in filters:
-            self.subscriptions.stop_requiring(name)
-        self._subscriber.reconcile(filters)
+        self._delivery.handle(delivery_inputs.ReleaseFilters(filters))
 
     def publish(self, publications: Sequence[PlainMessage | Publication]) -> None:
         """Publish QoS 0 to the broker's clients, with one write."""
-        if self._delivery is not None and self._delivery.has_pending_retained:
+        if self._delivery.has_pending_retained:
             publications = self._delivery.hold_back(publications)
         reason = self._blocked_reason()
         if reason:
             self.counters[f"dropped: {reason}"] += len(publications) - self._delay_retained(
                 publications
             )
-            if self._delayed_retained and self._is_connected and self._retry_timer is None:
+            if self._delayed_retained and self.limits is not None and self._retry_timer is None:
                 self._retry_timer = asyncio.get_running_loop().call_later(
                     RETAINED_RETRY_S, self._retry_delayed
                 )
@@ -126,13 +127,15 @@ class BrokerClient:
         if self._delayed_retained:
             delayed, self._delayed_retained, self._delayed_bytes = self._delayed_retained, {}, 0
             publications = [*delayed.values(), *publications]
-        if self._local_topics:
+        if self._core.subscriptions.has_local_topics:
             publications = self._without_local_topics(publications)
         self.counters["injected"] += len(publications)
-        if self._echo_filter is not None:
-            for each in publications:
-                topic, payload = each if isinstance(each, tuple) else (each.topic, each.payload)
-                self._echo_filter.expect(topic, payload, self._expected_copies(topic))
+        if self._core.selection.expects_echoes:
+            published = (
+                each if isinstance(each, tuple) else (each.topic, each.payload)
+                for each in publications
+            )
+            self._core.expect_echoes(published, monotonic())
         batch = [
             p
             if isinstance(p, tuple)
@@ -164,31 +167,28 @@ class BrokerClient:
     def _without_local_topics(
         self, publications: Sequence[PlainMessage | Publication]
     ) -> Sequence[PlainMessage | Publication]:
-        is_local = self.subscriptions.is_local_topic
+        is_local = self._core.subscriptions.is_local_topic
         found = [p for p in publications if not is_local(p[0] if isinstance(p, tuple) else p.topic)]
         self.counters["dropped: local topic"] += len(publications) - len(found)
         return found
 
     def _blocked_reason(self) -> str:
         """Return why nothing can be published now; empty if it can."""
-        if not self._is_connected:
+        if self.limits is None:
             return "broker disconnected"
-        is_behind = self._echo_filter is not None and self._echo_filter.is_full
+        is_behind = self._core.selection.expects_echoes and self._core.is_awaiting_echoes(
+            monotonic()
+        )
         return "broker buffer full" if is_behind or self._is_buffer_full() else ""
 
     def _is_buffer_full(self) -> bool:
         room = BUFFER_BYTES_MAX + self.connection.packet_bytes_max
         return self.connection.waiting_bytes > room
 
-    # ------------------------------------------------------------ commands of guaranteed delivery
+    # ------------------------------------------------------------ commands of delivery
 
     def inject(self, batch: Sequence[packets.PublishPacket]) -> None:
-        """Publish QoS 1 and 2 with the given packet ids."""
-        if self._echo_filter is not None:
-            for each in batch:
-                self._echo_filter.expect(
-                    each.topic, each.payload, self._expected_copies(each.topic)
-                )
+        """Publish with the given packet ids."""
         self.connection.submit(inputs.Publish(batch))
 
     def discard_delayed(self, topics: Iterable[str]) -> None:
@@ -197,19 +197,16 @@ class BrokerClient:
             if (older := self._delayed_retained.pop(topic, None)) is not None:
                 self._delayed_bytes -= len(older.payload)
 
-    def send_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
+    def send_handshake_packets(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
         """Send acknowledgements of QoS 1 and 2."""
-        if self._is_connected:
-            self.connection.submit(inputs.Answer(batch))
+        if self.limits is not None:
+            self.connection.submit(inputs.SendHandshakePackets(batch))
 
-    def is_local_topic(self, topic: str) -> bool:
-        """Whether publications to a topic stay at this broker."""
-        return bool(self._local_topics) and self.subscriptions.is_local_topic(topic)
+    def send_subscribe(self, subscription: packets.Subscription, identifier: int | None) -> None:
+        self.connection.submit(inputs.Subscribe((subscription,), identifier))
 
-    @property
-    def newest_subscription(self) -> int:
-        """The newest subscription identifier of which a publication can have arrived."""
-        return self.subscriptions.last_confirmed
+    def send_unsubscribe(self, topic_filter: str) -> None:
+        self.connection.submit(inputs.Unsubscribe((topic_filter,)))
 
     # ------------------------------------------------------------ effects of the connection
 
@@ -217,18 +214,16 @@ class BrokerClient:
         match effect:
             case effects.PublishReceived(batch):
                 self._receive_publications(batch)
+            case effects.HandshakePacketsReceived(batch):
+                self._delivery.handle(delivery_inputs.HandshakePacketsReceived(batch))
             case effects.Connected():
                 self._on_connected(effect)
-            case effects.Subscribed():
-                self._subscriber.on_subscribed(effect)
-            case effects.Unsubscribed(filters=filters):
-                self._subscriber.on_unsubscribed(filters)
-            case effects.HandshakePacketsReceived(steps) if self._delivery:
-                self._delivery.on_handshake_steps(steps)
+            case effects.Subscribed(subscriptions, reasons):
+                self._delivery.handle(delivery_inputs.SubscribeAnswered(subscriptions, reasons))
+            case effects.Unsubscribed(filters):
+                self._delivery.handle(delivery_inputs.UnsubscribeAnswered(filters))
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
-                self._on_disconnected(effect.text)
-                if self.on_session_taken_over and effect.reason == Reason.SESSION_TAKEN_OVER:
-                    self.on_session_taken_over(SESSION_TAKEN_OVER)
+                self._on_disconnected(effect)
             case effects.PublishNotSent():
                 self._on_not_sent(effect)
             case effects.OversizedPublishReceived(publication):
@@ -236,124 +231,46 @@ class BrokerClient:
             case _:
                 pass
 
-    def _on_disconnected(self, reason: str) -> None:
-        self._is_connected = False
-        self._subscriber.on_disconnected()
-        if self._overlap_timer is not None:
-            self._overlap_timer.cancel()
-        if self._delivery:
-            self._delivery.on_disconnected()
-        self._on_status(reason)
-
-    def _drop_oversized(self, publication: packets.OversizedPublish) -> None:
-        """Drop and acknowledge it: otherwise the broker sends it again after every reconnection."""
-        if publication.qos and self._delivery:
-            self._delivery.report_dropped(TOO_LARGE, publication.topic, publication.qos)
-            placeholder = packets.PublishPacket(
-                "", b"", publication.qos, packet_id=publication.packet_id
-            )
-            self._delivery.on_publications([(placeholder, False)])
-        else:
-            self.counters[f"dropped: {TOO_LARGE}"] += 1
-
-    def _on_not_sent(self, effect: effects.PublishNotSent) -> None:
-        """Report publications that cannot be sent. QoS 1 and 2 wait for the next session if only
-        this connection has ended; the session reports that after the broker's last packets."""
-        batch, reason = effect.batch, effect.reason
-        guaranteed = [p for p in batch if not isinstance(p, tuple) and p.qos]
-        if len(guaranteed) < len(batch):
-            self.counters[f"dropped: {reason}"] += len(batch) - len(guaranteed)
-        if guaranteed and self._delivery and not effect.connection_ended:
-            self._delivery.on_not_sent(guaranteed, reason)
-
     def _on_connected(self, effect: effects.Connected) -> None:
-        self._is_connected = True
-        self._echo_filter = (
-            None if effect.broker_limits.version is Version.V5 else EchoFilter(monotonic)
-        )
+        self.limits = effect.broker_limits
         self._on_status("")
-        self._overlap_dedup.on_connected(effect.session_present)
-        expected = self._subscriber.on_connected(effect.session_present, effect.broker_limits)
-        if self._delivery:
-            self._delivery.on_connected(effect.session_present, expected, effect.broker_limits)
-        self._subscriber.reconcile_all()
+        self._delivery.handle(
+            delivery_inputs.Connected(effect.session_present, effect.broker_limits)
+        )
         self._retry_delayed()
         if self.on_session_lost and not effect.session_present:
             self.on_session_lost()
 
+    def _on_disconnected(self, effect: effects.ConnectionEnd) -> None:
+        self.limits = None
+        self._delivery.handle(delivery_inputs.Disconnected())
+        self._on_status(effect.text)
+        if self.on_session_taken_over and effect.reason == Reason.SESSION_TAKEN_OVER:
+            self.on_session_taken_over(SESSION_TAKEN_OVER)
+
     def _receive_publications(self, batch: Sequence[packets.PublishPacket]) -> None:
-        if self._delivery is None or not any([p.qos for p in batch]):
-            self._on_captured(self._select_qos0(batch))
+        if not any([p.qos for p in batch]):
+            self._on_captured(self._core.select_qos0(batch, monotonic()))
             return
         # In order: a value may replace an earlier one.
         for is_guaranteed, some in groupby(batch, lambda p: p.qos > 0):
             if is_guaranteed:
-                self._delivery.on_publications(self._select_guaranteed(list(some)))
+                self._delivery.handle(delivery_inputs.PublicationsReceived(list(some)))
             else:
-                self._on_captured(self._select_qos0(list(some)))
-        if self._overlap_timer is not None:
-            self._overlap_timer.cancel()
-        if self._overlap_dedup.has_undecided:
-            loop = asyncio.get_running_loop()
-            self._overlap_timer = loop.call_later(
-                OVERLAP_WAIT_S, self._decide_waiting, self._delivery
-            )
+                self._on_captured(self._core.select_qos0(list(some), monotonic()))
 
-    def _decide_waiting(self, delivery: GuaranteedDeliveryPort) -> None:
-        delivery.on_publications(self._count_decisions(self._overlap_dedup.decide_waiting()))
+    def _drop_oversized(self, publication: packets.OversizedPublish) -> None:
+        if publication.qos:
+            self._delivery.handle(delivery_inputs.OversizedReceived(publication))
+        else:
+            self.counters[f"dropped: {TOO_LARGE}"] += 1
 
-    def _select_guaranteed(self, batch: Sequence[packets.PublishPacket]) -> CopyDecisions:
-        """Decide for each copy of QoS 1 and 2 whether it counts; all of them are acknowledged."""
-        decided: CopyDecisions = []
-        for copy in batch:
-            if self._echo_filter is None or self._is_from_client(self._echo_filter, copy):
-                decided += self._count_decisions(self._overlap_dedup.receive_copy(copy))
-            else:
-                decided.append((copy, False))
-        return decided
-
-    def _count_decisions(self, decided: CopyDecisions) -> CopyDecisions:
-        for copy, is_selected in decided:
-            is_unfit = self.subscriptions.deciding_identifier(copy.topic) == TOPIC_TOO_DEEP
-            self.counters["captured"] += is_selected
-            if is_unfit and self._delivery:
-                self._delivery.report_dropped(TOO_MANY_LEVELS, copy.topic, copy.qos)
-            self.counters["overlap copies"] += not is_selected and not is_unfit
-        return decided
-
-    def _select_qos0(self, batch: Sequence[packets.PublishPacket]) -> list[packets.PublishPacket]:
-        """Return the copies of QoS 0 that count."""
-        if self._echo_filter is not None:
-            batch = [p for p in batch if self._is_from_client(self._echo_filter, p)]
-        oldest = self.subscriptions.deciding_identifier
-        selected = [
-            p
-            for p in batch
-            if (
-                oldest(p.topic) in p.subscription_ids if p.subscription_ids else oldest(p.topic) > 0
-            )
-        ]
-        self.counters["captured"] += len(selected)
-        if len(selected) < len(batch):
-            unfit = sum(oldest(p.topic) == TOPIC_TOO_DEEP for p in batch)
-            self.counters[f"dropped: {TOO_MANY_LEVELS}"] += unfit
-            self.counters["overlap copies"] += len(batch) - len(selected) - unfit
-        return selected
-
-    def _is_from_client(self, echo_filter: EchoFilter, copy: packets.PublishPacket) -> bool:
-        """Whether a client published it just now. MQTT 3.1.1 also delivers stored retained values,
-        marked by the retain flag, and the agent's own publications."""
-        if copy.retain:
-            self.counters["retained replays ignored"] += 1
-            return False
-        is_echo = echo_filter.consume_echo(copy.topic, copy.payload)
-        self.counters["echoes"] += is_echo
-        self.counters["echoes missed"] = echo_filter.missed_count
-        if not is_echo:  # then its other copies are echoes, too
-            echo_filter.expect(copy.topic, copy.payload, self._expected_copies(copy.topic) - 1)
-        return not is_echo
-
-    def _expected_copies(self, topic: str) -> int:
-        """Return how many copies a broker of MQTT 3.1.1 sends of a publication."""
-        count = self.subscriptions.count_matching(topic)
-        return count if self.sends_overlap_copies else min(count, 1)
+    def _on_not_sent(self, effect: effects.PublishNotSent) -> None:
+        """Report publications that cannot be sent. QoS 1 and 2 wait for the next connection if
+        only this one has ended; the connection reports that after the broker's last packets."""
+        batch, reason = effect.batch, effect.reason
+        guaranteed = [p for p in batch if not isinstance(p, tuple) and p.qos]
+        if len(guaranteed) < len(batch):
+            self.counters[f"dropped: {reason}"] += len(batch) - len(guaranteed)
+        if guaranteed and not effect.connection_ended:
+            self._delivery.handle(delivery_inputs.PublicationsNotSent(guaranteed, reason))

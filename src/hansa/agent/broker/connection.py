@@ -1,7 +1,8 @@
-"""One client connection to a broker: sockets, reconnection and back-off around a pure MQTT session.
+"""One client connection to a broker: sockets, reconnection and back-off around a pure
+`ClientConnection`.
 
-It tries MQTT 5 first and 3.1.1 if the broker does not support it. The owner gets every effect of
-the session that it has to act on.
+It tries MQTT 5 first and 3.1.1 if the broker does not support it. The owner gets every effect
+that it has to act on.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Protocol, cast
 import msgspec
 
 from hansa.agent import sockets
+from hansa.agent.deadline_timer import DeadlineTimer
 from hansa.agent.error_text import explain_socket_error, quote_text
 from hansa.agent.sockets import SocketTransport
 from hansa.mqtt import effects, inputs, packets
@@ -40,11 +42,16 @@ READ_BYTES = 1 << 18
 QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux only; None elsewhere."""
 
+CLOSED_BY_BROKER = "closed by the broker"
+
 SILENT_REFUSALS_MAX = 8
 """Connections in a row that the broker closes without CONNACK before the agent tries MQTT 3.1.1:
 the broker may be stopping, or starting behind a load balancer. With the back-off that takes about
 10 s; one connection that stays open without CONNACK for so long, as with amqtt, is enough. A broker
 that has accepted MQTT 5 before is not doubted unless it refuses the version explicitly."""
+
+SILENT_REFUSALS_AGAIN_MAX = 2
+"""The same if the last connection to the broker was one of MQTT 3.1.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class ConnectHooks(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Keeps one client connected while `run` runs; hands effects of the session to its owner."""
+    """Keeps one client connected while `run` runs; hands effects to its owner."""
 
     def __init__(
         self,
@@ -105,15 +112,15 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._options = self._preferred_options
         self._silent_refusals = 0
-        self._is_known_mqtt5 = False
+        self._accepted_version: Version | None = None  # by the broker, most recently
         self._retry_delay = RETRY_MIN_S
         self._on_effect = on_effect
         self._rng = rng
-        self._session: ClientConnection | None = None
+        self._client_connection: ClientConnection | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(READ_BYTES)
         self._closed = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._handle_timer)
         self._run_task: asyncio.Task[None] | None = None
         self.connect_hooks: ConnectHooks | None = None
         self.problem = "not connected yet"
@@ -130,9 +137,9 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.sleep(self._retry_delay * self._rng.uniform(0.5, 1.0))
             self._retry_delay = min(2 * self._retry_delay, RETRY_MAX_S)
 
-    def mark_mqtt5_known(self) -> None:
-        """The broker keeps a session of this client, so it supports MQTT 5."""
-        self._is_known_mqtt5 = True
+    def mark_version_known(self, version: Version) -> None:
+        """The broker keeps a session of this client with this version."""
+        self._accepted_version = version
 
     def set_will(self, will: packets.Will) -> None:
         """Use another will from the next connection on."""
@@ -140,14 +147,14 @@ class Connection(asyncio.BufferedProtocol):
         self._options = replace(self._options, will=will)
 
     def submit(self, event: inputs.Input) -> None:
-        """Pass a request to the session; without a connection it is ignored."""
-        if self._session is not None:
+        """Pass a request to the `ClientConnection`; without one it is ignored."""
+        if self._client_connection is not None:
             self._handle(event)
 
     @property
-    def session(self) -> ClientConnection | None:
-        """The session of the current connection."""
-        return self._session
+    def client_connection(self) -> ClientConnection | None:
+        """The MQTT state machine of the current connection."""
+        return self._client_connection
 
     @property
     def version(self) -> Version:
@@ -177,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def disconnect(self) -> None:
         """Send DISCONNECT, so that the broker does not publish the will."""
-        if self._session is not None and not self.problem:
+        if self._client_connection is not None and not self.problem:
             self._handle(inputs.Disconnect())
             # Not wait_for: in Python 3.11 it can swallow a cancellation of the caller.
             with suppress(TimeoutError):
@@ -210,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.connect_hooks.on_connect_refused()
         if self._transport is None:  # already lost
             return False
-        self._session = ClientConnection(self._options)
+        self._client_connection = ClientConnection(self._options)
         self._handle(inputs.Opened())
         return True
 
@@ -223,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass received bytes to the session."""
+        """Pass received bytes to the `ClientConnection`."""
         if self._quick_ack is not None and self._transport is not None:
             # The kernel resets the option with the next write.
             self._transport.get_extra_info("socket").setsockopt(
@@ -233,39 +240,33 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, if it has begun."""
-        text = explain_socket_error(exc) if exc else "closed by the broker"
+        text = explain_socket_error(exc) if exc else CLOSED_BY_BROKER
         try:
-            if self._session is None:
+            if self._client_connection is None:
                 self._perform(effects.ConnectRefused(None, text, version_refused=False))
             self._handle(inputs.Closed(text))
         finally:  # the connection is over even if the owner raises
             self._transport = None
-            self._session = None
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._client_connection = None
+            self._timer.cancel()
             self._closed.set()
 
     def _handle(self, event: inputs.Input) -> None:
-        if self._session is None:
+        if self._client_connection is None:
             return
         loop = asyncio.get_running_loop()
-        for effect in self._session.handle(event, loop.time()):
+        for effect in self._client_connection.handle(event, loop.time()):
             self._perform(effect)
-        self._update_timer(loop)
+        self._update_timer()
 
-    def _update_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer for the next deadline. Traffic postpones the deadline all the time, so a
-        timer that fires too early is left alone."""
-        due = self._session.next_deadline() if self._session is not None else None
-        if due is None or (self._timer is not None and self._timer.when() <= due):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_at(due, self._handle_timer)
+    def _update_timer(self) -> None:
+        due = (
+            self._client_connection.next_deadline() if self._client_connection is not None else None
+        )
+        if due is not None:
+            self._timer.schedule(due)
 
     def _handle_timer(self) -> None:
-        self._timer = None
         self._handle(inputs.TimerFired())
 
     def _perform(self, effect: effects.Effect) -> None:
@@ -284,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             case effects.Connected(broker_limits=limits):
                 self.problem = ""
                 self._silent_refusals = 0
-                self._is_known_mqtt5 = limits.version is Version.V5
+                self._accepted_version = limits.version
                 self._on_effect(effect)
             case effects.ConnectRefused(version_refused=True) if self._try_older_version(effect):
                 pass
@@ -325,12 +326,17 @@ class Connection(asyncio.BufferedProtocol):
         """
         if refusal.reason is None:
             self._silent_refusals += 1
-            enough = 1 if refusal.timed_out else SILENT_REFUSALS_MAX
-            if self._is_known_mqtt5 or self._silent_refusals < enough:
+            enough = SILENT_REFUSALS_MAX
+            if refusal.timed_out:
+                enough = 1
+            elif self._accepted_version is Version.V311:
+                enough = SILENT_REFUSALS_AGAIN_MAX
+            if self._accepted_version is Version.V5 or self._silent_refusals < enough:
                 return False
         if self._options.version is Version.V5:
-            # Without subscription identifiers, queued copies could not be told apart later.
-            self._options = replace(self._options, version=Version.V311, clean_start=True)
+            # A session of MQTT 5 is not resumed: queued copies could not be distinguished.
+            is_kept = self._options.keeps_3_1_1_session and self._accepted_version is not Version.V5
+            self._options = replace(self._options, version=Version.V311, clean_start=not is_kept)
             return True
         self._silent_refusals = 0
         return False
@@ -338,3 +344,6 @@ class Connection(asyncio.BufferedProtocol):
 
 ConnectionFactory = Callable[[Callable[[effects.Effect], None]], Connection]
 """Makes a connection whose effects go to the given callback."""
+
+NamedConnectionFactory = Callable[[str, Callable[[effects.Effect], None]], Connection]
+"""The same with a name, which becomes part of the client id."""

@@ -15,8 +15,9 @@ from amqtt.broker import Broker, BrokerContext
 from amqtt.errors import AMQTTError
 from amqtt.plugins.base import BasePlugin
 
-from hansa.agent.broker.ports import GuaranteedDeliveryPort
-from hansa.agent.broker.subscription_table import SubscriptionTable
+from hansa.agent.broker.client import ClientDeliveryPort
+from hansa.delivery import inputs
+from hansa.delivery.subscriptions.table import SubscriptionTable
 from hansa.errors import InvalidTopic
 from hansa.mqtt import packets
 from hansa.mqtt.limits import BrokerLimits
@@ -109,25 +110,29 @@ class AmqttPlugin(BasePlugin[BrokerContext]):
 class EmbeddedBroker:
     """The embedded broker; it has the interface of `BrokerClient`."""
 
+    limits: BrokerLimits | None = None
+    """It grants the agent nothing: they exchange no packets."""
+
     def __init__(
         self,
         address: str,
+        observer: EmbeddedObserver,
+        delivery: ClientDeliveryPort,
         feed: Callable[[Event], None],
         on_captured: Callable[[Iterable[packets.PublishPacket]], None],
         on_status: Callable[[str], None],
     ) -> None:
-        """`on_status` is called with the reason when the broker does not run and with an empty text
-        when it does."""
-        self.observer = EmbeddedObserver()
+        """`delivery` journals publications of other nodes at QoS 1 and 2 until this broker has
+        them; publications of its own clients leave at QoS 0. `on_status` is called with the reason
+        when the broker does not run and with an empty text when it does."""
+        self.observer = observer
         self.on_observer_output: Callable[[ObserverOutput], None] = lambda change: None
         """Called when subscriptions of clients have changed."""
-        self.delivery: GuaranteedDeliveryPort | None = None
-        """Delivery of QoS 1 and 2 from other nodes; journaled until this broker has them.
-        Publications of its own clients leave at QoS 0."""
         self.counters: Counter[str] = Counter()
         self.problem = "not started yet"
         self.connection = self
         self._address = address
+        self._delivery = delivery
         self._feed = feed
         self._on_captured = on_captured
         self._on_status = on_status
@@ -166,17 +171,14 @@ class EmbeddedBroker:
     def discard_delayed(self, topics: Iterable[str]) -> None:
         """Do nothing: publications are handed over in order."""
 
-    def send_handshake_steps(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
+    def send_handshake_packets(self, batch: Sequence[packets.AnyHandshakePacket]) -> None:
         """Do nothing: there are no handshakes."""
 
-    def is_local_topic(self, topic: str) -> bool:
-        """Always false."""
-        return False
+    def send_subscribe(self, subscription: packets.Subscription, identifier: int | None) -> None:
+        """Do nothing: `subscribe` is enough."""
 
-    @property
-    def newest_subscription(self) -> int:
-        """Always 0: subscriptions have no identifiers."""
-        return 0
+    def send_unsubscribe(self, topic_filter: str) -> None:
+        """Do nothing: `unsubscribe` is enough."""
 
     # ------------------------------------------------------------ events of the broker
 
@@ -204,8 +206,7 @@ class EmbeddedBroker:
             return
         self.problem = ""
         self._on_status("")
-        if self.delivery is not None:
-            self.delivery.on_connected(True, False, _LIMITS)
+        self._delivery.handle(inputs.Connected(True, _LIMITS))
         while True:
             topic, payload = await self._queue.get()
             await broker.internal_message_broadcast(topic, payload, qos=0)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hansa.agent import tasks
 from hansa.agent.broker.connection import ConnectionFactory
+from hansa.agent.deadline_timer import DeadlineTimer
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.types import REFUSAL_CODE_MIN
@@ -36,6 +37,11 @@ RESYNC_DELAY_S = 1.0
 """Seconds from the first sign of a missed change to reading the history: signs come in bursts, and
 a broker writes its files with delay."""
 
+RESYNC_RETRY_S = 60.0
+RESYNC_RETRY_MAX_S = 3_600.0
+"""Seconds until the history is read again while the observer is incomplete: the file may have
+become readable. The time doubles up to the maximum, because a long log takes seconds to read."""
+
 RETAINED_DELAY_S = 0.05
 """Seconds from the subscription to the first reading of the history. The broker's retained counters
 arrive meanwhile and may confirm at once that everything is known."""
@@ -49,9 +55,33 @@ CONFIRMATION_TIMEOUT_S = 15.0
 alarm. Mosquitto publishes them every `sys_interval`, by default 10 s; the interest is wide until
 then. More delays the alarm at a broker whose counters stopped, less raises it at every restart."""
 
+REFUSED = "the broker does not let the agent subscribe to"
+
 LOG_TIMEOUT_S = 2.0
 """Seconds without a log line after subscribing to the log. The subscription itself should cause
 one."""
+
+
+class _RetryTimer:
+    """Calls back after a time that doubles with every call."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._timer = DeadlineTimer(self._on_due)
+        self._delay_s = RESYNC_RETRY_S
+
+    def start(self) -> None:
+        """Call back later, unless that is already planned."""
+        self._timer.schedule(asyncio.get_running_loop().time() + self._delay_s)
+
+    def cancel(self) -> None:
+        """Do not call back, and begin with the shortest time again."""
+        self._delay_s = RESYNC_RETRY_S
+        self._timer.cancel()
+
+    def _on_due(self) -> None:
+        self._delay_s = min(2 * self._delay_s, RESYNC_RETRY_MAX_S)
+        self._callback()
 
 
 class ObserverClient:
@@ -76,18 +106,19 @@ class ObserverClient:
         self._is_private = is_private
         self._resync_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._retry = _RetryTimer(lambda: self._start_resync(0.0))
         self._is_interest_reported = False
         self._log_timer: asyncio.TimerHandle | None = None
         self._confirmation_timer: asyncio.TimerHandle | None = None
         self._extra: tuple[str, ...] = ()
         """Topics subscribed to in addition, on this connection."""
         self.filters_when_unknown: tuple[str, ...] = ()
-        self.incomplete: Callable[[str], None] = lambda reason: None
+        self.on_incomplete: Callable[[str], None] = lambda reason: None
         """Called with the reason why subscriptions may be unknown, and with an empty text when all
         are known."""
         self._reported_reason = ""
-        self._deafness = ""
-        """Why the observer does not hear the broker, regardless of its own state; empty if it does.
+        self._log_problem = ""
+        """Why the broker's messages do not reach the observer, whatever it knows; empty if they do.
         """
         self._is_settling = True
         """Whether the history of a new connection is being read; until then the interest is not
@@ -99,12 +130,12 @@ class ObserverClient:
     @property
     def complete(self) -> bool:
         """Whether every subscription at the broker is known."""
-        return self.observer.is_complete and not self._deafness
+        return self.observer.is_complete and not self._log_problem
 
     @property
     def reason(self) -> str:
         """Why subscriptions may be unknown; empty if all are known."""
-        return self._deafness or self.observer.incomplete_reason
+        return self._log_problem or self.observer.incomplete_reason
 
     def snapshot(self) -> ObserverSnapshot:
         """Return what must survive a restart of the agent."""
@@ -122,6 +153,8 @@ class ObserverClient:
         try:
             change = self.observer.restore(saved, self._now())
         except UsageError as error:  # another observer was configured then
+            if had_session:
+                self.observer.on_snapshot_missing()
             self._on_finding(ResyncFailed(f"what was learned before cannot be used: {error}"))
         else:
             wide = saved.get("wide")
@@ -133,8 +166,12 @@ class ObserverClient:
         """Report known interest to the node, also if empty, unless the broker has more to add."""
         if not self.observer.topics_to_subscribe():
             change = self.observer.on_connected(session_lost=True, now=self._now())
-            self._is_settling = False
-            self._apply_outputs([change], is_known=True)
+            if self.observer.is_confirmation_pending:
+                self._apply_outputs([change])
+                self._wait_for_settling()
+            else:
+                self._is_settling = False
+                self._apply_outputs([change], is_known=True)
 
     def subscribed_filters(self) -> tuple[str, ...]:
         """Return the subscribed filters, sorted."""
@@ -145,6 +182,8 @@ class ObserverClient:
     def apply_output(self, change: ObserverOutput) -> None:
         """Report changes that the observer found without this connection."""
         self._apply_outputs([change])
+        if self._is_settling and not self.observer.is_confirmation_pending:
+            self._settle()
 
     def stop(self) -> None:
         """Cancel timers and tasks."""
@@ -154,6 +193,7 @@ class ObserverClient:
             self._settling.cancel()
         self._cancel_log_timer()
         self._cancel_confirmation_timer()
+        self._retry.cancel()
         self._cancel_resync()
 
     def _now(self) -> float:
@@ -172,10 +212,11 @@ class ObserverClient:
                     self._settle()
             case effects.PublishReceived(batch):
                 now = self._now()
-                is_silent = self._log_timer or self._deafness
+                is_silent = self._log_timer or self._log_problem
                 if is_silent and any(p.topic.startswith(LOG_TOPICS) for p in batch):
                     self._cancel_log_timer()
-                    self._deafness = ""
+                    if not self._log_problem.startswith(REFUSED):
+                        self._log_problem = ""
                 self._apply_outputs(
                     [self.observer.receive_publication(p.topic, p.payload, now) for p in batch]
                 )
@@ -183,21 +224,25 @@ class ObserverClient:
                 pass
 
     def _subscribe(self, session_present: bool) -> None:
-        loop = asyncio.get_running_loop()
-        self._is_settling = True
-        if self._settling is not None:
-            self._settling.cancel()
-        self._settling = loop.call_later(SETTLE_MAX_S, self._settle)
+        self._wait_for_settling()
         self._cancel_confirmation_timer()
-        self._deafness = ""
+        self._log_problem = ""
         self._extra = ()
         self._apply_outputs([self.observer.on_connected(not session_present, self._now())])
+        self._retry.cancel()
         self._cancel_resync()
         names = self.observer.topics_to_subscribe()
         self._cancel_log_timer()
         if any(name.startswith(LOG_TOPICS) for name in names):
+            loop = asyncio.get_running_loop()
             self._log_timer = loop.call_later(LOG_TIMEOUT_S, self._report_missing_log)
         self.connection.submit(inputs.Subscribe(tuple(map(packets.Subscription, names))))
+
+    def _wait_for_settling(self) -> None:
+        self._is_settling = True
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = asyncio.get_running_loop().call_later(SETTLE_MAX_S, self._settle)
 
     def _settle(self) -> None:
         """Stop waiting for the history of this connection."""
@@ -214,10 +259,10 @@ class ObserverClient:
         reason = (
             "the broker sends no log: it needs log_dest topic and log_type subscribe, or an ACL"
         )
-        self._note_deafness(f"{reason} forbids {LOG_TOPICS}#; see hansa doctor")
+        self._note_log_problem(f"{reason} forbids {LOG_TOPICS}#; see hansa doctor")
 
-    def _note_deafness(self, reason: str) -> None:
-        self._deafness = reason
+    def _note_log_problem(self, reason: str) -> None:
+        self._log_problem = reason
         self._on_finding(ObservationIncomplete(reason))
         self._apply_outputs([])
 
@@ -229,7 +274,7 @@ class ObserverClient:
         ]
         if refused:
             names = ", ".join(refused)
-            self._note_deafness(f"the broker does not let the agent subscribe to {names}")
+            self._note_log_problem(f"{REFUSED} {names}")
 
     def _start_resync(self, delay_s: float) -> None:
         """Read the history soon, unless that is already scheduled."""
@@ -240,6 +285,13 @@ class ObserverClient:
         if self._resync_task is not None:
             self._resync_task.cancel()
             self._resync_task = None
+
+    def _update_retry(self) -> None:
+        """Plan to read the history again while it was read and the observer is incomplete."""
+        if self.observer.is_complete:
+            self._retry.cancel()
+        elif self._resync_task is not None and not self.observer.is_confirmation_pending:
+            self._retry.start()
 
     async def _resync(self, delay_s: float) -> None:
         """Read the history, so that the observer knows the subscriptions from before the
@@ -283,6 +335,7 @@ class ObserverClient:
             self._feed(InterestChanged(added, removed))
         self._subscribe_besides()
         self._update_timer()
+        self._update_retry()
 
     def _subscribe_besides(self) -> None:
         new = tuple(n for n in self.observer.extra_subscriptions() if n not in self._extra)
@@ -300,7 +353,7 @@ class ObserverClient:
 
     def _report_reason(self) -> None:
         """Report why subscriptions may be unknown, unless the next counters may settle that."""
-        is_pending = self.observer.is_confirmation_pending and not self._deafness
+        is_pending = self.observer.is_confirmation_pending and not self._log_problem
         if is_pending and not self._reported_reason:
             if self._confirmation_timer is None:
                 self._confirmation_timer = asyncio.get_running_loop().call_later(
@@ -313,7 +366,7 @@ class ObserverClient:
 
     def _report_current_reason(self) -> None:
         self._reported_reason = self.reason
-        self.incomplete(self.reason)
+        self.on_incomplete(self.reason)
 
     def _cancel_confirmation_timer(self) -> None:
         if self._confirmation_timer is not None:

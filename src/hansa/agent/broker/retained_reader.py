@@ -53,7 +53,7 @@ class _RetainedReader:
             case effects.Subscribed(subscriptions=asked, reasons=reasons):
                 answers = zip(asked, reasons, strict=True)
                 self.refused_filters |= {
-                    wish.topic_filter for wish, code in answers if code >= REFUSAL_CODE_MIN
+                    each.topic_filter for each, code in answers if code >= REFUSAL_CODE_MIN
                 }
                 self._send_fence()
             case effects.Unsubscribed():
@@ -66,8 +66,8 @@ class _RetainedReader:
     def _subscribe(self) -> None:
         some, self._filters = self._filters[:FILTERS_MAX], self._filters[FILTERS_MAX:]
         self._must_wait = self._is_mqtt311
-        wishes = tuple(packets.Subscription(name, qos=2) for name in some)
-        self.connection.submit(inputs.Subscribe(wishes))
+        subscriptions = tuple(packets.Subscription(name, qos=2) for name in some)
+        self.connection.submit(inputs.Subscribe(subscriptions))
 
     def _receive_publications(self, batch: Sequence[packets.PublishPacket]) -> None:
         self._is_fence_clean = False
@@ -80,14 +80,14 @@ class _RetainedReader:
         for qos, kind in ((1, packets.PubAckPacket), (2, packets.PubRecPacket)):
             answers = [kind(each.packet_id) for each in batch if each.qos == qos]
             if answers:
-                self.connection.submit(inputs.Answer(answers))
+                self.connection.submit(inputs.SendHandshakePackets(answers))
 
     def _release(self, steps: Sequence[packets.PubRelPacket]) -> None:
         if steps:
             self._is_fence_clean = False
             self._unreleased.difference_update(step.packet_id for step in steps)
             self.connection.submit(
-                inputs.Answer([packets.PubCompPacket(s.packet_id) for s in steps])
+                inputs.SendHandshakePackets([packets.PubCompPacket(s.packet_id) for s in steps])
             )
 
     def _send_fence(self) -> None:

@@ -1,8 +1,10 @@
-"""Guaranteed delivery at one agent: journals and broker handshakes around
-`hansa.protocol.delivery`.
+"""The shell of `hansa.delivery` in an agent: files, threads and timers.
 
-    outbound   broker → capture → outbox_journal → node
-    inbound    node → inbox_journal → injection → broker
-
-Both directions follow one rule: a record is durable before an acknowledgement depends on it.
+service        performs the effects of the delivery core, and hands it what happens
+files          everything on disk
+outbox_files   the log of local publications: epochs, damage, reads for repair
+inbox_files    the log of other nodes' publications
+repair_reader  reads pending publications for receivers
+reports        alarms, counters and status
+crash_points   where tests crash it
 """

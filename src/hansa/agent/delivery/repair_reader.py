@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
-from hansa.agent.delivery.outbox_journal import OutboxJournal
+from hansa.agent.delivery.outbox_files import OutboxFiles
 from hansa.protocol.effects import ReadJournal
 from hansa.protocol.events import JournalRead
 
@@ -21,7 +21,7 @@ class RepairReader:
     """The running reads of one journal."""
 
     def __init__(
-        self, outbox: OutboxJournal, feed: Callable[[JournalRead], None], alarms: Alarms
+        self, outbox: OutboxFiles, feed: Callable[[JournalRead], None], alarms: Alarms
     ) -> None:
         """`feed` hands the result to the node."""
         self._outbox = outbox

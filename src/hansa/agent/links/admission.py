@@ -1,6 +1,6 @@
 """Limits for connections before their hellos are accepted.
 
-Anybody who reaches a link port can connect. Until the node accepts the hello, a connection
+Every machine that reaches a link port can connect. Until the node accepts the hello, a connection
 therefore gets little: `HELLO_S` seconds, `HELLO_BYTES` bytes and one of `PENDING_MAX` places. When
 all places are taken, a pending connection is evicted for a new one, so idle connections never shut
 a neighbour out: its hello needs milliseconds. Every refusal is counted with its reason.
@@ -8,8 +8,10 @@ a neighbour out: its hello needs milliseconds. Every refusal is counted with its
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 from hansa.agent.links.link import Link
+from hansa.agent.links.security import LinkSecurity
 
 HELLO_S = 5.0
 """Seconds from the connection to accepted hellos. Less cuts off neighbours on slow paths, where
@@ -31,15 +33,33 @@ NO_HELLO = f"no hello within {HELLO_S:.0f} s"
 TOO_MANY_BYTES = f"more than {HELLO_BYTES} bytes before an agreed hello"
 EVICTED = f"{PENDING_MAX} connections without hello, one evicted for a new connection"
 NO_ROOM = "no room for another link"
+NOT_AUTHENTICATED = "not authenticated"
+
+OnUnauthenticated = Callable[[str, str], None]
+"""Called with the address and the reason if a peer cannot prove to be a member."""
+
+
+def ignore_peer(remote: str, reason: str) -> None:
+    """Report nothing."""
 
 
 class Admission:
     """Watches the connections that others opened until their hellos are accepted."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: LinkSecurity | None = None) -> None:
+        """Without `security`, links are neither authenticated nor encrypted."""
+        self.security = security
         self.counters: Counter[str] = Counter()
+        self.on_unauthenticated: OnUnauthenticated = ignore_peer
+        self.on_dialled_refused: OnUnauthenticated = ignore_peer
+        """Called for a dialled peer that could not prove to be a member, or refused us."""
         self._pending: dict[Link, asyncio.TimerHandle] = {}
         """In the order of opening."""
+
+    def refuse_unauthenticated(self, remote: str, reason: str) -> None:
+        """Count and report a peer that could not prove to be a member."""
+        self.count_refused(NOT_AUTHENTICATED)
+        self.on_unauthenticated(remote, reason)
 
     def count_refused(self, reason: str) -> None:
         """Count a connection that was refused."""

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 
-OPEN, OFFER, CONFIRM, ACCEPT, DATA, FRAGMENT, CLOSE = (bytes((0xA0 + kind,)) for kind in range(7))
+OPEN, OFFER, CONFIRM, ACCEPT, DATA, FRAGMENT, CLOSE, HANDSHAKE = (
+    bytes((0xA0 + kind,)) for kind in range(8)
+)
 """The first byte of a datagram; `udp` says what each means."""
 
 DATAGRAM_BYTES_MAX = 1_200
@@ -24,7 +26,10 @@ DATAGRAM_BYTES_MAX = 1_200
 HEADER_BYTES = 17
 """Kind and session, which `udp` prepends."""
 
-BODY_BYTES_MAX = DATAGRAM_BYTES_MAX - HEADER_BYTES
+SEAL_BYTES = 24
+"""Number and tag, which `sealed_datagrams` adds. Room for them is kept in clear datagrams, too."""
+
+BODY_BYTES_MAX = DATAGRAM_BYTES_MAX - HEADER_BYTES - SEAL_BYTES
 _LENGTH = struct.Struct(">H")
 _FRAGMENT_HEADER = struct.Struct(">8sHH")
 
@@ -56,7 +61,6 @@ def pack_frames(frames: Iterable[bytes | bytearray]) -> Iterator[tuple[bytes, in
 
 
 def unpack_frames(body: bytes) -> list[bytes]:
-    """Return the frames in a body."""
     frames: list[bytes] = []
     at, end = 0, len(body)
     while at < end:
@@ -98,10 +102,10 @@ class DatagramReassembly:
     def add(self, body: bytes) -> bytes | None:
         """Add a fragment; return its frame when complete."""
         if len(body) <= _FRAGMENT_HEADER.size:
-            raise InvalidFrame(f"a piece of {len(body)} bytes")
+            raise InvalidFrame(f"a fragment of {len(body)} bytes")
         name, index, count = _FRAGMENT_HEADER.unpack_from(body)
         if not index < count <= FRAGMENTS_MAX:
-            raise InvalidFrame(f"piece {index} of {count}, the limit is {FRAGMENTS_MAX}")
+            raise InvalidFrame(f"fragment {index} of {count}, the limit is {FRAGMENTS_MAX}")
         fragments = self._frames.setdefault((name, count), {})
         self._fragment_count += index not in fragments
         fragments[index] = body[_FRAGMENT_HEADER.size :]
@@ -116,5 +120,5 @@ class DatagramReassembly:
         self._fragment_count -= count
         frame = b"".join(fragments[index] for index in range(count))
         if frame_digest(frame) != name:
-            raise InvalidFrame(f"{count} pieces that make no frame")
+            raise InvalidFrame(f"{count} fragments that make no frame")
         return frame

@@ -23,11 +23,13 @@ OnDialFailed = Callable[[Address, str], None]
 
 
 class Dialler:
-    """Dials addresses until told to stop."""
+    """Dials addresses until it is stopped."""
 
     def __init__(self, connect: OpenLink, rng: random.Random) -> None:
         """`rng` spreads the back-off, so that neighbours do not dial all at once after a
         restart."""
+        self.on_not_linked: Callable[[Address], None] = lambda address: None
+        """Called with an address to which an attempt has brought no link to a neighbour."""
         self._connect = connect
         self._rng = rng
         self._dial_tasks: dict[Address, asyncio.Task[None]] = {}
@@ -38,13 +40,15 @@ class Dialler:
         if address not in self._dial_tasks:
             self._dial_tasks[address] = tasks.start_task(self._keep_dialling(address, on_failed))
 
-    def stop_dialling(self, address: Address) -> None:
-        """Stop dialling a neighbour. Its owner closes an open link."""
-        if (task := self._dial_tasks.pop(address, None)) is not None:
+    def stop_dialling(self, address: Address) -> bool:
+        """Stop dialling a neighbour; return whether it was dialled. Its owner closes an open
+        link."""
+        task = self._dial_tasks.pop(address, None)
+        if task is not None:
             task.cancel()
+        return task is not None
 
     def dial_once(self, address: Address, on_failed: OnDialFailed) -> None:
-        """Dial once."""
         task = tasks.start_task(self._try_connect(address, on_failed))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
@@ -62,6 +66,7 @@ class Dialler:
                 return await self._connect(address)
         except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             on_failed(address, explain_socket_error(error))
+            self.on_not_linked(address)
             return None
 
     async def _keep_dialling(self, address: Address, on_failed: OnDialFailed) -> None:
@@ -72,6 +77,8 @@ class Dialler:
             if link is not None:
                 began = loop.time()
                 await link.closed.wait()
+                if not link.is_admitted:
+                    self.on_not_linked(address)
                 if loop.time() - began > DIAL_MAX_S:
                     pause = DIAL_MIN_S
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))

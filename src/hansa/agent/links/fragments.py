@@ -119,7 +119,7 @@ class StreamReassembly:
             self._missing_bytes, fragment = total, fragment[LENGTH_PREFIX_BYTES:]
         if not 0 < len(fragment) <= self._missing_bytes:
             raise InvalidFrame(
-                f"a piece of {len(fragment)} bytes, {self._missing_bytes} were missing"
+                f"a fragment of {len(fragment)} bytes, {self._missing_bytes} were missing"
             )
         self._fragments.append(fragment)
         self._missing_bytes -= len(fragment)

@@ -1,10 +1,12 @@
 """The interface of every link, whatever its transport."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hansa.identity.certificates import NodeCertificate
 from hansa.protocol.model import LinkId, NodeId
 
 LINKS_MAX = 1_024
@@ -35,13 +37,15 @@ class Link(Protocol):
     bytes_in: int
     bytes_out: int
     frames_out: int
-    dropped_publications: int
-    """Publications that were dropped."""
+    drop_reasons: Counter[str]
+    """Publications that were dropped, by reason."""
     closed: asyncio.Event
     is_admitted: bool
     """Whether the node has accepted the neighbour's hello; until then `admission` limits it."""
     expected_node: NodeId | None
     """Node that the other side must be; None if the transport does not authenticate it."""
+    certificate: NodeCertificate | None
+    """The certificate of the other side; None without TLS."""
 
     @property
     def outstanding_bytes(self) -> int:
@@ -55,6 +59,9 @@ class Link(Protocol):
 
     def allow_last_frames(self) -> None:
         """Accept the last frames of a refused neighbour: the node closes the link soon."""
+
+    def pause(self, seconds: float) -> None:
+        """Do not read for so long; the neighbour sent too much."""
 
     def close(self, reason: str) -> None:
         """Close; the reason is for the log."""
@@ -70,5 +77,8 @@ class LinkListener(Protocol):
 
     def publications_dropped(self, link: Link, count: int, reason: str) -> None:
         """Publications were dropped."""
+
+    def peer_misbehaved(self, link: Link, reason: str) -> None:
+        """The neighbour sent bytes that no honest node sends."""
 
     def link_closed(self, link: Link, reason: str) -> None: ...

@@ -2,13 +2,16 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from itertools import count
 
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.agent.links.admission import Admission
+from hansa.agent.links.admission import Admission, OnUnauthenticated, ignore_peer
+from hansa.agent.links.broker_port import BrokerPortCheck
 from hansa.agent.links.dialler import Dialler, OnDialFailed
 from hansa.agent.links.link import Address, LinkListener
 from hansa.agent.links.mqtt import MqttLinkAccess, MqttLinks
+from hansa.agent.links.security import LinkSecurity
 from hansa.agent.links.settings import LinkSettings, parse_neighbour
 from hansa.agent.links.stream import DEFAULT_LIMITS, LinkLimits
 from hansa.agent.links.tcp import TcpLinks
@@ -32,16 +35,21 @@ class LinkManager:
         settings: LinkSettings,
         access: MqttLinkAccess,
         frame_bytes_max: int = DEFAULT_LIMITS.frame_bytes,
+        security: LinkSecurity | None = None,
     ) -> None:
-        """`access` is for links through brokers."""
+        """`access` is for links through brokers. Without `security` links are neither
+        authenticated nor encrypted."""
+        self.security = security
         ids = count(1)
         limits = LinkLimits(settings.window_bytes, frame_bytes_max)
         self._settings = settings
         self._configured_addresses = {
             parse_neighbour(n, settings.transport) for n in settings.neighbours
         }
-        self._admission = Admission()
+        self._admission = Admission(security)
         self._tcp = TcpLinks(listener, rng, ids, limits, self._admission)
+        self._broker_ports = BrokerPortCheck()
+        self._tcp.dialler.on_not_linked = self._broker_ports.note_failure
         self._udp = UdpLinks(listener, rng, ids, self._admission)
         self._mqtt = MqttLinks(listener, rng, ids, access, limits, self._admission)
         self.address = own_link_address(settings, access.own_broker)
@@ -52,11 +60,24 @@ class LinkManager:
         """Counters that belong to no single link."""
         return self._udp.counters + self._mqtt.counters + self._admission.counters
 
-    async def listen(self, on_failed: OnDialFailed) -> None:
-        """Accept links; raise OSError if the port is taken; `on_failed` gets later problems.
+    def security_status(self) -> dict[str, object] | None:
+        """Return what /status shows of the certificate, None without one."""
+        return None if self.security is None else self.security.status()
+
+    async def listen(
+        self,
+        on_failed: OnDialFailed,
+        on_unauthenticated: OnUnauthenticated = ignore_peer,
+        on_dialled_refused: OnUnauthenticated = ignore_peer,
+    ) -> None:
+        """Accept links; raise OSError if the port is taken; `on_failed` gets later problems,
+        `on_unauthenticated` the peers that could not prove to be members, `on_dialled_refused`
+        dialled ones that could not, or that refused this node.
 
         Links through brokers need no port of the agent.
         """
+        self._admission.on_unauthenticated = on_unauthenticated
+        self._admission.on_dialled_refused = on_dialled_refused
         if self._settings.transport == "mqtt":
             self._mqtt.listen(on_failed)
             return
@@ -75,11 +96,26 @@ class LinkManager:
         dialler, address = self._dialler_for(text)
         dialler.dial(address, on_failed)
 
-    def stop_dialling(self, text: str) -> None:
-        """Stop dialling an address unless it is configured; the owner closes an open link."""
-        if parse_neighbour(text, self._settings.transport) not in self._configured_addresses:
-            dialler, address = self._dialler_for(text)
-            dialler.stop_dialling(address)
+    async def check_broker_ports(self, set_alarm: Callable[[str], None]) -> None:
+        """Raise an alarm while a dialled address is the port of a broker, until cancelled."""
+        await self._broker_ports.run(set_alarm)
+
+    @property
+    def transport(self) -> str:
+        """The transport of addresses that name none."""
+        return self._settings.transport
+
+    def is_configured(self, text: str) -> bool:
+        """Whether an address is one of `[link] neighbours`; raise UsageError if it is invalid."""
+        return parse_neighbour(text, self._settings.transport) in self._configured_addresses
+
+    def stop_dialling(self, text: str) -> bool:
+        """Stop dialling an address unless it is configured; return whether it was dialled. The
+        owner closes an open link."""
+        if self.is_configured(text):
+            return False
+        dialler, address = self._dialler_for(text)
+        return dialler.stop_dialling(address)
 
     def dial_once(self, text: str, on_failed: OnDialFailed) -> None:
         """Dial an address once; raise UsageError if it is invalid."""

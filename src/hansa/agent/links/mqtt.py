@@ -54,6 +54,7 @@ from hansa.agent.links.mqtt_stream import (
 )
 from hansa.agent.links.settings import CHUNK_BYTES_MAX
 from hansa.agent.links.stream import DEFAULT_LIMITS, LinkLimits, StreamLink
+from hansa.agent.links.tls import secure_protocol
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.options import ConnectOptions
@@ -73,7 +74,7 @@ UNKNOWN_STREAM_TOKEN = bytes(TOKEN_BYTES)
 """The token in a CLOSE for an unknown stream."""
 
 CREDENTIALS_WITHHELD = "credentials withheld: address not configured"
-NODE_NOT_ACCEPTED = "[link.mqtt] accept does not name the node"
+NODE_NOT_ACCEPTED = "[link.mqtt] accepted_nodes does not name the node"
 
 PACKET_OVERHEAD_BYTES = 1_024
 """Bytes in a packet besides the chunk: topic, sequence number, MQTT headers."""
@@ -96,19 +97,18 @@ class MqttLinkAccess:
     """Most bytes of a link in one publication."""
     node: str = "0" * 16
     """This node's id, part of the topics of dialled links."""
-    trusted_addresses: frozenset[Address] = frozenset()
+    trusted_brokers: frozenset[Address] = frozenset()
     """Addresses that get the user name and the password."""
     accepted_nodes: frozenset[str] = frozenset()
     """Nodes that may open links here; all if empty."""
 
     def client_options(self, name: str, will: packets.Will) -> ConnectOptions:
-        """Return the CONNECT options of one client."""
         client_id = f"{self.client_id_prefix}{name}"
         return ConnectOptions(client_id=client_id, clean_start=True, will=will)
 
     def withholds_credentials(self, address: Address) -> bool:
         """Whether credentials are configured that an address must not get."""
-        return self.username is not None and address not in self.trusted_addresses
+        return self.username is not None and address not in self.trusted_brokers
 
     def broker_at(self, address: Address) -> BrokerAddress:
         """Return the connection data of a neighbour's broker."""
@@ -135,7 +135,8 @@ class MqttLinks:
         limits: LinkLimits = DEFAULT_LIMITS,
         admission: Admission | None = None,
     ) -> None:
-        """`ids` and `admission` are shared with other transports."""
+        """`ids` and `admission` are shared with other transports. TLS is used inside the stream of
+        publications."""
         self.admission = admission or Admission()
         self._listener = listener
         self._rng = rng
@@ -168,7 +169,9 @@ class MqttLinks:
     async def _connect(self, address: Address) -> StreamLink:
         dialled = _DialledLink(self, self._access, address, self._rng)
         try:
-            return await dialled.opened
+            link = await dialled.opened
+            await link.wait_until_open()
+            return link
         except BaseException:
             dialled.close()
             raise
@@ -232,7 +235,7 @@ class _DialledLink:
             case effects.ConnectRefused() if self._access.withholds_credentials(self._address):
                 self._fail(
                     f"broker {self._address}: {effect.text}; user name and password were not sent:"
-                    " only [link] neighbours and [link.mqtt] trusted get them"
+                    " only [link] neighbours and [link.mqtt] trusted_brokers get them"
                 )
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
                 self._fail(f"broker {self._address}: {effect.text}")
@@ -284,8 +287,9 @@ class _DialledLink:
         assert self._retry_timer is not None
         self._retry_timer.cancel()
         link = self._links.new_link(str(self._address), self._address)
+        protocol = secure_protocol(link, self._links.admission)
         self._stream = MqttStream(
-            link, self._publish, self.close, self._chunk_bytes, tokens, self._links.count_forged
+            protocol, self._publish, self.close, self._chunk_bytes, tokens, self._links.count_forged
         )
         self._stream.start()
         if not self.opened.done():
@@ -396,7 +400,7 @@ class _LinkAcceptor:
             self._publish(name, close_payload(UNKNOWN_STREAM_TOKEN, NODE_NOT_ACCEPTED))
         elif not self._is_accepting or len(self._streams) >= LINKS_MAX:
             self._links.admission.count_refused(NO_ROOM)
-            self._publish(name, close_payload(UNKNOWN_STREAM_TOKEN, "turned away"))
+            self._publish(name, close_payload(UNKNOWN_STREAM_TOKEN, NO_ROOM))
         elif payload[:1] == bytes((OPEN,)):
             self._publish(name, bytes((CHALLENGE,)) + cookie)
         elif len(rest) == TOKEN_BYTES + COMMITMENT_BYTES and secrets.compare_digest(
@@ -419,7 +423,7 @@ class _LinkAcceptor:
         link = self._links.new_link(f"mqtt:{name}")
         link.expected_node = node
         stream = MqttStream(
-            link,
+            secure_protocol(link, self._links.admission),
             lambda payload: self._publish(name, payload),
             ended,
             self._chunk_bytes,

@@ -51,7 +51,6 @@ REASON_BYTES_MAX = 1_000
 
 
 def commitment_of(token: bytes) -> bytes:
-    """Return the commitment to a token."""
     return hashlib.sha256(token).digest()
 
 
@@ -117,6 +116,8 @@ class MqttStream(asyncio.Transport):
         self._acknowledgement_sent = 0  # of those received
         self._is_closing = False
         self._is_lost = False
+        self._held: bytearray | None = None
+        """During a pause, the received bytes that wait for its end."""
 
     def start(self) -> None:
         """Report to the link that the stream is open."""
@@ -136,7 +137,12 @@ class MqttStream(asyncio.Transport):
                 self._publish(close_payload(self._tokens.own_token, reason))
             if reason is not None:
                 break
-        if data:
+        if self._held is not None and reason is None:
+            self._held += b"".join(data)
+            if self._received_count - self._acknowledgement_sent > 2 * IN_FLIGHT_MAX:
+                reason = "more publications than may be unacknowledged"
+                self._publish(close_payload(self._tokens.own_token, reason))
+        elif data:
             self._deliver_bytes(b"".join(data))
         if reason is not None:
             self.close_silently(reason)
@@ -206,6 +212,16 @@ class MqttStream(asyncio.Transport):
             self._publish(header + chunk)
         if self._is_closing and not self._unsent:
             self.abort()
+
+    def pause_reading(self) -> None:
+        """Hold received bytes back until `resume_reading`, and do not acknowledge them."""
+        if self._held is None:
+            self._held = bytearray()
+
+    def resume_reading(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self._deliver_bytes(bytes(held))
 
     def get_write_buffer_size(self) -> int:
         """Return the number of waiting bytes."""

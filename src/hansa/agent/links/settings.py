@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, field
 
 from hansa.agent.broker.access import check_access
-from hansa.agent.exposure import check_link_exposure
+from hansa.agent.links.budget import LimitSettings
 from hansa.agent.links.link import Address
-from hansa.agent.links.stream import RECEIPT_BYTES, WINDOW_BYTES
+from hansa.agent.links.stream import WINDOW_ACK_BYTES, WINDOW_BYTES
 from hansa.errors import InvalidTopic, UsageError
 from hansa.protocol.topics import check_name
 
@@ -17,8 +17,8 @@ BROKER_PORT = 1883
 """Default port of brokers and of links through brokers."""
 
 PORT_MAX = 65_535
-WINDOW_BYTES_MIN = 4 * RECEIPT_BYTES
-"""The smallest window that receipts keep open."""
+WINDOW_BYTES_MIN = 4 * WINDOW_ACK_BYTES
+"""The smallest window that window acks keep open."""
 
 DATAGRAM_PACKET_BYTES_MAX = 1 << 20
 """Largest publication that a repair can carry over datagram links, in a thousand datagrams."""
@@ -42,11 +42,11 @@ class MqttLinkSettings:
     username: str = ""
     """The credentials of the agent's own broker are in [broker]; they are not sent to others."""
     password: str = field(default="", repr=False)
-    trusted: tuple[str, ...] = ()
+    trusted_brokers: tuple[str, ...] = ()
     """Brokers, in addition to [link] neighbours, that get username and password, as host:port.
     Addresses from other nodes or a manager get neither, because an attacker may have chosen
     them."""
-    accept: tuple[str, ...] = ()
+    accepted_nodes: tuple[str, ...] = ()
     """Ids of the nodes that may open links here, as hansa status shows them; all if empty. The
     broker's ACL must let each user publish only to the ids of its own nodes: see docs/links.md."""
     tls: bool = False
@@ -63,13 +63,13 @@ class LinkSettings:
     """Listening and dialling."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Beyond loopback only with insecure, because links are not
-    authenticated or encrypted yet."""
+    """Address to listen on. Beyond loopback only with a certificate (hansa join), or insecure."""
     port: int = LINK_PORT
     """Port to listen on; 0 takes a free port. With transport mqtt no port is opened."""
     insecure: bool = False
-    """Whether to listen beyond loopback although every peer that reaches the port can join the
-    federation, read and publish. Only for networks that you trust; raises the alarm insecure."""
+    """Whether to listen beyond loopback without a certificate, although every peer that reaches
+    the port can join the federation, read and publish. Only for networks that you trust; raises
+    the alarm insecure. A node with a certificate protects its links anyway."""
     neighbours: tuple[str, ...] = ()
     """Neighbours to dial, as host:port, or tcp://, udp:// or mqtt://host:port where that differs
     from transport. Configure each link on one side only."""
@@ -80,6 +80,7 @@ class LinkSettings:
     window_bytes: int = WINDOW_BYTES
     """Bytes in flight to a neighbour before its publications are dropped and counted. Window
     divided by round trip is the highest rate; more allows longer bursts and takes more memory."""
+    limits: LimitSettings = field(default_factory=LimitSettings)
     mqtt: MqttLinkSettings = field(default_factory=MqttLinkSettings)
 
 
@@ -93,8 +94,6 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
             f"[link] window_bytes must be at least {WINDOW_BYTES_MIN} bytes,"
             f" not {link.window_bytes}"
         )
-    if link.transport != "mqtt":
-        check_link_exposure(link.host, link.insecure)
     transports = {link.transport, *(parse_neighbour(n, link.transport)[0] for n in link.neighbours)}
     if "udp" in transports and packet_bytes_max > DATAGRAM_PACKET_BYTES_MAX:
         raise UsageError(
@@ -107,11 +106,13 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
             f"[link.mqtt] chunk_bytes must be from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes,"
             f" not {link.mqtt.chunk_bytes}"
         )
-    for text in link.mqtt.trusted:
+    for text in link.mqtt.trusted_brokers:
         parse_address(text, BROKER_PORT)
-    for text in link.mqtt.accept:
+    for text in link.mqtt.accepted_nodes:
         if not NODE_ID.fullmatch(text):
-            raise UsageError(f"[link.mqtt] accept: {text!r} is no node id of 16 hexadecimal digits")
+            raise UsageError(
+                f"[link.mqtt] accepted_nodes: {text!r} is no node id of 16 hexadecimal digits"
+            )
     try:
         check_name(link.mqtt.prefix)
     except InvalidTopic as error:
@@ -121,7 +122,7 @@ def check_link(link: LinkSettings, packet_bytes_max: int) -> None:
 def trusted_brokers(link: LinkSettings) -> frozenset[Address]:
     """Return the brokers that get the user name and password of links."""
     named = [parse_neighbour(each, link.transport) for each in link.neighbours]
-    listed = {parse_address(each, BROKER_PORT) for each in link.mqtt.trusted}
+    listed = {parse_address(each, BROKER_PORT) for each in link.mqtt.trusted_brokers}
     return frozenset(listed | {address for transport, address in named if transport == "mqtt"})
 
 
@@ -142,6 +143,8 @@ def parse_address(text: str, default_port: int = LINK_PORT) -> Address:
         host, port = text, str(default_port)
     if not host.strip("[]"):
         raise UsageError(f"neighbour {text!r}: the host is missing")
+    if len(host.split()) != 1:
+        raise UsageError(f"neighbour {text!r}: a host has no blanks")
     if ":" in host and not host.startswith("["):
         raise UsageError(f"neighbour {text!r}: write an address of IPv6 as [address]:port")
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):

@@ -6,12 +6,12 @@ A slow neighbour affects only itself: bytes that it has not handled yet count ag
 When the window is full, publications are dropped and reported; when control frames exceed it, too,
 the link is closed.
 
-A length with its highest bit set is a *receipt*: the other bits are the bytes that the other side
-has handled since its last one. So the window covers everything between the two agents, including
-the buffers of both kernels, and publications are dropped before they are old. A receipt is sent
-after RECEIPT_BYTES, or after RECEIPT_DELAY_S if fewer bytes were handled. Receipts are not
-confirmed and do not count against the window: two idle agents would otherwise confirm each other's
-receipts for ever.
+A length with its highest bit set is a *window ack*: the other bits are the bytes that the other
+side has handled since its last one. So the window covers everything between the two agents,
+including the buffers of both kernels, and publications are dropped before they are old. A window
+ack is sent after WINDOW_ACK_BYTES, or after WINDOW_ACK_DELAY_S if fewer bytes were handled. Window
+acks are not acknowledged and do not count against the window: two idle agents would otherwise
+acknowledge each other's acks endlessly.
 
 A length with its second bit set is that of a *fragment* of a large frame (`fragments`). The next
 fragment is written when all bytes have been sent, or when as many bytes as a fragment have passed
@@ -20,6 +20,7 @@ it; so large frames fill an idle link and get half of a busy one.
 
 import asyncio
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -32,7 +33,8 @@ from hansa.agent.links.fragments import (
     StreamReassembly,
 )
 from hansa.agent.links.link import Address, LinkListener
-from hansa.errors import InvalidFrame
+from hansa.errors import InvalidCertificate, InvalidFrame
+from hansa.identity.certificates import NodeCertificate
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 
@@ -44,17 +46,20 @@ FIRST_READ_BYTES = 1 << 14
 READ_BYTES = 1 << 18
 """Bytes of one read; a longer frame makes the buffer grow to its size."""
 
-RECEIPT_BIT = 1 << 31
-"""The bit that marks a receipt."""
+WINDOW_ACK_BIT = 1 << 31
+"""The bit that marks a window ack."""
 
 FRAGMENT_BIT = 1 << 30
 """The bit that marks a fragment."""
 
-RECEIPT_BYTES = 1 << 16
-"""Handled bytes after which a receipt is sent."""
+WINDOW_FULL = "the neighbour's window is full"
+"""Why publications are dropped."""
 
-RECEIPT_DELAY_S = 0.2
-"""Longest time in seconds that handled bytes wait for their receipt."""
+WINDOW_ACK_BYTES = 1 << 16
+"""Handled bytes after which a window ack is sent."""
+
+WINDOW_ACK_DELAY_S = 0.2
+"""Longest time in seconds that handled bytes wait for their window ack."""
 
 WINDOW_BYTES = 16 << 20
 """Bytes in flight to a neighbour before its publications are dropped. Window divided by round
@@ -98,11 +103,12 @@ class StreamLink(asyncio.BufferedProtocol):
         self.bytes_in = 0
         self.bytes_out = 0
         self.frames_out = 0
-        self.dropped_publications = 0
+        self.drop_reasons: Counter[str] = Counter()
         self.remote = remote
         self.closed = asyncio.Event()
         self.is_admitted = False
         self.expected_node: NodeId | None = None
+        self.certificate: NodeCertificate | None = None
         self._unadmitted_bytes_max = HELLO_BYTES  # bytes that may arrive before it is admitted
         self._admission = admission or Admission()
         self._listener = listener
@@ -110,19 +116,33 @@ class StreamLink(asyncio.BufferedProtocol):
         self._fragment_queue = FragmentQueue(limits.window_bytes)
         self._bytes_since_fragment = 0  # bytes since the last fragment
         self._reassembly = StreamReassembly(limits.frame_bytes)
-        self._outstanding_bytes = 0  # bytes sent, except receipts, that no receipt covers yet
-        self._unreceipted_bytes = 0  # bytes handled here that no receipt covers yet
-        self._receipt_timer: asyncio.TimerHandle | None = None
+        self._outstanding_bytes = 0  # bytes sent, except acks, that no ack covers yet
+        self._unacknowledged_bytes = 0  # bytes handled here, not acknowledged yet
+        self._ack_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(HELLO_BYTES)  # all that an unadmitted connection costs
         self._read_bytes = FIRST_READ_BYTES
         self._filled_bytes = 0
-        self._close_reason = ""
+        self.close_reason = ""
+        self._opened = asyncio.Event()
 
     # ------------------------------------------------------------ called by the loop
 
+    def await_authentication(self, transport: asyncio.Transport) -> None:
+        """Remember the transport so that `close` works while the peer is being authenticated."""
+        self._transport = transport
+
+    def authenticate(self, certificate: NodeCertificate) -> None:
+        """Note who the peer is; raise InvalidCertificate if it must be another node."""
+        if self.expected_node not in (None, certificate.node):
+            raise InvalidCertificate(
+                f"it is that of {certificate.node:016x}, the topic says {self.expected_node:016x}"
+            )
+        self.certificate, self.expected_node = certificate, certificate.node
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._opened.set()
         self._listener.link_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -134,18 +154,19 @@ class StreamLink(asyncio.BufferedProtocol):
         self._filled_bytes += nbytes
         if self.is_admitted and self._filled_bytes == len(self._buffer):
             self._read_bytes = READ_BYTES  # the buffer was too small
-        if self._close_reason:
+        if self.close_reason:
             self._filled_bytes = 0  # being closed: ignore the rest
             return
         try:
-            frames, used, handled, receipted = split_frames(
+            frames, used, handled, acknowledged = split_frames(
                 self._buffer, self._filled_bytes, self._reassembly
             )
-            if receipted:
-                self._receive_receipt(receipted)
+            if acknowledged:
+                self._receive_window_ack(acknowledged)
                 self._send_fragments()
         except InvalidFrame as error:
-            self.close(f"this is no neighbour of ours: {error}")
+            self._listener.peer_misbehaved(self, str(error))
+            self.close(f"invalid bytes from the other side: {error}")
             self._filled_bytes = 0
             return
         rest = self._filled_bytes - used
@@ -155,14 +176,14 @@ class StreamLink(asyncio.BufferedProtocol):
             self._resize_buffer(self._read_bytes)
         if frames:
             self._listener.frames_received(self, frames)
-        if not self.is_admitted and not self._close_reason:
+        if not self.is_admitted and not self.close_reason:
             self._limit_unadmitted()
-        self._unreceipted_bytes += handled
-        if self._unreceipted_bytes >= RECEIPT_BYTES:
-            self._send_receipt()
-        elif self._receipt_timer is None and self._unreceipted_bytes:
+        self._unacknowledged_bytes += handled
+        if self._unacknowledged_bytes >= WINDOW_ACK_BYTES:
+            self._send_window_ack()
+        elif self._ack_timer is None and self._unacknowledged_bytes:
             loop = asyncio.get_running_loop()
-            self._receipt_timer = loop.call_later(RECEIPT_DELAY_S, self._on_receipt_timer)
+            self._ack_timer = loop.call_later(WINDOW_ACK_DELAY_S, self._on_ack_timer)
 
     def resume_writing(self) -> None:
         """Continue with fragments: everything was sent."""
@@ -172,12 +193,14 @@ class StreamLink(asyncio.BufferedProtocol):
         """Report the end, with the reason if known."""
         self.closed.set()
         self._buffer = bytearray()
-        if self._receipt_timer is not None:
-            self._receipt_timer.cancel()
-        reason = self._close_reason or (
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+        self.close_reason = self.close_reason or (
             explain_socket_error(exc) if exc else "closed by the other side"
         )
-        self._listener.link_closed(self, reason)
+        if self._opened.is_set():
+            self._listener.link_closed(self, self.close_reason)
+        self._opened.set()  # for those who wait
 
     def _limit_unadmitted(self) -> None:
         """Close the connection if it has sent, or announces, more than it may before admission."""
@@ -205,7 +228,7 @@ class StreamLink(asyncio.BufferedProtocol):
 
     @property
     def outstanding_bytes(self) -> int:
-        """Bytes of frames that were sent and are not covered by a receipt."""
+        """Bytes of frames that were sent and are not covered by a window ack."""
         return self._outstanding_bytes
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
@@ -230,6 +253,12 @@ class StreamLink(asyncio.BufferedProtocol):
         if self.outstanding_bytes > self._window_bytes + EXCESS_BYTES_MAX:
             self.close(f"the neighbour does not read: {self.outstanding_bytes} bytes wait")
 
+    async def wait_until_open(self) -> None:
+        """Wait until the link is open; raise ConnectionError if the peer was not authenticated."""
+        await self._opened.wait()
+        if self.closed.is_set():
+            raise ConnectionError(self.close_reason)
+
     def admit(self) -> None:
         """Lift the limits of admission: the hellos are accepted."""
         self.is_admitted = True
@@ -239,11 +268,18 @@ class StreamLink(asyncio.BufferedProtocol):
         """Accept the last frames of a refused neighbour: the node closes the link soon."""
         self._unadmitted_bytes_max = self.bytes_in + REFUSED_BYTES
 
+    def pause(self, seconds: float) -> None:
+        """Do not read for so long; the other side's window fills up."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, transport.resume_reading)
+
     def close(self, reason: str) -> None:
         """Close when all bytes are sent, or after CLOSE_GRACE_S."""
-        if self._transport is None or self._close_reason:
+        if self._transport is None or self.close_reason:
             return
-        self._close_reason = reason
+        self.close_reason = reason
         self._transport.close()
         asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
@@ -256,8 +292,8 @@ class StreamLink(asyncio.BufferedProtocol):
 
     def _report_dropped(self, count: int) -> None:
         if count:
-            self.dropped_publications += count
-            self._listener.publications_dropped(self, count, "the neighbour's window is full")
+            self.drop_reasons[WINDOW_FULL] += count
+            self._listener.publications_dropped(self, count, WINDOW_FULL)
 
     def _send_fragments(self) -> None:
         """Write waiting fragments while they are sent at once; half of the window is for small
@@ -278,24 +314,24 @@ class StreamLink(asyncio.BufferedProtocol):
         self.frames_out += is_whole
         self._write(LENGTH.pack(len(data) | FRAGMENT_BIT * is_piece) + data)
 
-    def _receive_receipt(self, count: int) -> None:
+    def _receive_window_ack(self, count: int) -> None:
         if count > self.outstanding_bytes:
             raise InvalidFrame(
-                f"a receipt for {count} bytes, {self.outstanding_bytes} were under way"
+                f"a window ack for {count} bytes, {self.outstanding_bytes} are in flight"
             )
         self._outstanding_bytes -= count
 
-    def _send_receipt(self) -> None:
+    def _send_window_ack(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            data = LENGTH.pack(RECEIPT_BIT | self._unreceipted_bytes)
-            self._unreceipted_bytes = 0
+            data = LENGTH.pack(WINDOW_ACK_BIT | self._unacknowledged_bytes)
+            self._unacknowledged_bytes = 0
             self.bytes_out += len(data)
             self._transport.write(data)
 
-    def _on_receipt_timer(self) -> None:
-        self._receipt_timer = None
-        if self._unreceipted_bytes:
-            self._send_receipt()
+    def _on_ack_timer(self) -> None:
+        self._ack_timer = None
+        if self._unacknowledged_bytes:
+            self._send_window_ack()
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
@@ -307,10 +343,10 @@ class StreamLink(asyncio.BufferedProtocol):
 def split_frames(
     buffer: bytearray, filled: int, reassembly: StreamReassembly
 ) -> tuple[list[bytes], int, int, int]:
-    """Return the whole frames at the start of a buffer, the bytes used, how many of these need a
-    receipt (all but receipts), and how many sent bytes the receipts among them cover."""
+    """Return the whole frames at the start of a buffer, the bytes used, how many of these need an
+    ack (all but window acks), and how many sent bytes the window acks among them cover."""
     frames: list[bytes] = []
-    at = acknowledged_bytes = receipt_count = 0
+    at = acknowledged_bytes = ack_count = 0
     data = bytes(memoryview(buffer)[:filled])  # slicing bytes is faster than slicing a view
     while filled - at >= LENGTH_BYTES:
         start = at + LENGTH_BYTES
@@ -320,9 +356,9 @@ def split_frames(
                 break
             at = start + length
             frames.append(data[start:at])
-        elif length > RECEIPT_BIT:
-            acknowledged_bytes += length - RECEIPT_BIT
-            receipt_count += 1
+        elif length > WINDOW_ACK_BIT:
+            acknowledged_bytes += length - WINDOW_ACK_BIT
+            ack_count += 1
             at = start
         elif FRAGMENT_BIT < length <= FRAGMENT_BIT + LENGTH_PREFIX_BYTES + FRAGMENT_BYTES:
             if filled - start < length - FRAGMENT_BIT:
@@ -333,4 +369,4 @@ def split_frames(
                 frames.append(frame)
         else:
             raise InvalidFrame(f"a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}")
-    return frames, at, at - LENGTH_BYTES * receipt_count, acknowledged_bytes
+    return frames, at, at - LENGTH_BYTES * ack_count, acknowledged_bytes

@@ -9,6 +9,7 @@ from hansa.agent.links.admission import NO_ROOM, Admission
 from hansa.agent.links.dialler import Dialler
 from hansa.agent.links.link import LINKS_MAX, Address, LinkListener
 from hansa.agent.links.stream import DEFAULT_LIMITS, LinkLimits, StreamLink
+from hansa.agent.links.tls import secure_protocol
 from hansa.agent.sockets import SocketTransport
 from hansa.protocol.model import LinkId
 
@@ -64,7 +65,7 @@ class TcpLinks:
             return
         link = self._new_link(remote)
         self._accepted_links.add(link)
-        _attach(client_socket, link)
+        SocketTransport(_prepare(client_socket), secure_protocol(link, self._admission))
         self._admission.watch(link)
 
     def _new_link(self, remote: str, dialled_address: Address | None = None) -> StreamLink:
@@ -75,11 +76,17 @@ class TcpLinks:
 
     async def _connect(self, address: Address) -> StreamLink:
         link = self._new_link(str(address), address)
-        _attach(await sockets.connect(address.host, address.port), link)
+        connected = _prepare(await sockets.connect(address.host, address.port))
+        transport = SocketTransport(connected, secure_protocol(link, self._admission))
+        try:
+            await link.wait_until_open()
+        except BaseException:
+            transport.abort()
+            raise
         return link
 
 
-def _attach(connected_socket: socket.socket, link: StreamLink) -> None:
+def _prepare(connected_socket: socket.socket) -> socket.socket:
     if _NOTSENT_LOWAT is not None:
         connected_socket.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES)
-    SocketTransport(connected_socket, link)
+    return connected_socket

@@ -11,6 +11,7 @@ Every datagram is a kind (1 byte), a session (16 bytes) and what the kind needs:
                      ◀──  OFFER a b         so that spoofed requests are not amplified
     CONFIRM a b      ──▶                    b proves the dialler's address: only now does
                      ◀──  ACCEPT a b        the listener keep state
+    HANDSHAKE        ◀─▶  HANDSHAKE         with certificates, see `sealed_datagrams`
     DATA, FRAGMENT   ◀─▶  DATA, FRAGMENT    frames, see `datagrams`
     CLOSE a b        ◀─▶  CLOSE a b         with the reason; without one for an unknown session
 """
@@ -33,6 +34,7 @@ from hansa.agent.links.datagrams import (
     DATA,
     DATAGRAM_BYTES_MAX,
     FRAGMENT,
+    HANDSHAKE,
     HEADER_BYTES,
     OFFER,
     OPEN,
@@ -40,12 +42,10 @@ from hansa.agent.links.datagrams import (
 from hansa.agent.links.dialler import Dialler
 from hansa.agent.links.link import LINKS_MAX, Address, LinkListener
 from hansa.agent.links.udp_link import DatagramEndpoint, UdpLink
+from hansa.agent.links.udp_session import HANDSHAKE_RETRY_S
 from hansa.protocol.model import LinkId
 
 TOKEN_BYTES = 8
-
-HANDSHAKE_RETRY_S = 0.1
-"""Seconds until an unanswered OPEN or CONFIRM is sent again."""
 
 COOKIE_VALID_S = 10.0
 """Least number of seconds for which an offer can be confirmed."""
@@ -107,7 +107,7 @@ class UdpLinks:
         batches: dict[UdpLink, list[bytes]] = {}
         for datagram, sender in _read_available(self._socket.recvfrom):
             link = self._sessions.get((datagram[1:HEADER_BYTES], sender))
-            if link is not None and datagram[:1] in (DATA, FRAGMENT, CLOSE):
+            if link is not None and datagram[:1] in (DATA, FRAGMENT, CLOSE, HANDSHAKE):
                 batches.setdefault(link, []).append(datagram)
             elif len(datagram) >= HEADER_BYTES:
                 self._answer_unknown(datagram[:1], datagram[1:HEADER_BYTES], sender)
@@ -125,7 +125,7 @@ class UdpLinks:
             self._reply(ACCEPT + session, sender)
             if (session, sender) not in self._sessions:
                 self._accept(session, sender)
-        elif kind in (CONFIRM, DATA, FRAGMENT):
+        elif kind in (CONFIRM, DATA, FRAGMENT, HANDSHAKE):
             self._reply(CLOSE + session, sender)
         elif kind != CLOSE:
             self.counters["invalid datagrams"] += 1
@@ -164,7 +164,7 @@ class UdpLinks:
             str(Address(*sender[:2])), None, lambda data: listening_socket.sendto(data, sender), end
         )
         link = self._sessions[session, sender] = self._new_link(session, endpoint)
-        self._listener.link_opened(link)
+        link.start()
         self._admission.watch(link)
 
     def _close_if_unused(self) -> None:
@@ -198,10 +198,12 @@ class UdpLinks:
                 udp_socket.close()
                 raise
             else:
-                return self._open_dialled(udp_socket, session, address)
+                return await self._open_dialled(udp_socket, session, address)
         raise problem or OSError("no address")
 
-    def _open_dialled(self, udp_socket: socket.socket, session: bytes, address: Address) -> UdpLink:
+    async def _open_dialled(
+        self, udp_socket: socket.socket, session: bytes, address: Address
+    ) -> UdpLink:
         loop = asyncio.get_running_loop()
 
         def end() -> None:
@@ -212,7 +214,12 @@ class UdpLinks:
             session, DatagramEndpoint(str(address), address, udp_socket.send, end)
         )
         loop.add_reader(udp_socket, _receive_dialled, udp_socket, link, session)
-        self._listener.link_opened(link)
+        link.start()
+        try:
+            await link.wait_until_open()
+        except asyncio.CancelledError:
+            link.close("cancelled")
+            raise
         return link
 
     def _new_link(self, session: bytes, endpoint: DatagramEndpoint) -> UdpLink:
@@ -235,11 +242,11 @@ async def _open_session(udp_socket: socket.socket) -> bytes:
             elif (
                 kind == CONFIRM
                 and answer_session == session
-                and answer_kind in (ACCEPT, DATA, FRAGMENT)
+                and answer_kind in (ACCEPT, DATA, FRAGMENT, HANDSHAKE)
             ):
                 return session  # frames that overtook ACCEPT are sent again
             elif kind == CONFIRM and answer_session == session and answer_kind == CLOSE:
-                raise ConnectionRefusedError("turned away")
+                raise ConnectionRefusedError("refused by the other side")
     finally:
         loop.remove_reader(udp_socket)
 

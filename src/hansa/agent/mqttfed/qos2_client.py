@@ -19,8 +19,6 @@ PACKET_ID_MAX = 60_000
 
 
 class Qos2Client:
-    """One connection with its handshakes."""
-
     def __init__(
         self,
         connection: ConnectionFactory,
@@ -45,7 +43,6 @@ class Qos2Client:
         self._is_online = False
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 2."""
         if not self._is_online:
             self.counters["dropped: broker disconnected"] += 1
         elif len(self._queue) >= QUEUE_MAX:
@@ -104,8 +101,8 @@ class Qos2Client:
         self._on_status(problem)
 
     def _send(self) -> None:
-        session = self.connection.session
-        room = min(IN_FLIGHT_MAX - len(self._unaccepted), session.quota if session else 0)
+        connection = self.connection.client_connection
+        room = min(IN_FLIGHT_MAX - len(self._unaccepted), connection.quota if connection else 0)
         batch: list[packets.PublishPacket] = []
         while self._queue and len(batch) < room:
             topic, payload = self._queue.popleft()
@@ -124,7 +121,7 @@ class Qos2Client:
         for kind, qos in ((packets.PubAckPacket, 1), (packets.PubRecPacket, 2)):
             answers = [kind(each.packet_id) for each in batch if each.qos == qos]
             if answers:
-                self.connection.submit(inputs.Answer(answers))
+                self.connection.submit(inputs.SendHandshakePackets(answers))
         self._on_received(batch)
 
     def _receive_handshake_steps(self, steps: Sequence[packets.AnyHandshakePacket]) -> None:
@@ -136,11 +133,11 @@ class Qos2Client:
                 self._accepted.update(ids)
                 if ids:
                     self.connection.submit(
-                        inputs.Answer([packets.PubRelPacket(each) for each in ids])
+                        inputs.SendHandshakePackets([packets.PubRelPacket(each) for each in ids])
                     )
             case packets.PubRelPacket():
                 answers = [packets.PubCompPacket(step.packet_id) for step in steps]
-                self.connection.submit(inputs.Answer(answers))
+                self.connection.submit(inputs.SendHandshakePackets(answers))
             case _:
                 self._accepted -= {step.packet_id for step in steps}
         self._send()

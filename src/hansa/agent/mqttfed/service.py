@@ -27,7 +27,8 @@ from hansa.agent.links.mqtt import MqttLinkAccess
 from hansa.agent.mqttfed.qos2_client import Qos2Client
 from hansa.agent.mqttfed.settings import parse_neighbours
 from hansa.agent.mqttfed.subscribed_topics import SubscribedTopics
-from hansa.agent.settings import AgentSettings, broker_address, link_access
+from hansa.agent.security import admin_protection
+from hansa.agent.settings import AgentSettings, link_access
 from hansa.agent.shutdown import Shutdown
 from hansa.errors import UsageError
 from hansa.mqtt import packets
@@ -54,8 +55,6 @@ log = logging.getLogger("hansa.agent")
 
 
 class FedAgent:
-    """All parts of one node."""
-
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self._rng = random.Random()  # for back-off, not for secrets
@@ -66,7 +65,7 @@ class FedAgent:
         self._shutdown = Shutdown()
         self._timer: asyncio.TimerHandle | None = None
         self._client_id_prefix = settings.broker.client_id or f"hansa-fed-{settings.mqtt_fed.id}"
-        own = broker_address(settings.broker)
+        own = settings.broker.address()
         filters = [f"{prefix}#" for prefix in PREFIXES]
         on_status = partial(self._on_broker_status, Address(own.host, own.port))
         self._own_client = Qos2Client(
@@ -91,7 +90,7 @@ class FedAgent:
     def _make_neighbour_clients(self, access: MqttLinkAccess) -> dict[int, Qos2Client]:
         clients: dict[int, Qos2Client] = {}
         configured = parse_neighbours(self._settings.mqtt_fed)
-        access = replace(access, trusted_addresses=frozenset(configured.values()))
+        access = replace(access, trusted_brokers=frozenset(configured.values()))
         for number, address in configured.items():
             connecting = self._connection_factory(access.broker_at(address), f"to-{number}")
             clients[number] = Qos2Client(connecting, partial(self._on_broker_status, address))
@@ -123,13 +122,18 @@ class FedAgent:
         if exposed := self._settings.exposure_text:
             log.warning("insecure: %s", exposed)
         try:
-            server = await serve(admin.host, admin.port, self._endpoints(), host_names=admin.names)
+            server = await serve(
+                admin.host, admin.port, self._endpoints(), None, admin_protection(admin)
+            )
         except (OSError, UnicodeError) as error:
             place = Address(admin.host, admin.port)
             raise UsageError(listen_error_text(place, "admin", error)) from error
         place = Address(admin.host, server.sockets[0].getsockname()[1])
         log.info(
-            "agent up mode=mqtt-fed id=%d endpoints=http://%s", self._settings.mqtt_fed.id, place
+            "agent up mode=mqtt-fed id=%d endpoints=%s://%s",
+            self._settings.mqtt_fed.id,
+            admin.scheme,
+            place,
         )
         connections = [
             each.connection for each in (self._own_client, *self._neighbour_clients.values())
@@ -198,7 +202,7 @@ class FedAgent:
         if not self._stop_requested.is_set():
             self._event_log.log_broker_status(str(address), problem)
 
-    # ------------------------------------------------------------ pages
+    # ------------------------------------------------------------ endpoints
 
     def _endpoints(self) -> Endpoints:
         return {
@@ -215,7 +219,6 @@ class FedAgent:
         return json_response({"ready": not problem, "problem": problem}, 503 if problem else 200)
 
     def status(self) -> dict[str, object]:
-        """Return the document of /status."""
         clients = {
             "own": self._own_client,
             **{str(n): c for n, c in self._neighbour_clients.items()},

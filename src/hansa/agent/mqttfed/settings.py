@@ -46,7 +46,6 @@ def check_mqtt_fed(settings: MqttFedSettings) -> None:
 
 
 def parse_neighbours(settings: MqttFedSettings) -> dict[int, Address]:
-    """Return the broker address of each neighbour."""
     found: dict[int, Address] = {}
     for text in settings.neighbours:
         id_, mark, place = text.partition("@")

@@ -55,7 +55,6 @@ class LeaseStore:
         self._task = tasks.start_task(self._run())
 
     def peers_restored(self, records: Iterable[Record]) -> PeersRestored:
-        """Return the event that restores the peers and their leases."""
         absent = {NodeId(node): seconds for node, seconds in self._saved.absent.items()}
         forgotten = {NodeId(node): stamp for node, stamp in self._saved.forgotten.items()}
         return PeersRestored(tuple(records), absent, forgotten)

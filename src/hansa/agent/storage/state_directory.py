@@ -5,7 +5,7 @@ file and is durable when it returns. The journals are subdirectories.
 
 The key pair is Ed25519. The node id follows from the public key, which every hello carries. The
 private key never leaves the directory. No peer asks for a proof of possession yet: until links are
-authenticated, anybody who knows the public key can claim to be this node.
+authenticated, a peer that knows the public key can claim to be this node.
 """
 
 import fcntl
@@ -16,21 +16,13 @@ import threading
 import time
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from hansa.errors import UsageError
+from hansa.identity.keys import KEY_FILE, create_key, load_key
 from hansa.journal.disk import replace_file
 from hansa.protocol.clock import AHEAD_MAX_MS
 from hansa.protocol.model import Identity, node_id
-
-KEY_FILE = "key.pem"
 
 JOURNAL_DIRECTORY = "journal"
 INBOX_DIRECTORY = "inbox"
@@ -42,11 +34,17 @@ PEERS_FILE = "nodes"
 LEASES_FILE = "leases"
 """How long other nodes have been unreachable, and which have expired."""
 
+QUARANTINE_FILE = "quarantine"
+"""Nodes that were quarantined for misbehaviour."""
+
 RETAINED_FILE = "retained"
 """Versions of the retained values that the broker stores."""
 
 SUBSCRIPTIONS_FILE = "subscriptions.log"
 """Subscriptions of the agent's session at the broker."""
+
+ECHOES_FILE = "echoes"
+"""Own publications that a broker of MQTT 3.1.1 will send back."""
 
 CONNECT_MARKER_FILE = "connecting"
 """Exists while the agent connects to its broker."""
@@ -88,11 +86,9 @@ class StateDirectory:
             ) from error
 
     def close(self) -> None:
-        """Release the lock."""
         self._lock.close()
 
     def start_incarnation(self, name: str, addresses: tuple[str, ...], capacity: float) -> Identity:
-        """Return the identity of this agent with a new incarnation."""
         key = self._private_key().public_key().public_bytes_raw()
         incarnation = self._next_incarnation()
         return Identity(node_id(key), key, incarnation, name, addresses, capacity)
@@ -150,6 +146,12 @@ class StateDirectory:
     def save_leases(self, data: bytes) -> None:
         self._write(LEASES_FILE, data)
 
+    def load_quarantine(self) -> bytes:
+        return self._read_or_empty(QUARANTINE_FILE)
+
+    def save_quarantine(self, data: bytes) -> None:
+        self._write(QUARANTINE_FILE, data)
+
     def load_retained(self) -> bytes:
         return self._read(RETAINED_FILE)
 
@@ -169,29 +171,13 @@ class StateDirectory:
 
     def _private_key(self) -> Ed25519PrivateKey:
         path = self.path / KEY_FILE
-        try:
-            key = load_pem_private_key(path.read_bytes(), password=None)
-        except FileNotFoundError:
-            return self._new_key()
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except (TypeError, ValueError, UnsupportedAlgorithm):  # TypeError: it has a password
-            key = None
-        if not isinstance(key, Ed25519PrivateKey):
-            raise UsageError(
-                f"{path} is not an Ed25519 key without a password: remove it to run as a new node"
-            )
-        return key
-
-    def _new_key(self) -> Ed25519PrivateKey:
         old = self.path / OLD_IDENTITY_FILE
-        if old.exists():
+        key = load_key(path)
+        if key is None and old.exists():
             raise UsageError(
                 f"{old} belongs to a version without key pairs: remove it to run as a new node"
             )
-        key = Ed25519PrivateKey.generate()
-        self._write(KEY_FILE, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        return key
+        return key or create_key(path)
 
     def _next_incarnation(self) -> int:
         """Return milliseconds since 1970, but more than the previous incarnation. A previous one

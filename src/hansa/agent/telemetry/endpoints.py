@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from hansa.agent.admin.access import presented_token
 from hansa.agent.admin.server import LOGS_PATH, HttpResponse, json_response
 from hansa.errors import JournalDamaged, JournalError, JournalTrimmed
 from hansa.journal.ranges import NEXT_OFFSET_HEADER, RANGE_BYTES, pack_range
@@ -24,8 +25,8 @@ READERS_MAX = 2
 class LogEndpoints:
     """Journals and telemetry of one agent."""
 
-    def __init__(self, token: str, journals: Path, telemetry: Path) -> None:
-        """Serve these directories: one journal per epoch, one telemetry log."""
+    def __init__(self, token: str, journals: Path, telemetry: Mapping[str, Path]) -> None:
+        """Serve these directories: one journal per epoch, and telemetry logs by name."""
         self._token = token.encode()
         self._journals = journals
         self._telemetry = telemetry
@@ -34,13 +35,11 @@ class LogEndpoints:
     async def handle_request(
         self, path: str, query: str, headers: Mapping[str, str]
     ) -> HttpResponse:
-        """Answer a request below /logs."""
         if not self._token:
             return json_response(
                 {"error": "set [admin] token to have journals read from here"}, 403
             )
-        given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if not hmac.compare_digest(given, self._token):
+        if not hmac.compare_digest(presented_token(headers), self._token):
             return json_response({"error": "the token is missing or wrong"}, 401)
         async with self._read_slots:
             return await asyncio.to_thread(
@@ -66,8 +65,9 @@ class LogEndpoints:
             return json_response({"error": str(error)}, 503)
 
     def _logs(self) -> Iterator[tuple[str, Path]]:
-        if self._telemetry.is_dir():
-            yield "telemetry", self._telemetry
+        for name, path in self._telemetry.items():
+            if path.is_dir():
+                yield name, path
         if self._journals.is_dir():
             for path in sorted(self._journals.iterdir()):
                 if path.name.isdecimal():

@@ -86,13 +86,13 @@ class MessageRecorder:
                 self._granted.update(name for name in event.filters if name in self._filters)
         self._driver.feed(*events)
 
-    def on_captured(self, publications: Iterable[PublishPacket]) -> None:
+    def capture_qos0(self, publications: Iterable[PublishPacket]) -> None:
         """Clients published at QoS 0."""
         batch = list(publications)
         recorded = [each for each in batch if each.topic in self._topics]
         if recorded:
             self._record(recorded)
-        self._driver.on_captured(batch)
+        self._driver.capture_qos0(batch)
 
     def _record(self, batch: Sequence[PublishPacket]) -> None:
         now = time.time_ns()

@@ -90,7 +90,7 @@ class Sampler(EventMapper):
             )
             yield data
             with suppress(InvalidFrame):  # not a publication, and counted
-                name, hops = _read_publication(data)
+                name, hops = read_publication(data)
                 now, put = self.clock(), self.emit
                 put(schema.CopyReceived(now, *name, len(data), hops, peer))
                 for effect in notifications[notification_count:]:
@@ -138,7 +138,7 @@ class Sampler(EventMapper):
         for link, queue in outgoing.items():
             for data in queue[queue_lengths.get(link, 0) :]:
                 if every or data[end] in ends:
-                    name, hops = _read_publication(data)
+                    name, hops = read_publication(data)
                     if name[2] not in seen:
                         seen.add(name[2])
                         self.emit(schema.Captured(now, *name))
@@ -155,7 +155,7 @@ class Sampler(EventMapper):
         self.on_guaranteed_delivered((*name, len(record.payload)))
 
 
-def _read_publication(data: bytes | bytearray) -> tuple[PublicationFields, int]:
+def read_publication(data: bytes | bytearray) -> tuple[PublicationFields, int]:
     """Return the id of a QoS 0 publication and the number of its hop, from 1."""
     first_bytes, hops, count, origin, epoch, sequence, topic_bytes = PUBLICATION_HEADER.unpack_from(
         data

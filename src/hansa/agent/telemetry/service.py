@@ -19,8 +19,6 @@ from hansa.protocol.model import Identity
 
 
 class TelemetryService:
-    """Telemetry of one incarnation."""
-
     def __init__(self, driver: Driver, identity: Identity, recorded_topics: RecordedTopics) -> None:
         self._driver = driver
         self._identity = identity
@@ -31,12 +29,12 @@ class TelemetryService:
     # ------------------------------------------------------------ events of the broker client
 
     def feed(self, *events: Event) -> None:
-        """Record an event and pass it on."""
+        """Pass events to the node, through the message recorder if there is one."""
         (self._recorder or self._driver).feed(*events)
 
-    def on_captured(self, publications: Iterable[PublishPacket]) -> None:
+    def capture_qos0(self, publications: Iterable[PublishPacket]) -> None:
         """Clients published at QoS 0."""
-        (self._recorder or self._driver).on_captured(publications)
+        (self._recorder or self._driver).capture_qos0(publications)
 
     # ------------------------------------------------------------ start and stop
 
@@ -47,14 +45,13 @@ class TelemetryService:
         counters: Callable[[], Counter[str]],
         alarms: Alarms,
     ) -> None:
-        """Start telemetry if it is enabled."""
         if not settings.is_enabled:
             return
         path = settings.path(state)
         try:
             self._writer = TelemetryWriter(path, settings, self._identity, counters, alarms)
         except JournalUnusable as error:
-            alarms.set("telemetry", f"{error}; there is none until the agent is started again")
+            alarms.set("telemetry not written", f"{error}; there is none until the agent restarts")
         else:
             self._driver.sampler = self._writer.sampler
 
@@ -63,9 +60,7 @@ class TelemetryService:
         broker client."""
         if self._recorded_topics:
             incarnation = self._identity.incarnation
-            recorder = MessageRecorder(
-                self._recorded_topics, self._driver, incarnation, delivery.capture
-            )
+            recorder = MessageRecorder(self._recorded_topics, self._driver, incarnation, delivery)
             self._recorder = self._driver.broker = recorder
             self._driver.recorded_topics = self._recorded_topics
             recorder.attach(client)
@@ -75,8 +70,12 @@ class TelemetryService:
         if self._writer:
             self._writer.sampler.on_injected(record)
 
+    def record_alarm(self, name: str, text: str, change: str) -> None:
+        """An alarm was `raised`, `changed` or `cleared`."""
+        if self._writer:
+            self._writer.record_alarm(name, text, change)
+
     def start(self) -> None:
-        """Start writing."""
         if self._writer:
             self._writer.start()
 
@@ -93,4 +92,7 @@ class TelemetryService:
         counted = Counter(self._recorder.counters if self._recorder else {})
         if self._writer:
             counted["telemetry dropped"] = self._writer.dropped
+            if exporter := self._writer.exporter:
+                counted["spans exported"] = exporter.exported
+                counted["spans dropped"] = exporter.dropped
         return counted

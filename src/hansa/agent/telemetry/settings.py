@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from hansa.agent.exposure import is_loopback
+from hansa.agent.http_client import parse_server_url
 from hansa.errors import UsageError
 from hansa.journal.settings import JournalSettings
 
@@ -45,9 +47,28 @@ class TelemetrySettings:
     """Seconds that records are kept."""
     retention_bytes: int = 256 << 20
     """Bytes that are kept; the oldest are dropped first."""
+    otlp: str = ""
+    """URL of an OpenTelemetry collector that gets spans of the sampled publications, such as
+    `http://127.0.0.1:4318`; plain HTTP only on this machine. Empty: none. Every node of a trace
+    needs it, and the same `sample`."""
 
     def __post_init__(self) -> None:
         self.journal_settings()
+        if self.otlp:
+            self._check_otlp()
+
+    def _check_otlp(self) -> None:
+        parts = parse_server_url("[telemetry] otlp", self.otlp)
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            raise UsageError(
+                f"[telemetry] otlp {self.otlp!r} would send topics in plain text to another"
+                " machine: use https, or a collector on this machine"
+            )
+        if not self.sample.one_in:
+            raise UsageError(
+                f'[telemetry] otlp needs sampled publications, but sample is "{self.sample}":'
+                ' set sample = "all", or a number n for one in n'
+            )
 
     @property
     def is_enabled(self) -> bool:
@@ -59,7 +80,6 @@ class TelemetrySettings:
         return Path(self.directory) if self.directory else state / TELEMETRY_DIRECTORY
 
     def journal_settings(self) -> JournalSettings:
-        """Return the settings of the log."""
         if self.retention_bytes < 1:
             raise UsageError(f"retention_bytes must be at least 1, not {self.retention_bytes}")
         return JournalSettings(

@@ -14,6 +14,7 @@ from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
 from hansa.agent.telemetry.sampler import Sampler
 from hansa.agent.telemetry.settings import TelemetrySettings
+from hansa.agent.telemetry.trace_exporter import TraceExporter
 from hansa.errors import JournalDamaged, JournalUnusable
 from hansa.protocol.model import Identity
 from hansa.telemetry import schema
@@ -28,10 +29,11 @@ WRITES_PER_COUNT = 10
 UPTIME_COUNTER = "uptime_s"
 """A counter that always changes: an agent without links must not look like a lost node."""
 
+ALARM_CHARS_MAX = 500
+"""Longest recorded text of an alarm."""
+
 
 class TelemetryWriter:
-    """Telemetry of one incarnation."""
-
     def __init__(
         self,
         path: Path,
@@ -46,12 +48,13 @@ class TelemetryWriter:
         self._counters = counters
         self._last_counters: Counter[str] = Counter()
         self._started_at = time.monotonic()
-        self._set_alarm = alarms.setter("telemetry")
+        self._set_alarm = alarms.setter("telemetry not written")
         self._task: asyncio.Task[None] | None = None
+        self.exporter = TraceExporter(settings.otlp, identity, alarms) if settings.otlp else None
+        """Sends the same records as spans, if a collector is configured."""
         identity_pair = (identity.node, identity.incarnation)
-        self.sampler = Sampler(
-            self._recorder.put, identity_pair, settings.sample.one_in, clock=time.time_ns
-        )
+        sink = self._put_and_export if self.exporter else self._recorder.put
+        self.sampler = Sampler(sink, identity_pair, settings.sample.one_in, clock=time.time_ns)
         self._recorder.put(schema.NodeStarted(time.time_ns(), identity.name, __version__))
 
     @property
@@ -59,9 +62,22 @@ class TelemetryWriter:
         """Records dropped because the disk was too slow."""
         return self._log.dropped
 
+    def record_alarm(self, name: str, text: str, change: str) -> None:
+        """Record an alarm that was `raised` or `cleared`."""
+        if change == "raised":
+            self._recorder.put(schema.AlarmRaised(time.time_ns(), name, text[:ALARM_CHARS_MAX]))
+        elif change == "cleared":
+            self._recorder.put(schema.AlarmCleared(time.time_ns(), name))
+
     def start(self) -> None:
-        """Start writing."""
         self._task = tasks.start_task(self._run())
+        if self.exporter:
+            self.exporter.start()
+
+    def _put_and_export(self, record: schema.AnyRecord) -> None:
+        assert self.exporter is not None
+        self._recorder.put(record)
+        self.exporter.add(record)
 
     async def _run(self) -> None:
         turn = 0
@@ -82,7 +98,6 @@ class TelemetryWriter:
             self._set_alarm("")
 
     def _record_counters(self) -> None:
-        """Record the counters that changed."""
         now, current = time.time_ns(), Counter(self._counters())
         current[UPTIME_COUNTER] = round(time.monotonic() - self._started_at)
         for name, value in current.items():
@@ -91,7 +106,7 @@ class TelemetryWriter:
         self._last_counters = current
 
     async def stop(self) -> None:
-        """Write the last records and close."""
+        """Write the last records, close, and send the last spans."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -102,6 +117,8 @@ class TelemetryWriter:
             await asyncio.to_thread(self._log.close)
         except JournalUnusable as error:
             self._set_alarm(str(error))
+        if self.exporter:
+            await self.exporter.stop()
 
 
 def _open_log(

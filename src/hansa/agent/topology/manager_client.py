@@ -38,8 +38,6 @@ class NeighbourAssignment(msgspec.Struct, frozen=True):
 
 
 class SharedFederationSettings(msgspec.Struct, frozen=True):
-    """Settings that hold for the whole federation."""
-
     redundancy: int
     degree_max: int
     beacon_interval: float
@@ -57,15 +55,12 @@ class TopologyAssignment(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ManagerAddress:
-    """Address and credentials of the manager."""
-
     url: str
     token: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)
     """Proves that reports come from this agent."""
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of every request."""
         given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return given | ({"Hansa-Node-Secret": self.secret} if self.secret else {})
 
@@ -82,8 +77,6 @@ class ManagerCallbacks:
 
 
 class ManagerClient:
-    """Stays in contact with the manager."""
-
     def __init__(self, manager: ManagerAddress, callbacks: ManagerCallbacks) -> None:
         self._http = HttpClient(manager.url, manager.headers())
         self._callbacks = callbacks
@@ -102,7 +95,6 @@ class ManagerClient:
         return self._now() - self._answered_at < CONTACT_INTERVALS * self._report_interval
 
     async def fetch_settings(self) -> SharedFederationSettings:
-        """Fetch the federation's settings."""
         return parse_answer(
             await self._http.request_json("GET", "/api/v1/settings"), SharedFederationSettings
         )
@@ -211,7 +203,6 @@ class ManagerClient:
 
 
 def parse_answer(value: object, kind: type[_T]) -> _T:
-    """Return an answer of the manager in the expected type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

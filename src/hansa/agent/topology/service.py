@@ -111,7 +111,7 @@ class TopologyService:
         self._identity = identity
         self._membership = driver.node.membership
         self._rng = random.Random()  # for back-off, not for secrets
-        topology = settings.topology
+        self.settings = topology = settings.topology
         self._steering = NeighbourSelector(
             self._membership,
             identity.node,
@@ -210,8 +210,8 @@ class TopologyService:
             {"node": node_name(node), "rtt_ms": None if link.rtt is None else link.rtt * 1000}
             for node, link in self._membership.neighbours.items()
         ]
-        members = [node_name(node) for node in self._membership.reachable]
-        return {"latency_ms": latency, "neighbours": neighbours, "members": members}
+        reachable = [node_name(node) for node in self._membership.reachable]
+        return {"latency_ms": latency, "neighbours": neighbours, "reachable_nodes": reachable}
 
     def _on_assignment(self, assignment: TopologyAssignment) -> None:
         hansa_neighbours = [
@@ -224,7 +224,6 @@ class TopologyService:
         )
 
     def status(self) -> dict[str, object]:
-        """Return the section `topology` of /status."""
         problem = self._client.problem if self._client else ""
         return {
             "manager": self._settings.topology.manager,

@@ -1,8 +1,8 @@
 """The section `[topology]` of an agent's settings."""
 
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
+from hansa.agent.http_client import parse_server_url
 from hansa.agent.links.settings import LinkSettings, parse_neighbour
 from hansa.errors import UsageError
 
@@ -25,6 +25,9 @@ class TopologySettings:
     or while it is unreachable, heal decides."""
     token: str = field(default="", repr=False)
     """Token of the manager, if it requires one."""
+    operator_token: str = field(default="", repr=False)
+    """Token of scope admin at the manager. The page of this agent uses it to show the manager's
+    proposals and to apply them for operators of this agent."""
     heal: bool = False
     """Whether to link to other nodes without a manager when neighbours are lost or the
     federation is partitioned. With a manager this is always on while the manager is unreachable."""
@@ -49,10 +52,7 @@ class TopologySettings:
 def check_topology(topology: TopologySettings, link: LinkSettings) -> None:
     """Raise UsageError for settings that cannot work, with the setting and what to change."""
     if topology.manager:
-        if not _is_web_address(topology.manager):
-            raise UsageError(
-                f"[topology] manager must be http://host:port, not {topology.manager!r}"
-            )
+        parse_server_url("[topology] manager", topology.manager)
     if not 3 <= topology.degree_max <= 64:
         raise UsageError(f"[topology] degree_max must be from 3 to 64, not {topology.degree_max}")
     if topology.advertised_link:
@@ -66,11 +66,3 @@ def check_topology(topology: TopologySettings, link: LinkSettings) -> None:
             "[topology] advertised_link must say where others reach this agent:"
             f" {link.host}:{link.port} does not"
         )
-
-
-def _is_web_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # invalid port, or incomplete IPv6 address
-        return False
