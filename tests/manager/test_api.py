@@ -4,6 +4,7 @@ import json
 import re
 import threading
 import time
+import urllib.error
 import urllib.request
 from html.parser import HTMLParser
 from typing import Any
@@ -70,14 +71,14 @@ def test_request_and_response_of_the_paper(served):
 
 def test_join_report_change_and_leave(served):
     for number in range(4):
-        told = join(served, number)
-    assert [(n["id"], n["dial"]) for n in told["neighbors"]] == [(0, True), (1, True)]
+        answer = join(served, number)
+    assert [(n["id"], n["dial"]) for n in answer["neighbors"]] == [(0, True), (1, True)]
     report = {
         "latency_ms": 0.4,
         "neighbours": [{"node": hexes(0), "rtt_ms": 1.5}, {"node": hexes(1)}],
-        "members": [hexes(n) for n in range(4)],
+        "reachable_nodes": [hexes(n) for n in range(4)],
     }
-    status, told = served.ask("POST", "/api/v1/nodes/3/health", report)
+    status, answer = served.ask("POST", "/api/v1/nodes/3/health", report)
     assert status == 200
     links = {(link["a"], link["b"]): link for link in served.ask("GET", "/api/v1/links")[1]}
     assert (links[0, 3]["established"], links[0, 3]["rtt_ms"], links[0, 3]["origin"]) == (
@@ -379,3 +380,35 @@ def test_docs_page_shows_every_request_and_loads_nothing_from_elsewhere(served):
     paths = served.ask("GET", "/openapi.json")[1]["paths"]
     requests = {f"{method}-{path}" for path, methods in paths.items() for method in methods}
     assert requests <= page.ids
+
+
+def test_other_users_of_the_machine_are_no_admins(served, monkeypatch):
+    monkeypatch.setattr("hansa.manager.access.find_owner", lambda client, server: 65_534)
+    join(served, 0)
+    assert served.ask("GET", "/api/v1/nodes")[0] == 200
+    for method, path, body in (
+        ("PATCH", "settings", {"redundancy": 3}),
+        ("POST", "tokens", {"name": "mine", "scopes": ["admin"]}),
+        ("POST", "nodes/0/drain", None),
+    ):
+        assert served.ask(method, f"/api/v1/{path}", body)[0] == 403
+    monkeypatch.undo()
+    assert served.ask("PATCH", "/api/v1/settings", {"redundancy": 3})[0] == 200
+    assert served.manager.access.is_open
+
+
+@pytest.mark.parametrize(("origin", "status"), [("", 200), (":1", 403)])
+def test_page_of_another_server_of_this_machine_sends_no_commands(served, origin, status):
+    request = urllib.request.Request(
+        f"{served.url}/api/v1/settings",
+        data=b'{"redundancy": 3}',
+        headers={"Content-Type": "application/json"},
+        method="PATCH",
+    )
+    request.add_header("Origin", f"http://127.0.0.1{origin or f':{served.port}'}")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            found = answer.status
+    except urllib.error.HTTPError as error:
+        found = error.code
+    assert found == status

@@ -18,9 +18,9 @@ class Scene:
     """A registry with agents that apply their assignments and report them."""
 
     def __init__(self, store: ManagerStore, count: int = 0, **settings: object) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.federation = FederationRegistry(
-            store, lambda rows: self.told.extend(f"{row.kind} {row.nodes}" for row in rows)
+            store, lambda rows: self.events.extend(f"{row.kind} {row.nodes}" for row in rows)
         )
         if settings:
             self.federation.change_settings(settings, 0.0)
@@ -77,7 +77,7 @@ def test_ids_are_sequential_and_neighbours_follow_the_paper(store):
     assert (third.node.id, [n.node.id for n in third.neighbours]) == (2, [0, 1])
     assert [n.dial for n in third.neighbours] == [True, True]  # the newer dials the older
     assert [n.dial for n in scene.federation.topology(0).neighbours] == [False, False]
-    assert scene.told == [
+    assert scene.events == [
         "joined (0,)", "joined (1,)", "link added (0, 1)",
         "joined (2,)", "link added (0, 2)", "link added (1, 2)",
     ]  # fmt: skip
@@ -191,7 +191,7 @@ def test_returning_node_is_linked_again(store):
     scene.run(10)
     assert scene.states()[2] is NodeState.UP
     assert scene.degree(2) == 2
-    assert "returned (2,)" in scene.told
+    assert "returned (2,)" in scene.events
 
 
 def test_leave_is_immediate_and_permanent(store):
@@ -199,7 +199,7 @@ def test_leave_is_immediate_and_permanent(store):
     scene.federation.leave(3, scene.now)
     scene.federation.leave(3, scene.now)
     assert scene.degree(3) == 0
-    assert scene.told.count("left (3,)") == 1
+    assert scene.events.count("left (3,)") == 1
     with pytest.raises(RequestRefused, match="node 3 has left"):
         scene.federation.report(3, NodeReport(), scene.now)
     assert scene.join(3).node.id == 3
@@ -400,8 +400,8 @@ def test_reinstalled_agent_replaces_the_gone_node_at_its_address(store):
     ]
     assert not [link for link in scene.links() if 1 in link]
     assert (0, new) in scene.links()  # the operator's link goes to the new node
-    told = [row.reason for row in store.history(limit=1000) if row.kind == "left"]
-    assert told == [f"{new} (n1) replaced 1 (n1) at h1:10500"]
+    events = [row.reason for row in store.history(limit=1000) if row.kind == "left"]
+    assert events == [f"{new} (n1) replaced 1 (n1) at h1:10500"]
 
 
 def test_reinstalled_agent_inherits_removed_links(store, caplog):
@@ -415,8 +415,10 @@ def test_reinstalled_agent_inherits_removed_links(store, caplog):
     assert (0, new) not in scene.links()
     assert (0, new) in store.barred()
     assert f"node replaced old=1 new={new} name='n1' address=h1:10500" in caplog.text
-    told = [(row.kind, row.nodes) for row in store.history(limit=1000) if "replaced" in row.reason]
-    assert told[0] == ("left", (1,))
+    events = [
+        (row.kind, row.nodes) for row in store.history(limit=1000) if "replaced" in row.reason
+    ]
+    assert events[0] == ("left", (1,))
 
 
 def test_decisions_for_the_new_node_have_precedence(store):
@@ -436,3 +438,24 @@ def test_two_live_agents_at_one_address_are_both_kept(store):
     scene.dead.clear()
     scene.run(60)
     assert scene.states() == [NodeState.UP] * 5
+
+
+def test_with_approval_only_urgent_changes_are_made(store):
+    scene = Scene(store, 3, approval=True)
+    assert len(scene.links()) == 2  # connected, but a lost link would split it
+    (change,) = scene.federation.plan()
+    a, b = map(int, change.link)
+    assert (change.kind, (a, b) in scene.links()) == ("add", False)
+    scene.federation.apply_change("add", b, a, scene.now)
+    assert len(scene.links()) == 3
+    with pytest.raises(RequestRefused, match="no longer in the plan"):
+        scene.federation.apply_change("add", a, b, scene.now)
+
+
+def test_with_approval_links_of_a_gone_node_are_replaced(store):
+    scene = Scene(store, 4, approval=True)
+    middle = max(range(4), key=scene.degree)
+    scene.dead.add(middle)
+    scene.run(60)
+    alive = [str(number) for number in range(4) if number != middle]
+    assert is_connected(make_graph(alive, [(str(a), str(b)) for a, b in scene.links()]))

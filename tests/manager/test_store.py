@@ -32,13 +32,13 @@ def test_saved_rows_are_read_after_reopening(database):
     later = NODE.with_changes(
         id=1, latency_ms=0.25, checked_at=101.5, draining=True, state=NodeState.GONE
     )
-    told = first.save([NODE, later], [link], history=[(7.0, "joined", (0, 1), "because")])
-    assert told == [HistoryRow(1, 7.0, "joined", (0, 1), "because")]
+    saved = first.save([NODE, later], [link], history=[(7.0, "joined", (0, 1), "because")])
+    assert saved == [HistoryRow(1, 7.0, "joined", (0, 1), "because")]
     first.close()
     second = open_store(database)
     assert second.nodes() == [NODE, later]
     assert second.links() == [link]
-    assert second.history() == told
+    assert second.history() == saved
     assert second.save(history=[(8.0, "left", (), "")])[0].number == 2
     second.close()
 

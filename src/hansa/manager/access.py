@@ -4,11 +4,13 @@ Tokens are long and random, so only their SHA-256 digests are stored.
 """
 
 import hashlib
+import os
 import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from hansa.agent.admin.socket_owner import find_owner
 from hansa.agent.exposure import is_loopback
 from hansa.errors import UsageError
 from hansa.manager.rows import TokenRow
@@ -17,6 +19,12 @@ from hansa.manager.types import RequestRefused
 
 SCOPES = ("join", "read", "admin")
 """`join`: join, leave, report, stream. `read`: read everything. `admin`: everything."""
+
+OPEN_SCOPES = ("join", "read")
+"""Scopes of all users of this machine while there is no token."""
+
+ConnectionEnds = tuple[tuple[str, int] | None, tuple[str, int] | None]
+"""Addresses of client and server, if they are known."""
 
 ENVIRONMENT_TOKEN_NAME = "environment"
 """Name in the audit log of the token given by an environment variable."""
@@ -42,7 +50,8 @@ class AccessControl:
         self, store: ManagerStore, admin_token: str = "", *, is_exposed: bool = False
     ) -> None:
         """Accept the tokens of the store and `admin_token`. Without any token every request is
-        accepted. If the manager is exposed to other machines, the last token cannot be removed."""
+        accepted, but only root and the user of the manager are admins. If the manager is exposed
+        to other machines, the last token cannot be removed."""
         self._store = store
         self._is_exposed = is_exposed
         self._admin = token_digest(admin_token) if admin_token else ""
@@ -58,10 +67,13 @@ class AccessControl:
         """Whether requests need no token."""
         return not self._known
 
-    def identify(self, token: str | None) -> Caller:
-        """Return the owner of a token; raise RequestRefused if it is missing or unknown."""
+    def identify(self, token: str | None, ends: ConnectionEnds = (None, None)) -> Caller:
+        """Return the owner of a token; raise RequestRefused if it is missing or unknown. While
+        there is no token, the ends of the connection show whose process sends the request."""
         if self.is_open:
-            return Caller("anybody", SCOPES)
+            client, server = ends
+            owner = find_owner(client, server) if client and server else None
+            return Caller("anybody", SCOPES if owner in (0, os.geteuid()) else OPEN_SCOPES)
         if not token:
             raise RequestRefused(401, "a token is required: Authorization: Bearer …")
         digest = token_digest(token)

@@ -59,9 +59,12 @@ def require_scope(*scopes: str) -> Any:
         given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
     ) -> Caller:
         access: AccessControl = request.app.state.access
-        caller = access.identify(given.credentials if given else None)
+        ends = (request.scope["client"], request.scope["server"])
+        caller = access.identify(given.credentials if given else None, ends)
         request.state.caller = caller.name
         if not caller.is_admin and not set(scopes).intersection(caller.scopes):
+            if access.is_open:
+                raise RequestRefused(403, "this needs root, the manager's user, or a token")
             raise RequestRefused(403, f"the token {caller.name!r} lacks the scope {scopes[0]}")
         return caller
 
@@ -240,6 +243,11 @@ def _add_for_operators(
         """Change settings of the federation."""
         changed = federation.change_settings(body.model_dump(exclude_none=True), clock())
         return schemas.SettingsResponse.model_validate(changed, from_attributes=True)
+
+    @routes.post("/plan/apply", dependencies=may_change, status_code=204)
+    def apply_change(body: schemas.ProposalRequest) -> None:
+        """Make one change of the plan; needed if `approval` is set."""
+        federation.apply_change(body.kind, body.a, body.b, clock())
 
     @routes.post("/links", dependencies=may_change, status_code=201)
     def add_link(body: schemas.NewLink) -> schemas.LinkResponse:

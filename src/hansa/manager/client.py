@@ -22,8 +22,6 @@ TITLES_MAX = 20
 
 
 class ManagerRequests:
-    """Sends requests to one manager."""
-
     def __init__(self, url: str, token: str = "") -> None:
         self.url = url if "://" in url else f"http://{url}"
         if not self.url.startswith(("http://", "https://")):

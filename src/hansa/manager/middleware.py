@@ -10,14 +10,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hansa.agent.exposure import HostRule
+from hansa.agent.exposure import HostRule, is_by_foreign_page
 from hansa.manager.access import AccessControl, RateLimiter
+from hansa.manager.connections import REQUEST_TIMEOUT_S
 from hansa.manager.store import ManagerStore, StoreUnavailable
 
 log = logging.getLogger("hansa.manager")
 
 BODY_BYTES_MAX = 1 << 18
-"""Largest body: a health report with 4,096 members of 19 bytes fits."""
+"""Largest body: a health report with 4,096 reachable nodes of 19 bytes fits."""
 
 ANONYMOUS_PER_S = 1.0
 """Audited requests per second without a token, so that they cannot displace other entries."""
@@ -65,7 +66,12 @@ class RequestGuard:
                 await self._write_audit(scope, remote, message["status"])
             await send(message)
 
-        body = await _read(receive)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                body = await _read(receive)
+        except TimeoutError:
+            await _refuse(watch, 408, "the body takes too long")
+            return
         if body is None:
             await _refuse(watch, 413, f"a body may have {BODY_BYTES_MAX} bytes at most")
         else:
@@ -74,10 +80,10 @@ class RequestGuard:
     def _is_from_here(self, scope: Scope) -> bool:
         """Whether Host and Origin exclude a request by a web page of another site."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origin = headers.get(b"origin")
-        return self._rule.accepts(headers.get(b"host")) and (
-            origin is None or self._rule.accepts(origin.rpartition("//")[2])
-        )
+        origin, host = headers.get(b"origin"), headers.get(b"host")
+        if is_by_foreign_page(headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")):
+            return False
+        return self._rule.accepts(host) and (origin is None or origin.partition("://")[2] == host)
 
     async def _write_audit(self, scope: Scope, remote: str, status: int) -> None:
         who = scope["state"].get("caller", "-")

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hansa.manager.rows import LinkOrigin, LinkRow, NodeRow, NodeState
-from hansa.topology.graph import LinkPair, make_link_pair
+from hansa.topology.graph import LinkPair, hops_from, make_graph, make_link_pair
 from hansa.topology.planner import (
     LinkChange,
     PlannerInput,
@@ -49,6 +49,25 @@ def plan_manager_changes(
             barred=avoided,
         )
         found += plan_changes(planner_input, limits)
+    return found
+
+
+def urgent_changes(
+    changes: Iterable[LinkChange], nodes: Collection[NodeRow], links: Iterable[LinkRow]
+) -> list[LinkChange]:
+    """Return the changes that need no approval: links that join parts of a split federation, and
+    removals of links whose end is not up."""
+    up = {str(node.id) for node in nodes if node.state is NodeState.UP}
+    pairs = [_name((link.a, link.b)) for link in links]
+    found = []
+    for change in changes:
+        a, b = change.link
+        if change.kind == "remove":
+            if not up.issuperset(change.link):
+                found.append(change)
+        elif b not in hops_from(make_graph(up, pairs), a):
+            found.append(change)
+            pairs.append(change.link)  # the next one need not join the same parts
     return found
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hansa.manager.planning import plan_manager_changes
+from hansa.manager.planning import plan_manager_changes, urgent_changes
 from hansa.manager.rows import HistoryRow, LinkOrigin, LinkRow, NodeRow, NodeState
 from hansa.manager.settings import FederationSettings, make_settings
 from hansa.manager.store import ManagerStore
@@ -155,7 +155,8 @@ class FederationRegistry:
             returned = [
                 each.with_changes(state=NodeState.UP, checked_at=now)
                 for each in self._nodes.values()
-                if each.state is NodeState.GONE and (each is node or each.node in report.members)
+                if each.state is NodeState.GONE
+                and (each is node or each.node in report.reachable_nodes)
             ]
             history = [
                 ("returned", (each.id,), f"{each.display_name} is back") for each in returned
@@ -187,7 +188,6 @@ class FederationRegistry:
         ]
 
     def topology(self, number: int) -> Assignment:
-        """Return the neighbours of a node."""
         with self._lock:
             self._require(number)
             return self._assignment(number)
@@ -219,7 +219,6 @@ class FederationRegistry:
             return {node.id for node in self._nodes_up() if self._has_missed_reports(node, now)}
 
     def change_settings(self, values: dict[str, object], now: float) -> FederationSettings:
-        """Change some settings of the federation."""
         with self._lock:
             merged = make_settings({**self._store.settings(), **values})
             self._store.save_settings(dict(values))
@@ -278,6 +277,21 @@ class FederationRegistry:
         """Return the changes that the planner would make now."""
         with self._lock:
             return self._changes()
+
+    def apply_change(self, kind: str, a: int, b: int, now: float) -> None:
+        """Make a change of the plan that an operator has approved."""
+        with self._lock:
+            key = _link_key(a, b)
+            found = [
+                change
+                for change in self._changes()
+                if (change.kind, _link_key(*map(int, change.link))) == (kind, key)
+            ]
+            if not found:
+                raise RequestRefused(409, "this change is no longer in the plan; look again")
+            if kind == "remove" and self._has_pending_links(now):
+                raise RequestRefused(409, "new links are not established yet; try again later")
+            self._make_changes(found, now)
 
     # ------------------------------------------------------------ time
 
@@ -339,7 +353,7 @@ class FederationRegistry:
         if not self._has_missed_reports(node, now):
             return False
         fresh = self._recent_reports(now)
-        return bool(fresh) and not any(node.node in report.members for report in fresh)
+        return bool(fresh) and not any(node.node in report.reachable_nodes for report in fresh)
 
     def _recent_reports(self, now: float) -> list[NodeReport]:
         limit = now - MISSED_REPORTS_MAX * self.settings.health_interval
@@ -369,15 +383,30 @@ class FederationRegistry:
                 self._failed_until[key] = now + FAILED_LINK_PAUSE_S
 
     def _apply_plan(self, now: float) -> None:
-        """Apply the plan. While new links are pending, no established link is removed."""
+        """Apply the plan, or what needs no approval of it. While new links are pending, no
+        established link is removed."""
         pending = self._has_pending_links(now)
+        changes = self._changes()
+        if self.settings.approval:
+            changes = urgent_changes(changes, self._nodes.values(), self._active_links())
+        self._make_changes(
+            [
+                change
+                for change in changes
+                if not (pending and change.kind == "remove" and self._are_up(change))
+            ],
+            now,
+        )
+
+    def _are_up(self, change: LinkChange) -> bool:
+        return all(self._nodes[int(number)].state is NodeState.UP for number in change.link)
+
+    def _make_changes(self, changes: Iterable[LinkChange], now: float) -> None:
         added, dropped, history = [], [], []
-        for change in self._changes():
+        for change in changes:
             key = _link_key(*map(int, change.link))
             if change.kind == "add":
                 added.append(LinkRow(*key, LinkOrigin.PLANNED, now))
-            elif pending and all(self._nodes[number].state is NodeState.UP for number in key):
-                continue
             else:
                 dropped.append(key)
             history.append((f"link {change.kind.rstrip('e')}ed", key, change.reason))

@@ -79,8 +79,6 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """A change, with its reason."""
-
     number: int
     at: float
     kind: str

@@ -94,13 +94,13 @@ class HealthReport(RequestBody):
         None, description="time for a publication to its broker and back"
     )
     neighbours: Annotated[list[NeighbourReport], Field(max_length=1024)] = []
-    members: Annotated[list[Hex], Field(max_length=4096)] = Field(
+    reachable_nodes: Annotated[list[Hex], Field(max_length=4096)] = Field(
         [], description="all reachable agents"
     )
 
     def to_node_report(self) -> NodeReport:
         near = {each.node: each.rtt_ms for each in self.neighbours}
-        return NodeReport(self.latency_ms, near, frozenset(self.members))
+        return NodeReport(self.latency_ms, near, frozenset(self.reachable_nodes))
 
 
 class LinkRequest(RequestBody):
@@ -131,6 +131,15 @@ class SettingsRequest(RequestBody):
     redundancy: Annotated[int, Field(ge=1, le=16)] | None = None
     degree_max: Annotated[int, Field(ge=3, le=64)] | None = None
     health_interval: Annotated[float, Field(ge=0.1, le=3600)] | None = None
+    approval: bool | None = None
+
+
+class ProposalRequest(RequestBody):
+    """A change of the plan that an operator approves."""
+
+    kind: Literal["add", "remove"]
+    a: Annotated[int, Field(ge=0, le=1 << 31)]
+    b: Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 class TokenRequest(RequestBody):
@@ -151,6 +160,7 @@ class SettingsResponse(BaseModel):
     redundancy: int
     degree_max: int
     health_interval: float
+    approval: bool
 
 
 class NeighbourResponse(BaseModel):

@@ -5,8 +5,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import uvicorn
@@ -15,6 +14,7 @@ from hansa.agent.exposure import HostRule, is_loopback
 from hansa.errors import UsageError
 from hansa.manager.access import AccessControl, RateLimiter, check_exposure
 from hansa.manager.api import clock, make_app
+from hansa.manager.connections import ManagerServer, make_protocol_class
 from hansa.manager.federators import FederatorClients
 from hansa.manager.middleware import RequestGuard
 from hansa.manager.registry import FederationRegistry
@@ -38,13 +38,10 @@ class ManagerOptions:
     database: str = "sqlite:///hansa-manager.db"
     rate: float = 100.0
     """Requests per second of one client, with a burst of twice as many."""
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture no signals: ManagerService handles them."""
-        yield
+    tls_certificate: str = ""
+    """File with the certificate for HTTPS, and its chain; plain HTTP without one."""
+    tls_key: str = ""
+    """File with its private key, if it is not in the same file."""
 
 
 class ManagerService:
@@ -80,12 +77,16 @@ class ManagerService:
                 self.access,
                 HostRule(options.host),
             ),
+            http=make_protocol_class(),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
             lifespan="off",
+            ssl_certfile=options.tls_certificate or None,
+            ssl_keyfile=options.tls_key or None,
         )
-        self._server = _Server(config)
+        _load_tls(config, options.tls_certificate)
+        self._server = ManagerServer(config)
 
     def _on_history(self, rows: list[HistoryRow]) -> None:
         self._streams.on_history(rows)
@@ -124,7 +125,10 @@ class ManagerService:
     async def serve(self, listening: socket.socket) -> None:
         """Serve on a socket until `stop` is called."""
         host, port = listening.getsockname()[:2]
-        place = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "https" if self._options.tls_certificate else "http"
+        place = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        if scheme == "http" and not is_loopback(self._options.host):
+            log.warning("tokens cross the network in clear: use --tls-certificate")
         log.info("manager up api=%s/api/v1 docs=%s/docs", place, place)
         background_tasks = [
             asyncio.create_task(self._tick_forever()),
@@ -155,6 +159,16 @@ class ManagerService:
             except StoreUnavailable as error:
                 log.error("the database does not answer reason=%r", str(error))
             await asyncio.sleep(TICK_S)
+
+
+def _load_tls(config: uvicorn.Config, certificate: str) -> None:
+    """Load the certificate now, to report an unusable one in one line."""
+    try:
+        config.load()
+    except OSError as error:
+        raise UsageError(
+            f"--tls-certificate: cannot use {certificate} with its key: {error}"
+        ) from error
 
 
 def _trusted_brokers(environment: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,9 @@ class FederationSettings:
     """Largest number of neighbours of a node (`TOP_MAX_REDUNDANCY`)."""
     health_interval: float = 5.0
     """Seconds between health reports of a node; it is suspected after two missed ones."""
+    approval: bool = False
+    """Whether changes of the plan wait for an operator, except those without which the federation
+    stays split, and links of nodes that are gone."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
@@ -45,6 +48,8 @@ PAPER_VARIABLES = {
     "HANSA_MANAGER_HEALTH_INTERVAL": "health_interval",
 }
 
+APPROVAL_VARIABLE = "HANSA_MANAGER_APPROVAL"
+
 
 def settings_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings in environment variables, which have the names of the paper."""
@@ -54,6 +59,10 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             given[name] = (
                 _number(variable, text) if name.endswith("interval") else _whole(variable, text)
             )
+    if (text := environment.get(APPROVAL_VARIABLE)) is not None:
+        if text not in ("yes", "no"):
+            raise UsageError(f"{APPROVAL_VARIABLE} must be yes or no, not {text!r}")
+        given["approval"] = text == "yes"
     return given
 
 

@@ -193,7 +193,6 @@ class ManagerStore:
     # ------------------------------------------------------------ nodes and links
 
     def nodes(self) -> list[NodeRow]:
-        """Return all nodes that ever joined."""
         rows = self._read(f"select {', '.join(_NODE_COLUMNS)} from node order by id")
         return [
             NodeRow(
@@ -263,7 +262,6 @@ class ManagerStore:
     # ------------------------------------------------------------ settings, tokens, audit
 
     def settings(self) -> dict[str, Any]:
-        """Return the saved settings of the federation."""
         rows = self._read("select name, value from setting order by name")
         return {row["name"]: json.loads(row["value"]) for row in rows}
 

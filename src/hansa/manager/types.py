@@ -29,12 +29,10 @@ class JoiningNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """A health report."""
-
     latency_ms: float | None = None
     neighbours: dict[str, float | None] = field(default_factory=dict)
     """Round trips in milliseconds to linked agents, by agent's id."""
-    members: frozenset[str] = frozenset()
+    reachable_nodes: frozenset[str] = frozenset()
     """Ids of all reachable agents."""
 
 
