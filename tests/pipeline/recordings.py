@@ -26,10 +26,14 @@ START = 1_700_000_000 * SECOND
 
 
 def captured(
-    number: int, topic: str = "a/b", payload: bytes = b"21.5", qos: int = 1
+    number: int,
+    topic: str = "a/b",
+    payload: bytes = b"21.5",
+    qos: int = 1,
+    properties: bytes = b"",
 ) -> CapturedRecord:
     time_ns = START + number * SECOND // 1_000
-    return CapturedRecord(number, qos, topic, payload, False, b"", (), 1, time_ns, True)
+    return CapturedRecord(number, qos, topic, payload, False, properties, (), 1, time_ns, True)
 
 
 def recorded(number: int, topic: str = "a/c", payload: bytes = b"on") -> RecordedPublication:
@@ -90,10 +94,11 @@ class Recording:
         return self.root / "lake"
 
     def add_log(self, name: str, log: Path, run: str = "") -> str:
-        """Add the rows of a log; return its run."""
         run = run or next(iter(find_feeds([str(log)], telemetry=True)))
         self.runs[name] = run
-        self.rows += [{**row.columns(), "run": run} for row in read_rows(log)]
+        for row in read_rows(log):
+            whole = row.record.time_ns // 1_000 * 1_000  # tables have microseconds
+            self.rows.append({**row.columns(), "run": run, "time_ns": whole})
         return run
 
 

@@ -1,11 +1,12 @@
 """Reference implementation of every gold table in plain Python: slow, and easy to verify.
 
-Each function has the name of its table and maps telemetry rows to a dictionary from the key (in the
-order of the table's docstring) to the other columns.
+Each function has the name of its table and maps telemetry rows of one hour to a dictionary from the
+key (in the order of the table's docstring, without the hour) to the other columns.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,11 @@ def of(rows: Iterable[Row], *kinds: str) -> list[Row]:
 
 def publication_key(row: Row) -> tuple[Any, ...]:
     return (row["run"], row["origin_id"], row["epoch"], row["sequence"], row["qos"] > 0)
+
+
+def timestamp(time_ns: int) -> datetime:
+    """Return a time as PySpark does: without time zone, by the clock of this machine."""
+    return datetime.fromtimestamp(0) + timedelta(microseconds=time_ns // 1_000)  # noqa: DTZ006
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -78,18 +84,13 @@ def _delays(found: list[Row]) -> Row:
     }
 
 
-def with_known_hops(rows: list[Row]) -> list[Row]:
-    found = deliveries(rows)
-    return [{**row, "hops": -1 if row["hops"] is None else row["hops"]} for row in found]
-
-
 def delay(rows: list[Row]) -> Table:
-    each = grouped(with_known_hops(rows), "run", "origin_id", "node_id", "hops")
+    each = grouped(deliveries(rows), "run", "origin_id", "node_id", "hops")
     return {key: _delays(same) for key, same in each.items()}
 
 
 def delay_by_hops(rows: list[Row]) -> Table:
-    each = grouped(with_known_hops(rows), "run", "hops")
+    each = grouped(deliveries(rows), "run", "hops")
     return {key: _delays(same) for key, same in each.items()}
 
 
@@ -164,8 +165,8 @@ def delivery(rows: list[Row]) -> Table:
 def redundancy(rows: list[Row]) -> Table:
     received = grouped(of(rows, "copy_received"), "run", "node_id")
     sizes: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for row in of(rows, "copy_sent"):
-        sizes[*publication_key(row), row["node_id"], row["peer_id"]].append(row["frame_bytes"])
+    for row in of(rows, "copy_received"):
+        sizes[*publication_key(row), row["peer_id"], row["node_id"]].append(row["frame_bytes"])
     result = {}
     for (run, node), copies in received.items():
         hops = {(*publication_key(row), row["peer_id"], node) for row in copies}
@@ -188,16 +189,16 @@ def link_bytes(rows: list[Row]) -> Table:
     found: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
     for row in of(rows, "copy_sent", "control_frame_sent"):
         frame = row["frame"] if row["kind"] == "control_frame_sent" else "publication"
-        count = found[row["run"], row["node_id"], row["peer_id"] or "", frame]
+        count = found[row["run"], row["node_id"], row["peer_id"], frame]
         count["frames"] += 1
         count["bytes"] += row["frame_bytes"]
     return {key: dict(count) for key, count in found.items()}
 
 
 def link_counts(rows: list[Row]) -> dict[str, int]:
-    """Return the number of links per run."""
+    """Return the number of links per run over which control frames were sent."""
     found = defaultdict(set)
-    for row in of(rows, "link_up", "link_down", "round_trip"):
+    for row in of(rows, "control_frame_sent"):
         if row["peer_id"] is not None:
             found[row["run"]].add(frozenset((row["node_id"], row["peer_id"])))
     return {run: len(ends) for run, ends in found.items()}
@@ -230,7 +231,7 @@ def announcements(rows: list[Row]) -> Table:
             "frames": on_old_links,
             "frames_on_new_links": on_new_links,
             "bytes": sum(row["frame_bytes"] for row in frames),
-            "time_ns": first_sent,
+            "announced_at": timestamp(first_sent),
             "links": links[key[0]],
             "bound_ratio": on_old_links / (2 * links[key[0]]),
         }
@@ -241,7 +242,7 @@ def control_overhead(rows: list[Row]) -> Table:
     links = link_counts(rows)
     durations = {
         run: (max(row["time_ns"] for row in same) - min(row["time_ns"] for row in same)) / 1e9
-        for (run,), same in grouped(rows, "run").items()
+        for (run,), same in grouped(of(rows, "control_frame_sent"), "run").items()
     }
     result = {}
     for (run, frame), sent in grouped(of(rows, "control_frame_sent"), "run", "frame").items():
@@ -251,7 +252,9 @@ def control_overhead(rows: list[Row]) -> Table:
             "bytes": size,
             "links": links.get(run),
             "seconds": durations[run],
-            "bytes_per_link_second": size / (durations[run] * links[run]) if run in links else None,
+            "bytes_per_link_second": size / (durations[run] * links[run])
+            if run in links and durations[run]
+            else None,
         }
     return result
 
@@ -281,7 +284,7 @@ def convergence(rows: list[Row]) -> Table:
                 during.append(changed)
             at = fault["time_ns"]
             result[run, fault["node_id"], fault["incarnation"], fault["record_sequence"]] = {
-                "time_ns": at,
+                "recorded_at": timestamp(at),
                 "disturbance": fault["disturbance"],
                 "target_id": fault["target_id"],
                 "peer_id": fault["peer_id"],
@@ -300,7 +303,8 @@ def traffic_matrix(rows: list[Row]) -> Table:
 
 
 def locality(rows: list[Row]) -> Table:
-    forwarded = {publication_key(row) for row in of(rows, "copy_sent")}
+    sent = [row for row in of(rows, "copy_sent") if row["node_id"] == row["origin_id"]]
+    forwarded = {publication_key(row) for row in sent}
     delivered = grouped(deliveries(rows), "run", "origin_id")
     result = {}
     for key, published in grouped(of(rows, "captured"), "run", "origin_id").items():
@@ -317,14 +321,12 @@ def locality(rows: list[Row]) -> Table:
 
 
 def hot_topics(rows: list[Row]) -> Table:
-    topics = {publication_key(row): row["topic"] for row in of(rows, "captured")}
     delivered = Counter((row["run"], row["topic"]) for row in deliveries(rows))
     copies: Counter[tuple[str, str]] = Counter()
     carried: Counter[tuple[str, str]] = Counter()
     for row in of(rows, "copy_sent"):
-        if publication_key(row) in topics:
-            copies[row["run"], topics[publication_key(row)]] += 1
-            carried[row["run"], topics[publication_key(row)]] += row["frame_bytes"]
+        copies[row["run"], row["topic"]] += 1
+        carried[row["run"], row["topic"]] += row["frame_bytes"]
     result: Table = {}
     for (_,), published in grouped(of(rows, "captured"), "run").items():
         each = grouped(published, "run", "topic")

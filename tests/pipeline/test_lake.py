@@ -1,123 +1,240 @@
-"""A lake as a directory: what it refuses, and atomic changes."""
+"""A lake: what it refuses, contracts, and what a crash or late input must not change."""
 
 import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
 
 import pytest
+from tests.pipeline.recordings import captured, journal, recorded, telemetry
 
 from hansa.errors import UsageError
-from hansa.pipeline.lake import Lake, TableEntry
+from hansa.pipeline.location import require_lake, require_place
+from hansa.telemetry import schema
+from hansa.testbed.demo.delta_files import read_delta
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from pyspark.sql import functions as F
+
+from hansa.pipeline import runner
+from hansa.pipeline.bronze import PipelineJob
+from hansa.pipeline.catalog import DECLARED, PLACES, create_tables
+from hansa.pipeline.gold_update import source_versions, update_gold
+from hansa.pipeline.lake import BRONZE_PLACES, Lake
+from hansa.pipeline.silver_update import TRANSACTION, EventBatch, finish_silver
+from hansa.pipeline.storage import Storage
+
+SECOND = 1_000_000_000
+HOUR = 3_600 * SECOND
+LONG = pytest.mark.long
 
 
-def staged(lake, text):
-    place = lake.staging("generation")
-    (place / "gold" / "delay").mkdir(parents=True)
-    (place / "gold" / "delay" / "part").write_text(text)
-    return place
-
-
-def test_other_directory_is_not_opened_as_lake(tmp_path):
+def test_other_directory_is_not_opened_as_lake(spark, tmp_path):
     (tmp_path / "something").write_text("")
-    with pytest.raises(UsageError, match="is not a lake; name a new directory"):
-        Lake.open_or_create(tmp_path)
+    for attempt in (
+        lambda: Lake.open_or_create(spark, str(tmp_path)),
+        lambda: require_lake(str(tmp_path)),
+        lambda: require_place(str(tmp_path)),
+    ):
+        with pytest.raises(UsageError, match="is not a lake; use another location for one"):
+            attempt()
     assert [path.name for path in tmp_path.iterdir()] == ["something"]
 
 
-def test_experiments_may_exist_before_the_lake(tmp_path):
-    (tmp_path / "experiments").mkdir()
-    Lake.open_or_create(tmp_path)
-    Lake(tmp_path)
+def test_lake_of_another_version_is_refused(spark, tmp_path):
+    (tmp_path / "_hansa").mkdir()
+    (tmp_path / "_hansa" / "lake.json").write_text('{"version": 1}')
+    with pytest.raises(UsageError, match="is a lake of version 1, this Hansa has version 3"):
+        Lake(spark, str(tmp_path))
+    (tmp_path / "_hansa" / "lake.json").write_text('{"ver')
+    with pytest.raises(UsageError, match=r"lake\.json is corrupt"):
+        Lake(spark, str(tmp_path))
 
 
-def test_lake_of_another_version_is_refused(tmp_path):
-    (tmp_path / "lake.json").write_text('{"version": 1}')
-    with pytest.raises(UsageError, match="is a lake of version 1, this Hansa has version 2"):
-        Lake.open_or_create(tmp_path)
+def test_unknown_storage_is_reported_in_one_sentence(spark):
+    with pytest.raises(UsageError, match="cannot access nosuch://bucket/lake: .*nosuch") as error:
+        Lake(spark, "nosuch://bucket/lake")
+    assert "\n" not in str(error.value)
 
 
-def test_lake_without_tables_says_how_to_build_them(tmp_path):
-    with pytest.raises(UsageError, match="has no tables yet; `hansa pipeline run` builds them"):
-        Lake.open_or_create(tmp_path).tables()
+def rows_of(lake, name):
+    """Return the rows of a table as comparable texts, read without Spark. The last digits of a mean
+    depend on the order in which its values are added."""
+    rows = read_delta(Path(lake.uri) / PLACES[name].path)
+    return Counter(
+        str({key: f"{x:.10g}" if isinstance(x, float) else x for key, x in sorted(row.items())})
+        for row in rows
+    )
 
 
-def test_second_writer_is_refused(tmp_path):
-    lake = Lake.open_or_create(tmp_path)
-    with (
-        lake.write_lock(),
-        pytest.raises(UsageError, match="another pipeline is writing"),
-        Lake(tmp_path).write_lock(),
-    ):
-        pass
+def assert_same_tables(one, other):
+    for name in PLACES:
+        assert rows_of(one, name) == rows_of(other, name), name
 
 
-def test_publishing_replaces_the_tables_and_keeps_the_previous_generation(tmp_path):
-    lake = Lake.open_or_create(tmp_path)
-    entries = [TableEntry("delay", "gold", "One row per run.", 1)]
-    places = []
-    for text in "abc":
-        lake.publish(staged(lake, text), entries)
-        places.append(lake.table_path(entries[0]))
-    assert lake.tables() == entries
-    assert (tmp_path / "tables" / "gold" / "delay" / "part").read_text() == "c"
-    assert [place.exists() for place in places] == [False, True, True]
+LIFE: list[schema.AnyRecord] = [
+    schema.NodeStarted(1 * SECOND, "a", "1"),
+    schema.LinkUp(2 * SECOND, 2),
+    schema.Captured(3 * SECOND, 1, 1, 1, 0, "t/1", 4),
+    schema.CopySent(3 * SECOND + 1_000, 1, 1, 1, 0, "t/1", 4, 40, 1, 2),
+    schema.Captured(HOUR + SECOND, 1, 7, 1, 1, "t/1", 4),
+    schema.AlarmRaised(HOUR + 2 * SECOND, "state not saved", "disk full"),
+    schema.AlarmCleared(HOUR + 4 * SECOND, "state not saved"),
+]
+OTHER: list[schema.AnyRecord] = [
+    schema.NodeStarted(1 * SECOND, "b", "1"),
+    schema.InterestAdded(2 * SECOND, "t/#"),
+    schema.CopyReceived(3 * SECOND + 2_000, 1, 1, 1, 0, "t/1", 4, 40, 1, 1),
+    schema.Delivered(3 * SECOND + 5_000_000, 1, 1, 1, 0, "t/1", 4, 1),
+    # Two hours after its publication, and twice.
+    schema.Delivered(3 * HOUR, 1, 7, 1, 1, "t/1", 4, None),
+    schema.Delivered(4 * HOUR, 1, 7, 1, 1, "t/1", 4, None),
+]
 
 
-def test_mismatch_of_checkpoint_and_bronze_is_refused(tmp_path):
-    lake = Lake.open_or_create(tmp_path)
-    with lake.write_lock():
-        pass
-    for number in (0, 1):
-        lake.batch_path("events", number).mkdir()
-    with pytest.raises(UsageError, match="do not match"), lake.write_lock():
-        pass
-    commits = lake.checkpoint("events") / "commits"
-    commits.mkdir(parents=True)
-    (commits / "1").write_text("v1")
-    with lake.write_lock():
-        pass
-    (commits / "2").write_text("v1")
-    with pytest.raises(UsageError, match="do not match"), lake.write_lock():
-        pass
+@pytest.fixture(scope="module")
+def whole(spark, tmp_path_factory):
+    """The lake of one run over everything."""
+    root = tmp_path_factory.mktemp("whole")
+    telemetry(root / "source" / "a", 1, LIFE)
+    telemetry(root / "source" / "b", 2, OTHER)
+    journal(root / "source" / "j", 1, [captured(1), recorded(1)])
+    lake = Lake.open_or_create(spark, str(root / "lake"))
+    assert runner.run_once(lake, PipelineJob([str(root / "source")]))
+    return lake
 
 
-def test_staging_of_a_killed_writer_is_removed(tmp_path):
-    lake = Lake.open_or_create(tmp_path)
-    staged(lake, "half")
-    with Lake(tmp_path).write_lock():
-        assert not (tmp_path / "staging").exists()
-    assert json.loads((tmp_path / "lake.json").read_text()) == {"version": 2, "format": "parquet"}
+def test_deliveries_are_in_the_hour_of_their_publication(whole):
+    found = {
+        (row.sequence, row.guaranteed): (row.delivery_count, row.delay_ms, row.hour == row.h)
+        for row in whole.read(PLACES["deliveries"])
+        .withColumn("h", F.date_trunc("hour", "published_at"))
+        .collect()
+    }
+    assert found == {(1, False): (1, 5.0, True), (1, True): (2, 7_199_000.0, True)}
 
 
-def test_format_of_a_lake_cannot_change(tmp_path):
-    assert Lake.open_or_create(tmp_path, "delta").format == "delta"
-    assert Lake.open_or_create(tmp_path).format == "delta"
-    with pytest.raises(UsageError, match="is a lake of format delta, not iceberg"):
-        Lake.open_or_create(tmp_path, "iceberg")
-    (tmp_path / "lake.json").write_text('{"version": 2}')
-    assert Lake(tmp_path).format == "parquet"
+def test_alarms_are_a_table(whole):
+    rows = whole.read(PLACES["alarms"]).orderBy("record_sequence").collect()
+    assert [(row.kind, row.alarm, row.reason, row.recorded_at.second) for row in rows] == [
+        ("alarm_raised", "state not saved", "disk full", 2),
+        ("alarm_cleared", "state not saved", None, 4),
+    ]
 
 
-@pytest.mark.parametrize("text", ["", '{"tables": [{"name": "x"}]}', '{"tables": [1]}', "[]"])
-def test_corrupt_table_list_is_reported_in_one_sentence(tmp_path, text):
-    lake = Lake.open_or_create(tmp_path)
-    lake.publish(staged(lake, "a"), [])
-    (tmp_path / "tables" / "tables.json").write_text(text)
-    with pytest.raises(UsageError, match=r"tables\.json is corrupt; `hansa pipeline run` rebuilds"):
-        lake.tables()
+def test_run_without_new_data_does_nothing(whole):
+    versions = {name: whole.version(place) for name, place in PLACES.items()}
+    assert not runner.run_once(whole, PipelineJob([f"{whole.uri}/../source"]))
+    assert versions == {name: whole.version(place) for name, place in PLACES.items()}
 
 
-def test_unknown_fields_of_the_table_list_are_ignored(tmp_path):
-    lake = Lake.open_or_create(tmp_path)
-    entries = [TableEntry("delay", "gold", "One row per run.", 1)]
-    lake.publish(staged(lake, "a"), entries)
-    place = tmp_path / "tables" / "tables.json"
-    place.write_text(place.read_text().replace('"rows"', '"colour": "red", "rows"'))
-    assert lake.tables() == entries
+class Crash(Exception):
+    """The process is killed here."""
 
 
-def test_payload_declaration_is_stored(tmp_path):
-    lake = Lake.open_or_create(tmp_path / "lake")
-    assert lake.payloads is None
-    (tmp_path / "mine").write_text("[t]")
-    lake.save_payloads(tmp_path / "mine")
-    assert (entries := Lake(tmp_path / "lake").payloads) is not None
-    assert entries.read_text() == "[t]\n"
+def crash(*_args):
+    raise Crash
+
+
+def write_batch(lake, frame, number):
+    """Bring a batch into silver and gold as the stream does; repeating it changes nothing."""
+    conf = lake.spark.conf
+    conf.set(f"{TRANSACTION}AppId", "hansa-silver-events")
+    conf.set(f"{TRANSACTION}Version", str(number))
+    try:
+        EventBatch(lake, frame).write()
+    finally:
+        conf.unset(f"{TRANSACTION}AppId")
+        conf.unset(f"{TRANSACTION}Version")
+
+
+@pytest.mark.parametrize(
+    ("seed", "batches"), [(7, 2), *(pytest.param(seed, 4, marks=LONG) for seed in range(8))]
+)
+def test_late_input_in_random_order_gives_the_same_tables(
+    spark, whole, tmp_path, monkeypatch, seed, batches
+):
+    """Batches of records in an order that no clock has; one is interrupted and repeated."""
+    chosen = random.Random(seed)
+    records = whole.read(BRONZE_PLACES["events"]).collect()
+    chosen.shuffle(records)
+    lake = Lake.open_or_create(spark, str(tmp_path / "lake"))
+    create_tables(lake)
+    columns = whole.read(BRONZE_PLACES["events"]).schema
+    progress: dict[str, int] = {}
+    cuts = sorted(chosen.sample(range(1, len(records)), batches - 1))
+    for number, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(records)], strict=True)):
+        frame = spark.createDataFrame(records[begin:end], columns)
+        if number == 1:  # some tables have the batch, others not
+            with monkeypatch.context() as patch, pytest.raises(Crash):
+                patch.setattr(EventBatch, "_replace_memberships", crash)
+                write_batch(lake, frame, number)
+        write_batch(lake, frame, number)
+        finish_silver(lake)
+        sources = source_versions(lake)
+        update_gold(lake, progress, lambda *_: None)
+        progress = sources
+    for name in PLACES:
+        if "bronze_messages" in DECLARED[name].inputs or "messages" in DECLARED[name].inputs:
+            continue
+        assert rows_of(lake, name) == rows_of(whole, name), name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["silver", "after silver", "gold", "progress"])
+def test_crash_at_any_step_changes_nothing_in_the_end(spark, whole, tmp_path, monkeypatch, point):
+    lake = Lake.open_or_create(spark, str(tmp_path / "lake"))
+    job = PipelineJob([f"{whole.uri}/../source"])
+    with monkeypatch.context() as patch:
+        if point == "silver":  # in the middle of a batch: some tables have it, others not
+            patch.setattr(EventBatch, "_merge_deliveries", crash)
+        elif point == "after silver":
+            patch.setattr(runner, "finish_silver", crash)
+        elif point == "gold":
+            patch.setattr(runner, "update_gold", crash)
+        else:
+            patch.setattr(Lake, "save_progress", crash)
+        with pytest.raises((Crash, UsageError)):
+            runner.run_once(lake, job)
+    assert runner.run_once(lake, job)
+    assert_same_tables(lake, whole)
+
+
+def test_table_whose_creation_was_interrupted_is_created(spark, tmp_path):
+    lake = Lake.open_or_create(spark, str(tmp_path / "lake"))
+    (tmp_path / "lake" / "silver" / "messages" / "_delta_log").mkdir(parents=True)
+    create_tables(lake)
+    assert {lake.version(place) for place in PLACES.values()} == {0}
+
+
+def test_small_file_is_replaced_as_a_whole(spark, tmp_path):
+    storage = Storage(spark, str(tmp_path))
+    storage.write("state/progress.json", '{"a": 1}')
+    before = tmp_path / "before"
+    before.hardlink_to(tmp_path / "state" / "progress.json")
+    storage.write("state/progress.json", '{"a": 2}')
+    assert storage.read("state/progress.json") == '{"a": 2}\n'
+    assert before.read_text() == '{"a": 1}\n'  # not overwritten: a new file took its name
+    assert storage.names("state") == ["progress.json"]
+    with pytest.raises(UsageError, match="progress.json"):
+        storage.write("state/progress.json", "", replace=False)
+
+
+def test_missing_checkpoint_is_refused_before_anything_is_read_twice(spark, whole, tmp_path):
+    shutil.copytree(whole.uri, tmp_path / "lake")
+    shutil.rmtree(tmp_path / "lake" / "_hansa" / "checkpoints")
+    lake = Lake(spark, str(tmp_path / "lake"))
+    with pytest.raises(UsageError, match="has rows, but its checkpoint is missing"):
+        runner.run_once(lake, PipelineJob([f"{whole.uri}/../source"]))
+
+
+def test_description_of_a_table_is_in_its_log(whole):
+    (log,) = (json.loads(line) for line in _first_commit(whole, "deliveries") if "metaData" in line)
+    assert log["metaData"]["description"].startswith("One row per publication and other node")
+    assert log["metaData"]["configuration"]["delta.enableChangeDataFeed"] == "true"
+
+
+def _first_commit(lake, name):
+    return lake.storage.read(f"{PLACES[name].path}/_delta_log/{0:020d}.json").splitlines()

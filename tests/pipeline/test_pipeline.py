@@ -1,6 +1,7 @@
 """The commands `hansa pipeline` and `hansa report`, in the shared Spark session."""
 
 import html
+import io
 import json
 import os
 import re
@@ -15,16 +16,18 @@ from tests.pipeline.recordings import captured, journal, many
 
 from hansa.cli.main import main
 from hansa.errors import TableBroken
-from hansa.pipeline.lake import Lake
 from hansa.protocol import topics
 from hansa.simulator.papers import bevilaqua, machado, spohn
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from hansa.pipeline import builder
-from hansa.pipeline.quality import check_table
+from hansa.pipeline.columns import COMMENTS, describe_columns
+from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
+from hansa.pipeline.lake import Lake, TablePlace
+from hansa.pipeline.silver_update import append
 from hansa.pipeline.tables import TableLayer
 from hansa.pipeline.topics import filter_matches
 
@@ -38,24 +41,83 @@ def query(recording, sql, *more):
 def test_tables_are_listed_with_their_grain(recording, capsys):
     assert main(["pipeline", "tables", "--lake", str(recording.lake)]) == 0
     shown = capsys.readouterr().out
-    assert "One row per run and number of hops." in shown
-    assert "One row per recorded publication that matches plant/+/temp." in shown
+    assert "One row per run, hour and number of hops." in shown
+    assert "One row per message that matches plant/+/temp and fulfils its contract." in shown
 
 
-def test_matching_json_payloads_become_columns(recording, capsys):
-    sql = "select sequence, value, unit from temperatures order by sequence"
+def rows_of(recording, capsys, sql):
     assert query(recording, sql, "--json") == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert rows == [
-        {"sequence": 1, "value": 21.5, "unit": "C"},
-        {"sequence": 2, "value": None, "unit": None},
-        {"sequence": 3, "value": None, "unit": None},
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_payloads_that_fulfil_the_contract_become_columns(recording, capsys):
+    sql = "select sequence, value, unit from temperatures order by sequence"
+    assert rows_of(recording, capsys, sql) == [{"sequence": 1, "value": 21.5, "unit": "C"}]
+    sql = "select sequence, contract, reason from payload_errors order by sequence"
+    assert rows_of(recording, capsys, sql) == [
+        {"sequence": n, "contract": "temperatures", "reason": reason}
+        for n, reason in (
+            (2, "the payload is not a JSON object"),
+            (3, "the payload is not UTF-8"),
+            (4, "field 'value' is not double"),
+        )
     ]
-    sql = "select sequence, json:value::double as value, hex(payload) as payload from messages"
-    assert query(recording, sql + " where guaranteed order by sequence", "--json") == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["value"] for row in rows] == [21.5, None, None]
-    assert rows[2]["payload"] == "FFFE"
+
+
+def test_payload_is_bytes_text_and_variant(recording, capsys):
+    sql = (
+        "select try_variant_get(payload_json, '$.value', 'double') as value,"
+        " hex(payload) as payload, payload_text, topic_levels from messages"
+        " where guaranteed order by sequence"
+    )
+    rows = rows_of(recording, capsys, sql)
+    assert [row["value"] for row in rows[:3]] == [21.5, None, None]
+    assert (rows[2]["payload"], rows[2]["payload_text"]) == ("FFFE", None)
+    assert rows[0]["topic_levels"] == ["plant", "1", "temp"]
+
+
+def test_properties_are_columns(recording, capsys):
+    sql = "select content_type, expiry_seconds, user_properties from messages where qos = 2"
+    assert rows_of(recording, capsys, sql) == [
+        {"content_type": "text/plain", "expiry_seconds": 60, "user_properties": {"unit": "C"}}
+    ]
+
+
+def test_node_names_are_beside_their_ids(recording, capsys):
+    sql = "select distinct node_name from control_frames where run = 'live'"
+    assert rows_of(recording, capsys, sql) == [{"node_name": "<a&b>"}]
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("--csv", "a,b\n1,\n"), ("--vertical", "a: 1\nb: \n\n"), ("--json", '{"a": 1, "b": null}\n')],
+)
+def test_query_prints_for_programs(recording, capsys, option, text):
+    assert query(recording, "select 1 as a, null as b", option) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_shell_answers_each_line_and_continues_after_a_mistake(recording, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("select 1 as a\n\nselct 1\nselect 2 as a;\n"))
+    assert main(["pipeline", "shell", "--lake", str(recording.lake), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out == '{"a": 1}\n{"a": 2}\n'
+    (message,) = [line for line in err.splitlines() if line.startswith("hansa: ")]
+    assert "Syntax error" in message
+
+
+def test_tables_and_columns_are_shown_in_sql_and_by_command(recording, capsys):
+    assert {"tableName": "deliveries"} in rows_of(recording, capsys, "show tables")
+    described = rows_of(recording, capsys, "describe delay_by_hops")
+    assert {"col_name": "hops", "data_type": "bigint", "comment": COMMENTS["hops"]} in described
+    assert main(["pipeline", "describe", "--lake", str(recording.lake), "delay_by_hops"]) == 0
+    shown = capsys.readouterr().out
+    assert "key: run, hour, hops" in shown
+    assert "rule: measured <= deliveries" in shown
+    assert main(["pipeline", "history", "--lake", str(recording.lake), "delay_by_hops"]) == 0
+    assert "WRITE" in capsys.readouterr().out
+    assert main(["pipeline", "describe", "--lake", str(recording.lake), "dealy"]) == 2
+    assert "has no table 'dealy'; there are alarms, announcements, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -84,7 +146,9 @@ def test_wrong_or_writing_sql_is_refused_in_one_sentence(recording, capsys, sql)
         ("[t]\nfilter = 'a/#/b'\ncolumns = 'b int'", "'a/#/b'"),
         ("[t]\nfilter = 'a'\ncolumns = 'b itn'", "[t] columns 'b itn'"),
         ("[delay]\nfilter = 'a'\ncolumns = 'b int'", "'delay' cannot be the name of a table"),
-        ("[t]\nfilter = 'a'\ncolumns = 'Time int'", "column 'Time' twice, or every table has it"),
+        ("[t]\nfilter = 'a'\ncolumns = 'Topic int'", "column 'Topic' twice, or every table has it"),
+        ("[t]\nfilter = 'a'\nschema = 'none.json'", "none.json cannot be read"),
+        ("[t]\nfilter = 'a'", "[t] needs either 'columns' or 'schema'"),
         ("[t]\nfilter = 'a'\ncolumns = 'b int, B int'", "column 'B' twice"),
         ("[events]\nfilter = 'a'\ncolumns = 'b int'", "'events' cannot be the name of a table"),
         ("[t", "cannot be read"),
@@ -127,31 +191,22 @@ def test_unwritable_report_path_is_refused_before_work_starts(recording, tmp_pat
         assert line.startswith(f"hansa: cannot write {out}: ") and message in line
 
 
-def test_payload_tables_are_rebuilt_without_giving_the_file_again(recording, tmp_path, spark):
-    lake = tmp_path / "lake"
-    shutil.copytree(recording.lake, lake, symlinks=True)
-    builder.build_tables(spark, Lake(lake))
-    assert "temperatures" in [entry.name for entry in Lake(lake).tables()]
-
-
 def test_missing_lake_or_source_is_reported_in_one_sentence(recording, tmp_path, capsys):
     assert main(["report", "--lake", str(tmp_path / "none")]) == 2
     assert "is not a lake" in capsys.readouterr().err
-    before = (recording.lake / "tables").resolve()
     assert main(["pipeline", "run", "--lake", str(recording.lake), "/nowhere"]) == 2
     message = capsys.readouterr().err.splitlines()
     assert message[-1] == "hansa: there is no directory /nowhere to read from"
     assert main(["pipeline", "run", "--lake", str(recording.lake), "http://127.0.0.1:1"]) == 2
     (message,) = capsys.readouterr().err.splitlines()
     assert message.startswith("hansa: cannot read http://127.0.0.1:1/logs")
-    assert (recording.lake / "tables").resolve() == before
 
 
 @pytest.mark.long
-def test_torn_segment_is_reported_and_can_be_skipped(recording, tmp_path, capsys):
+def test_torn_segment_is_reported_and_can_be_skipped(spark, recording, tmp_path, capsys):
     lake, torn = tmp_path / "lake", tmp_path / "torn"
-    shutil.copytree(recording.lake, lake, symlinks=True)
-    before, messages = (lake / "tables").resolve(), messages_in(lake)
+    shutil.copytree(recording.lake, lake)
+    messages = messages_in(spark, lake)
     journal(torn, 9, many(1, 2_000))
     (segment,) = torn.glob("*.log")
     os.truncate(segment, segment.stat().st_size // 2)
@@ -159,9 +214,9 @@ def test_torn_segment_is_reported_and_can_be_skipped(recording, tmp_path, capsys
     assert main(run) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(rf"hansa: {segment} is damaged at offset \d+; the next .*", message)
-    assert ((lake / "tables").resolve(), messages_in(lake)) == (before, messages)
+    assert messages_in(spark, lake) == messages
     assert main([*run, "--allow-loss"]) == 0
-    assert messages < messages_in(lake) < messages + 2_000
+    assert messages < messages_in(spark, lake) < messages + 2_000
 
 
 def test_report_is_self_contained_and_escapes_names(recording, tmp_path, capsys):
@@ -193,18 +248,18 @@ def test_report_shows_the_reproduced_papers(recording, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_stream_reads_new_data_until_interrupted(tmp_path):
+def test_stream_reads_new_data_until_interrupted(spark, tmp_path):
     source, lake = tmp_path / "source", tmp_path / "lake"
     journal(source, 5, [captured(1)])
-    command = [sys.executable, "-m", "hansa.cli", "pipeline", "run", "--lake", str(lake)]
+    command = [sys.executable, "-m", "hansa.cli", "pipeline", "stream", "--lake", str(lake)]
     stream = subprocess.Popen(
-        [*command, "--stream", "--every", "0.5", str(source)], stderr=subprocess.PIPE, text=True
+        [*command, "--every", "0.5", str(source)], stderr=subprocess.PIPE, text=True
     )
     try:
         for count in (1, 3):
             journal(source, 5, [captured(number) for number in range(2, count + 1)])
             deadline = time.monotonic() + TIMEOUT_S
-            while messages_in(lake) < count:
+            while messages_in(spark, lake) < count:
                 assert stream.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
@@ -216,13 +271,14 @@ def test_stream_reads_new_data_until_interrupted(tmp_path):
     assert "Traceback" not in message
 
 
-def messages_in(lake):
-    if not (lake / "tables").exists():
+def messages_in(spark, lake):
+    path = lake / "silver" / "messages"
+    if not (path / "_delta_log").exists():
         return 0
-    return {entry.name: entry.rows for entry in Lake(lake).tables()}["messages"]
+    return spark.read.format("delta").load(str(path)).count()
 
 
-def test_violated_key_or_rule_is_reported(spark):
+def test_row_that_breaks_a_rule_or_has_no_key_stops_the_write_and_is_named(spark, tmp_path):
     layer = TableLayer("silver")
 
     @layer.table("value > 0")
@@ -230,20 +286,27 @@ def test_violated_key_or_rule_is_reported(spark):
         """One row per name. Key: name."""
         return events
 
-    (table,) = layer.tables
+    lake = Lake.open_or_create(spark, str(tmp_path))
+    place = TablePlace("numbers", "silver", layer["numbers"].grain)
+    schema = describe_columns(StructType.fromDDL("name string, value int"), ("name",))
+    lake.create(place, schema, layer["numbers"])
 
-    def frame(*rows):
-        return spark.createDataFrame(rows, "name string, value int")
+    def write(*rows):
+        frame = spark.createDataFrame(rows, "name string, value int")
+        append(lake, place, frame)
 
-    assert check_table(table, frame(("a", 1), ("b", None))) == 2
+    write(("a", 1), ("b", None))
     for rows, message in (
-        ([("a", 1), ("a", 2)], "silver.numbers: 1 rows have the same key (name) as another"),
-        ([("a", 1), (None, 2)], "silver.numbers: 1 rows without a key (name)"),
-        ([("a", 0), ("b", 2)], "silver.numbers: 1 of 2 rows violate the rule `value > 0`"),
+        ([("c", 1), (None, 2)], "silver/numbers: a row has no value in the key column `name`"),
+        ([("c", 0)], "silver/numbers: a row breaks the rule `value > 0`: value : 0"),
     ):
-        with pytest.raises(TableBroken) as broken:
-            check_table(table, frame(*rows))
-        assert str(broken.value) == message
+        with pytest.raises(SPARK_EXCEPTIONS) as error:
+            write(*rows)
+        broken = to_user_error(error.value)
+        assert isinstance(broken, TableBroken)
+        assert str(broken) == message.removeprefix("silver/numbers: ")
+    assert lake.read(place).count() == 2
+    assert lake.version(place) == 1
 
 
 def test_table_without_grain_and_key_cannot_be_declared():

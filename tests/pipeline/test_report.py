@@ -2,13 +2,22 @@
 
 import math
 import xml.etree.ElementTree as ET
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
 
 from hansa.pipeline.report import plots, topology
-from hansa.pipeline.report.facts import ROWS, TABLES, ReportData, Rows, RunFacts
+from hansa.pipeline.report.facts import (
+    INCIDENT_RECORDS,
+    OVER_TIME,
+    ROWS,
+    TABLES,
+    ReportData,
+    Rows,
+    RunFacts,
+)
 from hansa.pipeline.report.page import ReportedClaim, ReportedPaper, render_page
 from hansa.pipeline.report.sweeps import MEASURES, SweepSummary
 
@@ -117,15 +126,20 @@ def test_totals_of_a_large_table_include_rows_that_are_not_shown():
 
 
 def test_client_deliveries_are_shown_with_counts_and_interruptions():
-    second = 1_000_000_000
+    start = datetime(2026, 1, 1, tzinfo=UTC)
     key = {"incarnation": 1, "origin_id": "b", "duplicates": 0}
-    killed = {**key, "disturbance": "kill agent a", "time_ns": 3 * second, "published": 241}
+    killed = {
+        **key,
+        "disturbance": "kill agent a",
+        "recorded_at": start + timedelta(seconds=2),
+        "published": 241,
+    }
     deliveries: Rows = [
         {
             **key,
             "record_sequence": 1,
             "disturbance": "no fault",
-            "time_ns": second,
+            "recorded_at": start,
             "target_id": "c",
         }
         | {"published": 50, "arrived": 50, "lost": 0, "interruption_s": None},
@@ -156,14 +170,14 @@ def test_client_deliveries_are_shown_with_counts_and_interruptions():
     ]
     fault = {
         "disturbance": "kill agent a",
-        "time_ns": 3 * second,
+        "recorded_at": start + timedelta(seconds=2),
         "record_sequence": 1,
         "changes": 4,
     }
     tables: dict[str, Rows] = {name: [] for name in TABLES} | {
         "client_deliveries": deliveries,
         "convergence": [{**fault, "agreed_after_s": None, "settled_after_s": 2.5}],
-        "runs": [{"started_ns": second}],
+        "runs": [{"started_at": start}],
     }
     text = render_page(ReportData([RunFacts("live", "Live", tables, {}, {})], 1, [], []), [])
     assert "<b>530 of 773</b><span>arrived at clients of other brokers</span>" in text
@@ -187,3 +201,23 @@ def test_sweep_is_drawn_as_lines_if_sizes_differ_else_as_bars():
     assert "Sweep big: 40 simulations" in text
     assert text.count("<polyline") == len(MEASURES)
     assert text.count("in federations of 5 nodes") == len(MEASURES)
+
+
+def test_alarms_are_shown_over_time_and_as_incidents():
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    counted = dict.fromkeys(("publications", "deliveries", "p50_ms", "p99_ms", "dropped", "lost"))
+    alarm = {"node_id": "a", "peer_id": None, "alarm": "state not saved"}
+    tables: dict[str, Rows] = {name: [] for name in TABLES} | {
+        OVER_TIME: [{**counted, "at_s": at, "step_s": 1, "publications": 5} for at in (0, 1, 2)],
+        INCIDENT_RECORDS: [
+            {**alarm, "kind": "alarm_raised", "recorded_at": start + timedelta(seconds=1)},
+            {**alarm, "kind": "alarm_cleared", "recorded_at": start + timedelta(seconds=3)},
+        ],
+        "runs": [{"started_at": start}],
+    }
+    facts = RunFacts("live", "Live", tables, {"a": "gateway"}, {})
+    text = render_page(ReportData([facts], 1, [], []), [])
+    assert "Active alarms were raised and not cleared before that point." in text
+    assert "1 × alarm: from the record of an agent until it cleared the alarm" in text
+    assert "alarm state not saved: gateway" in text
+    assert "2.00 s" in text

@@ -67,6 +67,8 @@ def test_message_row_has_key_payload_and_offset(spark, tmp_path):
         "payload": bytearray(b"21.5"),
         "retain": False,
         "properties": bytearray(b""),
+        **dict.fromkeys(("content_type", "response_topic", "correlation_data", "expiry_seconds")),
+        "user_properties": None,
         "time_ns": START + 1_000_000,
         "feed": "0000000000000005-7",
         "offset": 52,
@@ -225,18 +227,6 @@ def test_continuous_stream_skips_unreachable_agents(tmp_path):
     assert find_unreachable_agents([str(tmp_path), UNREACHABLE_AGENT], "") == {UNREACHABLE_AGENT}
 
 
-def test_rows_can_be_written_to_files_by_the_workers(spark, tmp_path):
-    late = replace(captured(3), time_ns=START + 86_400 * 1_000_000_000)
-    journal(tmp_path / "1", 1, [captured(1), captured(2), late])
-    listed = read(spark, tmp_path / "1", writeFilesTo=str(tmp_path / "files")).collect()
-    assert [(str(row.day), row.rows) for row in listed] == [("2023-11-14", 2), ("2023-11-15", 1)]
-    written = spark.read.parquet(*(row.path for row in listed))
-    as_read = read(spark, tmp_path / "1")
-    assert written.schema == as_read.schema
-    assert sorted(written.collect()) == sorted(as_read.collect())
-    assert len(list((tmp_path / "files").iterdir())) == 2
-
-
 def test_unknown_records_of_a_newer_agent_are_skipped(spark, tmp_path):
     class Newer(schema.LinkUp, frozen=True, array_like=True, gc=False, tag=26):
         extra: str = "?"
@@ -291,3 +281,10 @@ def test_reading_from_an_agent_equals_reading_its_files(spark, tmp_path):
 def test_unreachable_agent_is_reported(spark):
     with pytest.raises(Exception, match=r"cannot read http://127.0.0.1:1/logs"):
         read(spark, "http://127.0.0.1:1").count()
+
+
+def test_feed_of_a_relative_directory_is_found_from_anywhere(tmp_path, monkeypatch):
+    journal(tmp_path / "nodes" / "1", 1, many(1, 2))
+    monkeypatch.chdir(tmp_path)
+    (feed,) = find_feeds(["nodes"], telemetry=False).values()
+    assert feed.location == str(tmp_path / "nodes" / "1")

@@ -26,8 +26,6 @@ class TopicFlow:
 
 @dataclass(frozen=True, slots=True)
 class SampledPublication:
-    """A publication to replay."""
-
     at_s: float
     """Seconds after the first one."""
     origin: NodeName

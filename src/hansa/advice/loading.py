@@ -98,7 +98,7 @@ def _load_interest(
     memberships: "DataFrame", names_by_id: Mapping[str, str]
 ) -> dict[str, frozenset[str]]:
     """Return the interest at the end; shared subscriptions count as plain ones."""
-    interest_rows = memberships.where("relation = 'interest' and until_ns is null")
+    interest_rows = memberships.where("relation = 'interest' and until is null")
     found: dict[str, set[str]] = {}
     for node, group in interest_rows.select("node_id", "group").distinct().collect():
         if node in names_by_id:
@@ -127,7 +127,7 @@ def _load_cores(control_events: "DataFrame", names_by_id: Mapping[str, str]) -> 
     from pyspark.sql import functions as F
 
     elected = control_events.where("kind = 'core_elected' and `group` <> ''")
-    newest = elected.groupBy("group").agg(F.max_by("core_id", "time_ns").alias("core_id"))
+    newest = elected.groupBy("group").agg(F.max_by("core_id", "recorded_at").alias("core_id"))
     return {
         row["group"]: names_by_id[row["core_id"]]
         for row in newest.collect()
@@ -141,12 +141,12 @@ def _load_sample(
     from pyspark.sql import functions as F
 
     present_rows = publications.where(F.col("origin_id").isin([*names_by_id]))
-    order = ("time_ns", "origin_id", "sequence")
+    order = ("published_at", "origin_id", "sequence")
     newest = present_rows.orderBy(*order, ascending=False).limit(SAMPLE_MAX)
     rows: list[Row] = newest.orderBy(*order).collect()
     return tuple(
         SampledPublication(
-            (row["time_ns"] - rows[0]["time_ns"]) / 1e9,
+            (row["published_at"] - rows[0]["published_at"]).total_seconds(),
             names_by_id[row["origin_id"]],
             row["topic"],
             row["payload_bytes"],

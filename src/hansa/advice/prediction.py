@@ -50,7 +50,6 @@ class GroupMesh:
 
 
 def predict_cost(federation: RecordedFederation) -> TrafficCost:
-    """Return the predicted cost of the recorded traffic."""
     graph = federation.graph
     meshes = {
         group: _build_mesh(federation, graph, members, federation.core(group, members))

@@ -47,8 +47,6 @@ USER_METRICS = ("delay_ms", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A single change."""
-
     kind: ProposalKind
     subject: tuple[str, ...]
     """Two nodes; a group and its new core; a depth; or a filter and two nodes."""
@@ -111,7 +109,6 @@ def generate_proposals(federation: RecordedFederation, degree_max: int) -> Itera
 
 
 def apply_proposal(federation: RecordedFederation, proposal: Proposal) -> RecordedFederation:
-    """Return the federation with a proposal applied."""
     match proposal.kind, proposal.subject:
         case "add link", (a, b):
             return federation.with_link(make_link_pair(a, b))

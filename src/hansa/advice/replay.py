@@ -19,7 +19,6 @@ REPLAY_S = 60.0
 
 
 def replay_cost(federation: RecordedFederation) -> TrafficCost:
-    """Return the cost of the sample."""
     return cost_from_result(federation, simulate(replay_options(federation)))
 
 

@@ -2,7 +2,13 @@
 
 import re
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from hansa.errors import TableBroken, UsageError
+
+SPARK_EXCEPTIONS = (PySparkException, Py4JJavaError)
+"""PySpark does not convert exceptions of Delta."""
 
 HANSA_ERROR = re.compile(r"hansa\.errors\.(\w+): (.+)")
 """An error of Hansa at the end of a worker's traceback."""
@@ -14,9 +20,24 @@ SPARK_ERROR = re.compile(r"^\[([A-Z0-9_.]+)\] (.+)")
 """Spark's error class and message."""
 
 
+RULE_BROKEN = re.compile(
+    r"CHECK constraint rule\d+ \(NOT \(\(?(?P<rule>.+?)\)? <=> false\)\) violated by row with"
+    r" values:\s*(?P<values>(?:- .+\s*)+)"
+)
+KEY_MISSING = re.compile(r"NOT NULL constraint violated for column: (\S+?)\.?\s")
+"""Errors of Delta when rows break the declaration of a table."""
+
+
 def to_user_error(error: Exception) -> UsageError | TableBroken:
     """Return the error without the traceback of a worker."""
     text = str(error)
+    broken = RULE_BROKEN.search(text)
+    if broken:
+        values = ", ".join(line.strip("- ") for line in broken["values"].strip().splitlines())
+        return TableBroken(f"a row breaks the rule `{broken['rule']}`: {values}")
+    missing = KEY_MISSING.search(text)
+    if missing:
+        return TableBroken(f"a row has no value in the key column `{missing[1]}`")
     hansa_errors = HANSA_ERROR.findall(text)
     if hansa_errors:
         kind, message = hansa_errors[-1]

@@ -23,6 +23,10 @@ INBOX = "inbox"
 """Directory of an agent's log of publications from other nodes, which is not a feed. Its header has
 the same node and epoch as the journal."""
 
+AUDIT = "audit"
+"""Directory, and log of an agent, with security events. Its records are numbered like those of the
+telemetry beside it, so it is a feed only if it is named as a source itself."""
+
 TELEMETRY_NODE = 0
 """Node id in the header of a telemetry log, whose blocks name their nodes."""
 
@@ -185,6 +189,8 @@ def _is_agent(source: str) -> bool:
 def _at(source: str, token: str) -> Iterator[Feed]:
     if _is_agent(source):
         for log in LogClient(source, token).list_logs():
+            if log.name == AUDIT:
+                continue
             yield RemoteFeed(log.node, log.epoch, source, log.name, token)
     else:
         yield from _under(Path(source))
@@ -193,11 +199,14 @@ def _at(source: str, token: str) -> Iterator[Feed]:
 def _under(root: Path) -> Iterator[Feed]:
     if not root.is_dir():
         raise UsageError(f"there is no directory {root} to read from")
-    for folder, _, files in os.walk(root):
-        if Path(folder).name != INBOX and any(name.endswith(".log") for name in files):
+    for folder, _, files in os.walk(str(root)):
+        name, is_root = Path(folder).name, Path(folder) == root
+        is_skipped = name == INBOX or (name == AUDIT and not is_root)
+        if not is_skipped and any(each.endswith(".log") for each in files):
             header = _header(Path(folder))
             if header is not None:
-                yield Feed(header.node, header.epoch, folder)
+                # Executors on a cluster have other current directories.
+                yield Feed(header.node, header.epoch, str(Path(folder).absolute()))
 
 
 def _header(path: Path) -> SegmentHeader | None:

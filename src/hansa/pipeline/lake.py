@@ -1,218 +1,234 @@
-"""The directory layout of a lake, and its atomic changes.
+"""A lake: Delta tables in one place, on any storage that Spark can write.
 
-    lake.json                         version of this layout, and table format
-    payloads.toml                     the user's declaration of tables for JSON payloads
-    bronze/<table>/batch=<n>/day=…    one directory per micro-batch, immutable
-    checkpoint/<table>/               Spark's checkpoint of the stream
-    tables -> generations/<n>         silver and gold, all built from the same bronze
-    generations/<n>/<layer>/<table>/
-    experiments/                      a table of simulations, written by `hansa.experiments`
-    staging/<writer>/                 unfinished data
+    bronze/<table>, silver/<table>, gold/<table>    Delta tables
+    experiments                   Delta table of simulations, written by `hansa.experiments`
+    _hansa/lake.json              version of this layout
+    _hansa/contracts.json         the user's payload contracts
+    _hansa/progress.json          versions of the tables from which all later ones are made
+    _hansa/checkpoints/<stream>   Spark's checkpoints
 
-Batches and generations are written in `staging` and published by one rename; `tables` is a symbolic
-link that is replaced by one rename. Readers therefore always see complete, consistent tables, and a
-failure changes nothing. All files are Parquet, in every table format.
+Every change of a table is one commit of Delta. Nothing here depends on renaming, linking or
+locking.
 """
 
-import fcntl
 import json
-import os
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from hansa.errors import UsageError
+from hansa.pipeline import rows
+from hansa.pipeline.columns import describe_columns
+from hansa.pipeline.location import MARKER, absolute_uri, not_a_lake
+from hansa.pipeline.storage import Storage
+from hansa.pipeline.tables import LakeTable
 
-VERSION = 2
-PARQUET = "parquet"
-"""The default format; `formats` has the others."""
-GENERATIONS_KEPT = 2
-"""The current one, and the previous one for readers that still use it."""
-
-CREATE_HINT = "`hansa pipeline run --lake {} SOURCE` creates one"
-
-BRONZE = ("messages", "events")
+VERSION = 3
+CONTRACTS = "_hansa/contracts.json"
+PROGRESS = "_hansa/progress.json"
 EXPERIMENTS = "experiments"
-"""Directory that `hansa experiment run` writes, perhaps before the lake exists."""
+SMALL_BYTES = 16 << 20
+"""Size of a small table: reading all of it costs less than finding out what to read."""
+BRONZE = ("messages", "events")
+
+STATISTICS = (
+    *("run", "hour", "time", "published_at", "origin_id", "epoch", "sequence", "node_id"),
+    *("incarnation", "kind", "topic", "recorded_at", "since", "until"),
+)
+"""Columns whose smallest and largest values Delta stores per file, to skip files. Statistics of all
+columns would cost time at every write."""
+CLUSTERING = ("hour", "time", "topic")
+"""Columns by which OPTIMIZE arranges rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class TableEntry:
-    """Description of a table in its generation."""
+class TablePlace:
+    """Where a table is, and its text for people."""
 
     name: str
     layer: str
-    grain: str
-    rows: int
-    columns: str = ""
-    """Names and types as Spark DDL; empty in old lakes."""
+    grain: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"{self.layer}/{self.name}" if self.layer else self.name
+
+    @property
+    def view(self) -> str:
+        """Name of the table in SQL."""
+        return f"bronze_{self.name}" if self.layer == "bronze" else self.name
+
+
+BRONZE_PLACES = {
+    "messages": TablePlace("messages", "bronze", "One row per recorded publication, as recorded."),
+    "events": TablePlace("events", "bronze", "One row per telemetry record, as recorded."),
+}
 
 
 class Lake:
-    """An open lake."""
+    """An existing lake."""
 
-    def __init__(self, path: Path) -> None:
-        """Open an existing lake; raise UsageError if it is not one, or of another version."""
-        self.path = path.absolute()
-        # The JVM of a killed pipeline may still write for a moment: use a directory of our own.
-        self._staging = self.path / "staging" / secrets.token_hex(8)
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        """Open a lake; raise UsageError if there is none, or of another version."""
+        self.spark = spark
+        self.uri = absolute_uri(location)
+        self.storage = Storage(spark, self.uri)
+        text = self.storage.read(MARKER)
+        if text is None:
+            raise not_a_lake(location, is_in_use=bool(self.storage.names()))
         try:
-            description = json.loads((path / "lake.json").read_text(encoding="utf-8"))
-            version, self.format = description["version"], description.get("format", PARQUET)
-        except FileNotFoundError:
-            is_in_use = path.is_dir() and any(path.iterdir())
-            hint = "name a new directory for one" if is_in_use else CREATE_HINT.format(path)
-            raise UsageError(f"{path} is not a lake; {hint}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path / 'lake.json'} cannot be read: {error}") from None
+            version = json.loads(text)["version"]
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(f"{self.uri}/{MARKER} is corrupt") from None
         if version != VERSION:
             raise UsageError(
-                f"{path} is a lake of version {version}, this Hansa has version {VERSION}: use the"
-                " Hansa that made it, or a new directory"
+                f"{location} is a lake of version {version}, this Hansa has version {VERSION}: use"
+                " the Hansa that made it, or another location"
             )
 
     @classmethod
-    def open_or_create(cls, path: Path, table_format: str | None = None) -> "Lake":
-        """Open a lake, or create it; its format cannot change later."""
+    def open_or_create(cls, spark: SparkSession, location: str) -> "Lake":
+        """Open a lake, or create an empty one where nothing else is."""
+        storage = Storage(spark, absolute_uri(location))
+        if not storage.exists(MARKER) and not storage.names():
+            storage.write(MARKER, json.dumps({"version": VERSION}))
+        return cls(spark, location)
+
+    def location(self, place: TablePlace) -> str:
+        return f"{self.uri}/{place.path}"
+
+    def checkpoint(self, stream: str) -> str:
+        return f"_hansa/checkpoints/{stream}"
+
+    # ------------------------------------------------------------ tables
+
+    def has(self, place: TablePlace) -> bool:
+        """Return whether a table was created. A killed process may leave the directory of its log
+        without the first commit."""
+        return self.version(place) >= 0
+
+    def read(self, place: TablePlace, as_of: str | None = None) -> DataFrame:
+        """Return a table; with `as_of`, a timestamp, as it was then."""
+        reader = self.spark.read.format("delta")
+        if as_of is not None:
+            reader = reader.option("timestampAsOf", as_of)
+        return reader.load(self.location(place))
+
+    def version(self, place: TablePlace) -> int:
+        """Return the version of a table: 0 if it was created and never changed, -1 if there is
+        none."""
+        names = self.storage.names(f"{place.path}/_delta_log")
+        found = [int(name[:20]) for name in names if name.endswith(".json") and name[0].isdigit()]
+        return max(found, default=-1)
+
+    def is_small(self, place: TablePlace) -> bool:
+        """Return whether a table is known to be small enough to be kept in memory."""
+        checksum = f"{place.path}/_delta_log/{self.version(place):020d}.crc"
+        text = self.storage.read(checksum)
+        return text is not None and json.loads(text)["tableSizeBytes"] <= SMALL_BYTES
+
+    def create(
+        self,
+        place: TablePlace,
+        schema: StructType,
+        table: LakeTable | None = None,
+        has_changes: bool = False,
+    ) -> None:
+        """Create an empty table: write the first commit of its log.
+
+        Delta's CREATE TABLE would do the same with a Spark job per table, and one more commit per
+        constraint. That costs more than the first rows of a small lake.
+        """
+        actions = list(create_actions(place, schema, table, has_changes))
+        text = "".join(f"{json.dumps(action)}\n" for action in actions)
+        commit = f"{place.path}/_delta_log/{0:020d}"
+        self.storage.write(f"{commit}.json", text, replace=False)
+        # With it, Delta needs no Spark jobs to know the table before its first write.
+        self.storage.write(f"{commit}.crc", json.dumps(version_checksum(actions)))
+
+    # ------------------------------------------------------------ progress
+
+    def progress(self) -> dict[str, int]:
+        """Return the versions from which the present gold tables are made; none if unknown."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            if not set(os.listdir(path)) - {EXPERIMENTS}:
-                description = {"version": VERSION, "format": table_format or PARQUET}
-                _write(path / "lake.json", json.dumps(description))
-        except OSError as error:
-            raise UsageError(f"cannot create a lake at {path}: {error.strerror}") from error
-        lake = cls(path)
-        if table_format not in (None, lake.format):
-            raise UsageError(
-                f"{path} is a lake of format {lake.format}, not {table_format}: use it as it is, or"
-                " a new directory"
-            )
-        return lake
+            found = json.loads(self.storage.read(PROGRESS) or "{}")
+            return {str(name): int(version) for name, version in found.items()}
+        except (ValueError, AttributeError, TypeError):
+            return {}
 
-    @contextmanager
-    def write_lock(self) -> Iterator[None]:
-        """Lock the lake against other writers, and remove the staging data of killed ones."""
-        with (self.path / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(
-                    f"another pipeline is writing to {self.path}; wait for it, or stop it"
-                ) from None
-            shutil.rmtree(self.path / "staging", ignore_errors=True)
-            for table in BRONZE:
-                (self.path / "bronze" / table).mkdir(parents=True, exist_ok=True)
-                self._check_checkpoint(table)
-            yield
-
-    # ------------------------------------------------------------ bronze
-
-    def checkpoint(self, table: str) -> Path:
-        """Return the directory of Spark's checkpoint."""
-        return self.path / "checkpoint" / table
-
-    def batch_path(self, table: str, number: int) -> Path:
-        """Return the directory of a micro-batch."""
-        return self.path / "bronze" / table / f"batch={number:08d}"
-
-    def batch_count(self, table: str) -> int:
-        """Return the number of micro-batches."""
-        return len(list((self.path / "bronze" / table).glob("batch=*")))
-
-    def has_rows(self, table: str) -> bool:
-        """Return whether any batch of a table has rows: a stream begins with an empty batch."""
-        path = self.path / "bronze" / table
-        return next(path.glob("batch=*/day=*/*.parquet"), None) is not None
-
-    def _check_checkpoint(self, table: str) -> None:
-        """Raise UsageError if bronze and checkpoint do not match: restoring one loses rows."""
-        commits = self.checkpoint(table) / "commits"
-        names = os.listdir(commits) if commits.is_dir() else []
-        last = max((int(name) for name in names if name.isdecimal()), default=None)
-        count = self.batch_count(table)
-        if (last is None and count > 1) or (
-            last is not None and not self.batch_path(table, last).is_dir()
-        ):
-            raise UsageError(
-                f"{self.path}: bronze/{table} and checkpoint/{table} do not match;"
-                " restore both together, or create a new lake"
-            )
-
-    # ------------------------------------------------------------ silver and gold
-
-    def staging(self, name: str) -> Path:
-        """Return a new staging path; its parent exists."""
-        path = self._staging / name
-        shutil.rmtree(path, ignore_errors=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def publish(self, staged: Path, entries: list[TableEntry]) -> None:
-        """Make a staged generation the current one."""
-        described = [asdict(entry) for entry in entries]
-        _write(staged / "tables.json", json.dumps({"tables": described}, indent=1))
-        generations = self.path / "generations"
-        generations.mkdir(exist_ok=True)
-        numbers = sorted(int(name) for name in os.listdir(generations) if name.isdecimal())
-        path = generations / f"{(numbers[-1] + 1 if numbers else 0):08d}"
-        staged.rename(path)
-        link = self.staging("tables")
-        link.symlink_to(path.relative_to(self.path))
-        link.replace(self.path / "tables")
-        for number in numbers[: -(GENERATIONS_KEPT - 1)]:
-            shutil.rmtree(generations / f"{number:08d}", ignore_errors=True)
-
-    @property
-    def payloads(self) -> Path | None:
-        """The last given declaration of payload tables, which later runs use again."""
-        path = self.path / "payloads.toml"
-        return path if path.exists() else None
-
-    def save_payloads(self, given: Path) -> None:
-        """Store a valid declaration of payload tables."""
-        _write(self.path / "payloads.toml", given.read_text(encoding="utf-8").rstrip("\n"))
-
-    def tables(self) -> list[TableEntry]:
-        """Return the tables of the current generation, in the order in which they were built."""
-        try:
-            text = (self.path / "tables" / "tables.json").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UsageError(
-                f"{self.path} has no tables yet; `hansa pipeline run` builds them"
-            ) from None
-        known = {field.name for field in fields(TableEntry)}  # a newer version may add fields
-        try:
-            return [
-                TableEntry(**{name: value for name, value in described.items() if name in known})
-                for described in json.loads(text)["tables"]
-            ]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UsageError(
-                f"{self.path / 'tables' / 'tables.json'} is corrupt; `hansa pipeline run` rebuilds"
-                " the tables"
-            ) from None
-
-    @property
-    def experiments(self) -> Path | None:
-        """Directory of the simulations of sweeps, if there are any."""
-        path = self.path / EXPERIMENTS
-        return path if path.is_dir() else None
-
-    @property
-    def is_only_experiments(self) -> bool:
-        """Whether the lake has simulations of sweeps and no tables."""
-        return self.experiments is not None and not (self.path / "tables").exists()
-
-    def table_path(self, entry: TableEntry) -> Path:
-        """Return the directory of a table in the current generation."""
-        return (self.path / "tables").resolve() / entry.layer / entry.name
+    def save_progress(self, versions: Mapping[str, int]) -> None:
+        self.storage.write(PROGRESS, json.dumps(versions, sort_keys=True))
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(text + "\n", encoding="utf-8")
-    new.replace(path)
+def bronze_schema(table: str) -> StructType:
+    return describe_columns(StructType.fromDDL(rows.ddl(table)), ())
+
+
+def create_actions(
+    place: TablePlace, schema: StructType, table: LakeTable | None, has_changes: bool
+) -> Iterable[dict[str, Any]]:
+    """Return the actions of the commit that creates a table (Delta's protocol, section Actions)."""
+    names = schema.names
+    partitions = list(table.partitions) if table else []
+    clustering = [] if partitions else [name for name in CLUSTERING if name in names]
+    features = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed"]
+    settings = {
+        "delta.dataSkippingStatsColumns": ",".join(
+            name for name in STATISTICS if name in names and name not in partitions
+        ),
+    }
+    if has_changes:
+        settings["delta.enableChangeDataFeed"] = "true"
+    for number, rule in enumerate(table.rules if table else (), 1):
+        # A rule that is neither true nor false, because a column is empty, holds.
+        settings[f"delta.constraints.rule{number}"] = f"({rule}) IS NOT FALSE"
+    yield {
+        "protocol": {
+            "minReaderVersion": 1,
+            "minWriterVersion": 7,
+            "writerFeatures": [
+                *features,
+                *(["domainMetadata", "clustering"] if clustering else []),
+            ],
+        }
+    }
+    yield {
+        "metaData": {
+            "id": str(uuid.uuid4()),
+            "name": place.view,
+            "description": place.grain,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.json(),
+            "partitionColumns": partitions,
+            "configuration": {name: value for name, value in settings.items() if value},
+            "createdTime": 0,
+        }
+    }
+    if clustering:
+        columns = {"clusteringColumns": [[name] for name in clustering]}
+        yield {
+            "domainMetadata": {
+                "domain": "delta.clustering",
+                "configuration": json.dumps({**columns, "domainName": "delta.clustering"}),
+                "removed": False,
+            }
+        }
+
+
+def version_checksum(actions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the state of an empty table (Delta's protocol, section Version Checksum File)."""
+    found = {kind: content for action in actions for kind, content in action.items()}
+    return {
+        "tableSizeBytes": 0,
+        "numFiles": 0,
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "setTransactions": [],
+        "domainMetadata": [found["domainMetadata"]] if "domainMetadata" in found else [],
+        "metadata": found["metaData"],
+        "protocol": found["protocol"],
+    }

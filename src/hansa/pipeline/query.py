@@ -1,45 +1,104 @@
 """Reads a lake: its tables as Spark views, and read-only SQL queries on them."""
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+import re
+from collections.abc import Collection
 
-from hansa.pipeline.bronze import read_bronze
-from hansa.pipeline.errors import to_user_error
-from hansa.pipeline.lake import BRONZE, EXPERIMENTS, Lake, TableEntry
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from hansa.pipeline.catalog import places_of
+from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
+from hansa.pipeline.lake import EXPERIMENTS, Lake
+from hansa.pipeline.session import plan_for_size
+
+NODE_COLUMNS = (
+    *("node_id", "origin_id", "peer_id", "sender_id", "receiver_id", "core_id"),
+    *("target_id", "node_a_id", "node_b_id"),
+)
+SHOW_TABLES = re.compile(r"\s*show\s+tables\s*", re.IGNORECASE)
+INFORMATION = re.compile(r"\s*(show\s+tables|describe\s+\w+|desc\s+\w+)\s*", re.IGNORECASE)
+"""Statements besides SELECT that `query` accepts."""
 
 
-def create_views(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
-    """Return the tables of a lake, and create a view of each for SQL."""
-    tables = {} if lake.is_only_experiments else _tables(spark, lake)
-    if lake.experiments:
-        simulations = spark.read.option("mergeSchema", "true").parquet(str(lake.experiments))
+def read_tables(
+    lake: Lake, as_of: str | None = None, names: Collection[str] | None = None
+) -> dict[str, DataFrame]:
+    """Return the tables of a lake, or those with these names in SQL, by name; with `as_of`, as they
+    were then."""
+    tables = {
+        place.view: lake.read(place, as_of)
+        for place in places_of(lake)
+        if names is None or place.view in names
+    }
+    if EXPERIMENTS in tables:
         # Two drivers may have run the same case at the same time.
-        tables[EXPERIMENTS] = simulations.dropDuplicates(["case", "hansa"])
-    for name, frame in tables.items():
-        frame.createOrReplaceTempView(name)
+        tables[EXPERIMENTS] = tables[EXPERIMENTS].dropDuplicates(["case", "hansa", "code"])
     return tables
 
 
-def _tables(spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
-    return {entry.name: _read(spark, lake, entry) for entry in lake.tables()} | {
-        f"bronze_{table}": read_bronze(spark, lake, table) for table in BRONZE
+def create_views(lake: Lake, sql: str, as_of: str | None = None) -> None:
+    """Create a view of each table that a statement mentions, with the names of nodes beside their
+    ids and payloads as variants. `show tables` mentions all: a view takes a while to create."""
+    mentioned = {word.lower() for word in re.findall(r"\w+", sql)}
+    places = places_of(lake)
+    selected = mentioned & {place.view for place in places}
+    if SHOW_TABLES.fullmatch(sql):
+        selected = {place.view for place in places}
+    tables = read_tables(lake, as_of, selected)
+    if any(_lacks_names(table) for table in tables.values()):
+        tables |= read_tables(lake, as_of, {"nodes"})
+    plan_for_size(
+        lake.spark, not all(lake.is_small(place) for place in places if place.view in tables)
+    )
+    names = tables["nodes"].select("run", "node_id", "node_name") if "nodes" in tables else None
+    views = {
+        name: table if names is None or name == "nodes" else _with_names(table, names)
+        for name, table in tables.items()
     }
+    if "messages" in views:
+        parsed = F.try_parse_json("payload_text").alias("payload_json")
+        views["messages"] = views["messages"].select("*", parsed)
+    for name, view in views.items():
+        view.createOrReplaceTempView(name)
 
 
-def _read(spark: SparkSession, lake: Lake, entry: TableEntry) -> DataFrame:
-    # With a given schema, Spark reads no file before the first query.
-    reader = spark.read.schema(entry.columns) if entry.columns else spark.read
-    return reader.parquet(str(lake.table_path(entry)))
+def _lacks_names(table: DataFrame) -> bool:
+    return not {*NODE_COLUMNS}.isdisjoint(table.columns)
+
+
+def _with_names(table: DataFrame, names: DataFrame) -> DataFrame:
+    """Add `node_name` after `node_id`, and so on."""
+    columns = []
+    joined = table
+    key = ["run"] if "run" in table.columns else []
+    known = names if key else names.where("run = 'live'")
+    for column in table.columns:
+        columns.append(column)
+        if column in NODE_COLUMNS:
+            named = f"{column.removesuffix('_id')}_name"
+            if named in table.columns:
+                continue
+            columns.append(named)
+            other = known.select(
+                *key, F.col("node_id").alias(column), F.col("node_name").alias(named)
+            )
+            joined = joined.join(F.broadcast(other), [*key, column], "left")
+    return joined.select(*(F.col(f"`{column}`") for column in columns))
 
 
 def run_query(
-    spark: SparkSession, lake: Lake, sql: str, rows_max: int
+    lake: Lake, sql: str, rows_max: int, as_of: str | None = None
 ) -> tuple[list[str], list[tuple[object, ...]]]:
     """Return the names of the columns and at most `rows_max` rows."""
-    create_views(spark, lake)
+    text = sql.rstrip().rstrip(";")
     try:
-        # Only a query is allowed in parentheses: no statement that writes, drops or sets.
-        result = spark.sql(f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)").limit(rows_max)
-        return result.columns, [tuple(row) for row in result.collect()]
-    except PySparkException as error:
+        create_views(lake, text, as_of)
+        if INFORMATION.fullmatch(text):
+            result = lake.spark.sql(text)
+        else:
+            # Only a query is allowed in parentheses: no statement that writes, drops or sets.
+            result = lake.spark.sql(f"SELECT * FROM (\n{text}\n)").limit(rows_max)
+        columns = [name for name in result.columns if name not in ("namespace", "isTemporary")]
+        return columns, [tuple(row) for row in result.select(*columns).collect()]
+    except SPARK_EXCEPTIONS as error:
         raise to_user_error(error) from error

@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from hansa.errors import JournalDamaged, JournalTrimmed
+from hansa.errors import BrokerMisbehaved, JournalDamaged, JournalTrimmed
 from hansa.journal.records import CapturedRecord, RecordedPublication, TelemetryBlock, decode_record
+from hansa.mqtt.properties import Property, decode_properties
 from hansa.pipeline.feeds import Feed
 from hansa.telemetry import schema
 from hansa.telemetry.columns import COLUMNS, FIELD_COLUMNS, ColumnType
@@ -42,6 +43,11 @@ TABLES: dict[str, dict[str, str]] = {
         "payload": "binary",
         "retain": "boolean",
         "properties": "binary",
+        "content_type": "string",
+        "response_topic": "string",
+        "correlation_data": "binary",
+        "expiry_seconds": "bigint",
+        "user_properties": "map<string,string>",
         "time_ns": "bigint",
         **_SOURCE_COLUMNS,
     },
@@ -67,6 +73,7 @@ _ARROW_TYPES = {
     "binary": pa.binary(),
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", "UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
 
@@ -142,9 +149,44 @@ def _message_columns(feed: Feed, kind: int, offsets: list[object], records: list
         "payload": [record.payload for record in records],
         "retain": [record.retain for record in records],
         "properties": [record.properties for record in records],
+        **_property_columns([record.properties for record in records]),
         "time_ns": [record.time_ns for record in records],
         "offset": offsets,
     }
+
+
+PROPERTY_COLUMNS = {
+    Property.CONTENT_TYPE: "content_type",
+    Property.RESPONSE_TOPIC: "response_topic",
+    Property.CORRELATION_DATA: "correlation_data",
+    Property.MESSAGE_EXPIRY_INTERVAL: "expiry_seconds",
+}
+
+
+def _property_columns(encoded: list[bytes]) -> Columns:
+    """Return the columns of the MQTT 5 properties; most publications have none."""
+    if not any(encoded):
+        return {}
+    decoded = [_properties(raw) for raw in encoded]
+    return {name: [row.get(name) for row in decoded] for name in _PROPERTY_NAMES}
+
+
+_PROPERTY_NAMES = (*PROPERTY_COLUMNS.values(), "user_properties")
+
+
+@lru_cache(maxsize=4_096)
+def _properties(raw: bytes) -> dict[str, Any]:
+    """Return the properties by column; none if they are malformed. Of several user properties with
+    one name, the last counts; `properties` has all."""
+    try:
+        found = decode_properties(raw)
+    except BrokerMisbehaved:
+        return {}
+    row: dict[str, Any] = {
+        PROPERTY_COLUMNS[name]: value for name, value in found if name in PROPERTY_COLUMNS
+    }
+    pairs = dict(value for name, value in found if name is Property.USER_PROPERTY)  # type: ignore[misc]
+    return {**row, "user_properties": list(pairs.items())} if pairs else row
 
 
 # ---------------------------------------------------------------- events

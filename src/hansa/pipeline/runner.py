@@ -1,12 +1,11 @@
-"""Runs the pipeline, once or continuously: recorded data to bronze, bronze to silver and gold."""
+"""Runs the pipeline, once or continuously: recorded data to bronze, silver and gold.
+
+Every step continues where it was interrupted, so a killed pipeline only has to be started again.
+"""
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from threading import Event
-
-from pyspark.sql import SparkSession
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from hansa.pipeline import feeds
 from hansa.pipeline.bronze import (
@@ -14,66 +13,86 @@ from hansa.pipeline.bronze import (
     ProgressCallback,
     ignore_progress,
     ingest,
-    run_stream,
+    unread_bytes,
 )
-from hansa.pipeline.builder import build_tables
-from hansa.pipeline.lake import BRONZE, Lake, TableEntry
+from hansa.pipeline.catalog import RESERVED_NAMES, create_tables, places_of, stored_contracts
+from hansa.pipeline.contracts import read_contracts
+from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
+from hansa.pipeline.gold_update import source_versions, update_gold
+from hansa.pipeline.lake import BRONZE, BRONZE_PLACES, Lake
+from hansa.pipeline.maintenance import compact
+from hansa.pipeline.session import plan_for_size
+from hansa.pipeline.silver_update import apply_contracts, finish_silver, run_silver
 
 WarningCallback = Callable[[str], None]
 
-
-@contextmanager
-def _writing(lake: Lake, job: PipelineJob) -> Iterator[None]:
-    with lake.write_lock():
-        if job.payloads:
-            lake.save_payloads(job.payloads)
-        yield
+COMPILED_BYTES = 16 << 20
+"""New data from which on it pays off that Spark compiles its plans to Java code."""
 
 
-def run_once(
-    spark: SparkSession,
-    lake: Lake,
-    job: PipelineJob,
-    on_progress: ProgressCallback = ignore_progress,
-) -> list[TableEntry]:
-    """Read the present data into a lake and rebuild its tables."""
-    with _writing(lake, job):
-        ingest(spark, lake, job, on_progress)
-        return build_tables(spark, lake, on_progress)
+def run_once(lake: Lake, job: PipelineJob, on_progress: ProgressCallback = ignore_progress) -> bool:
+    """Bring the present data into all tables; return whether there was something to do."""
+    try:
+        return _run_once(lake, job, on_progress)
+    except SPARK_EXCEPTIONS as error:
+        raise to_user_error(error) from error
+
+
+def _run_once(lake: Lake, job: PipelineJob, on_progress: ProgressCallback) -> bool:
+    create_tables(lake)
+    progress = lake.progress()
+    unread = {table: unread_bytes(lake, job, table) for table in BRONZE}
+    plan_for_size(lake.spark, sum(unread.values()) >= COMPILED_BYTES)
+    _for_each(
+        [table for table, size in unread.items() if size],
+        lambda table: ingest(lake, job, table, on_progress),
+    )
+    versions = {f"bronze_{table}": lake.version(BRONZE_PLACES[table]) for table in BRONZE}
+    changed = [
+        table
+        for table in BRONZE
+        if versions[f"bronze_{table}"] > progress.get(f"bronze_{table}", 0)
+    ]
+    contracts = stored_contracts(lake)
+    _for_each(changed, lambda table: run_silver(lake, table, contracts, on_progress))
+    if "events" in changed:
+        finish_silver(lake)
+    new_contracts = read_contracts(job.payloads, RESERVED_NAMES) if job.payloads else contracts
+    if new_contracts != contracts:
+        on_progress("silver", "payload contracts", None)
+        apply_contracts(lake, contracts, new_contracts)
+    if changed:
+        sources = source_versions(lake)
+        update_gold(lake, progress, on_progress)
+        every = {place.view: lake.version(place) for place in places_of(lake)}
+        # Gold contains no more of its sources than was there before it was computed.
+        lake.save_progress({**every, **versions, **sources})
+        compact(lake, progress)
+    return bool(changed) or new_contracts != contracts
+
+
+def _for_each(tables: list[str], step: Callable[[str], None]) -> None:
+    """Run a step for both bronze tables in parallel: their streams mostly wait for each other's
+    plans."""
+    with ThreadPoolExecutor(len(BRONZE)) as pool:
+        for done in [pool.submit(step, table) for table in tables]:
+            done.result()
 
 
 def run_continuously(
-    spark: SparkSession,
     lake: Lake,
     job: PipelineJob,
     every_s: float,
     on_progress: ProgressCallback,
     warn: WarningCallback,
 ) -> None:
-    """Read new data until interrupted, and rebuild the tables whenever there is some."""
-    with _writing(lake, job), ThreadPoolExecutor(len(BRONZE)) as pool:
-        stopping = Event()
-        streams = [
-            pool.submit(run_stream, spark, lake, job, table, every_s, stopping) for table in BRONZE
-        ]
-        built_counts: list[int] = []
-        unreachable: set[str] = set()
-        try:
-            while not any(stream.done() for stream in streams):
-                unreachable = _warn_unreachable(job, unreachable, warn)
-                counts = [lake.batch_count(table) for table in BRONZE]
-                if counts != built_counts:
-                    build_tables(spark, lake, on_progress)
-                    built_counts = counts
-                else:
-                    time.sleep(every_s)
-        finally:
-            stopping.set()
-            while wait(streams, timeout=0.1).not_done:
-                for query in spark.streams.active:
-                    query.stop()
-        for stream in streams:
-            stream.result()
+    """Bring new data into all tables every few seconds, until interrupted."""
+    unreachable: set[str] = set()
+    while True:
+        began = time.monotonic()
+        unreachable = _warn_unreachable(job, unreachable, warn)
+        run_once(lake, job, on_progress)
+        time.sleep(max(0.0, every_s - (time.monotonic() - began)))
 
 
 def _warn_unreachable(job: PipelineJob, before: set[str], warn: WarningCallback) -> set[str]:

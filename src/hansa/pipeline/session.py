@@ -1,4 +1,4 @@
-"""Starts Spark, with settings that make it fast from Python.
+"""Starts Spark with Delta Lake, with settings that make it fast from Python and for small tables.
 
     spark = session()                          # on this machine, on all cores
     spark = session("spark://host:7077")       # on a cluster
@@ -11,12 +11,14 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.errors import UsageError, install_extra
+from hansa.pipeline.class_archive import archive_options
+from hansa.pipeline.jars import delta_jars, jar_directory
 from hansa.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ LOCAL = "local[*]"
 """Spark inside this process's JVM, on all cores."""
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+CUBES = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize"
+ARRANGED_BYTES = str(64 << 20)
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 SETTINGS: Mapping[str, str] = {
@@ -42,28 +47,63 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
     ),
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A table's log is small: one task computes its state. The default is 50.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Checksum files of commits without what nothing here reads: a histogram, and all files again.
+    "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    # OPTIMIZE leaves rows alone that it arranged before, if they are so many bytes together. By
+    # default it would rewrite every table below 100 GB as a whole, after every 16 commits.
+    f"{CUBES}.threshold": ARRANGED_BYTES,
+    f"{CUBES}.targetCubeSize": ARRANGED_BYTES,
     # Timestamps that all readers of Parquet understand.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Write the rows of a few days without sorting them by day first.
+    # Write the rows of a few hours without sorting them by hour first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     # List files in the driver: for few files, a Spark job takes longer.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    "spark.driver.extraJavaOptions": (
-        f"-XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING.as_uri()}"
-    ),
+    # VACUUM starts so many tasks whatever the number of files. The default is 10,000.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    # A stream of the present data needs no second, empty batch to end.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Keep the offsets of few batches: each is a file.
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    JAVA_OPTIONS: (f"-XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING.as_uri()}"),
 }
 """Differences from Spark's defaults, locally and on a cluster."""
+
+OBJECT_STORE: Mapping[str, str] = {
+    # The clients of object stores need Hadoop's own local file system for their buffers.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs",
+}
+"""Further differences for a lake that is not in a local directory."""
+
+BRIEF: Mapping[str, str] = {
+    # Without the second compiler of Java, which pays off after minutes: the tables of the demo take
+    # a third less time. Java then reserves 48 MB for compiled code. Spark and Delta exceed that:
+    # Java would warn on the terminal and compile no more.
+    JAVA_OPTIONS: (
+        f"{SETTINGS[JAVA_OPTIONS]} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    ),
+}
+"""Further differences for a short run."""
 
 
 def session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
+    say: Callable[[str], None] = lambda _text: None,
+    is_brief: bool = False,
 ) -> "SparkSession":
     """Return the Spark session of this process; start it if necessary.
 
     `settings` are Spark settings and override SETTINGS. `log` is Spark's log file, by default in
-    the temporary directory.
+    the temporary directory. `say` reports that the jars of Delta are being fetched. `is_brief`:
+    Java compiles fast rather than well, because it will run for a minute or two.
     """
     _require_pyspark()
     from py4j.protocol import Py4JError
@@ -76,20 +116,40 @@ def session(
         return running
     master = master or os.environ.get("SPARK_MASTER") or LOCAL
     _prepare(os.environ, master)
+    jars = delta_jars(os.environ, say)
     builder = SparkSession.builder.master(master).appName("hansa")
-    for name, value in {**SETTINGS, **_for_size(master), **(settings or {})}.items():
+    chosen = {
+        **SETTINGS,
+        **_for_size(master),
+        **(BRIEF if is_brief else {}),
+        **_with_jars(master, jars),
+        **_outside_the_current_directory(),
+        **(settings or {}),
+    }
+    options = [chosen[JAVA_OPTIONS], *_class_archive(jars, may_create=is_brief)]
+    for name, value in {**chosen, JAVA_OPTIONS: " ".join(options)}.items():
         builder = builder.config(name, value)
     log = log or Path(tempfile.gettempdir()) / f"hansa-spark-{os.getpid()}.log"
     # It prints errors in SQL that the exception also contains.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
-        with _stderr_to(log):
+        with _output_to(log):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(
             f"Spark did not start with master {master!r}: {reason}; see {log}"
         ) from error
+
+
+def plan_for_size(spark: "SparkSession", is_large: bool) -> None:
+    """Set how much Spark and Delta plan ahead, for the data of the next queries.
+
+    For little data, the compilation of about a hundred plans to Java code takes most of the time.
+    Delta finds out which files a LIMIT needs with one more Spark job."""
+    spark.conf.set("spark.databricks.delta.stats.limitPushdown.enabled", str(is_large).lower())
+    spark.conf.set("spark.sql.codegen.wholeStage", str(is_large).lower())
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_large else "NO_CODEGEN")
 
 
 def _require_pyspark() -> None:
@@ -109,6 +169,14 @@ def _prepare(environment: "os._Environ[str]", master: str) -> None:
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Spark's start scripts would start Python to find it.
+        environment.setdefault("SPARK_HOME", _spark_home())
+
+
+def _spark_home() -> str:
+    import pyspark
+
+    return str(Path(pyspark.__file__).parent)
 
 
 def _for_size(master: str) -> dict[str, str]:
@@ -123,15 +191,40 @@ def _for_size(master: str) -> dict[str, str]:
     }
 
 
+def _with_jars(master: str, jars: list[Path]) -> dict[str, str]:
+    """Return the settings that load Delta: locally without copying the jars to executors."""
+    settings = {"spark.driver.extraClassPath": os.pathsep.join(map(str, jars))}
+    if not master.startswith("local"):
+        settings["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    return settings
+
+
+def _class_archive(jars: list[Path], may_create: bool) -> list[str]:
+    """Return Java's options for the archive of Spark's classes, which is kept beside the jars that
+    Hansa fetched."""
+    home = Path(os.environ["JAVA_HOME"])
+    return archive_options(jar_directory(os.environ), home, jars, may_create)
+
+
+def _outside_the_current_directory() -> dict[str, str]:
+    """Return directories for files that Spark would create where the command was started."""
+    place = Path(tempfile.gettempdir()) / f"hansa-spark-{os.getuid()}"
+    return {"spark.sql.warehouse.dir": (place / "warehouse").as_uri()}
+
+
 @contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
-    """Redirect stderr while the JVM starts: it inherits the redirected one and keeps it."""
+def _output_to(log: Path) -> Iterator[None]:
+    """Redirect stdout and stderr while the JVM starts: it inherits the redirected ones and keeps
+    them. A program that reads the output of a command then does not wait for the end of its JVM."""
+    sys.stdout.flush()
     sys.stderr.flush()
-    original = os.dup(2)
+    originals = {number: os.dup(number) for number in (1, 2)}
     try:
         with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
+            for number in originals:
+                os.dup2(file.fileno(), number)
             yield
     finally:
-        os.dup2(original, 2)
-        os.close(original)
+        for number, original in originals.items():
+            os.dup2(original, number)
+            os.close(original)

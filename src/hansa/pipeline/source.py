@@ -11,8 +11,7 @@ so a stream that is replayed after a crash gives the same result. Options:
     maxBytesPerBatch    of all feeds in one micro-batch, 256 MiB; a crash repeats at most this much
     failOnLoss          `true`: fail if retention dropped, or the disk lost, data that was not read;
                         `false`: continue after it
-    writeFilesTo        a directory: the tasks write the rows there as Parquet files and return one
-                        row per file instead; used to write bronze
+    skipUnreachable     `true`: treat an agent that does not answer as one without new data
 
 An offset of the stream is JSON: per feed the first offset that the stream ever read, and the next
 one that it will read.
@@ -22,7 +21,6 @@ import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -41,14 +39,22 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from hansa.errors import JournalDamaged, JournalTrimmed, UsageError
-from hansa.pipeline import feeds, files, rows
+from hansa.pipeline import feeds, rows
 from hansa.pipeline.feeds import Feed
 
 BATCH_BYTES = 256 << 20
 FEED_RANGE_BYTES = 8 << 20
 """Bytes per task: small enough for several tasks per core, so that none delays the end for long."""
 
-OPTION_NAMES = ("path", "paths", "token", "table", "maxBytesPerBatch", "failOnLoss", "writeFilesTo")
+OPTION_NAMES = (
+    "path",
+    "paths",
+    "token",
+    "table",
+    "maxBytesPerBatch",
+    "failOnLoss",
+    "skipUnreachable",
+)
 
 Offsets = dict[str, dict[str, int]]
 
@@ -60,11 +66,6 @@ class FeedRange(InputPartition):
     feed: Feed
     start: int
     end: int
-
-    @property
-    def name(self) -> str:
-        """Unique name of the range."""
-        return f"{self.feed.name}-{self.start}-{self.end}"
 
 
 class SourceOptions:
@@ -91,8 +92,7 @@ class SourceOptions:
             raise UsageError(f"maxBytesPerBatch is {size!r}, it must be a whole number above 0")
         self.batch_bytes = int(size)
         self.fail_on_loss = options.get("failonloss", "true").lower() != "false"
-        files_to = options.get("writefilesto")
-        self.write_files_to = Path(files_to) if files_to is not None else None
+        self.skip_unreachable = options.get("skipunreachable", "false").lower() == "true"
 
     def feeds(self, skip_unreachable: bool = False) -> dict[str, Feed]:
         """Return the feeds that can be read now."""
@@ -120,8 +120,7 @@ class HansaSource(DataSource):
         return "hansa"
 
     def schema(self) -> str:
-        options = SourceOptions(self.options)
-        return files.FILE_DDL if options.write_files_to else rows.ddl(options.table)
+        return rows.ddl(SourceOptions(self.options).table)
 
     def reader(self, schema: StructType) -> "FeedBatchReader":
         return FeedBatchReader(SourceOptions(self.options), schema)
@@ -133,23 +132,21 @@ class HansaSource(DataSource):
 class _FeedRangeReader:
     """Reads one range of a feed, in a worker; shared by both readers."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType | None) -> None:
         self.options = options
         self.arrow: pa.Schema = (
             rows.arrow_schema(options.table)
-            if options.write_files_to
+            if schema is None
             else to_arrow_schema(schema, timezone="UTC")
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range, or the list of files that they were written to."""
+        """Yield the rows of a range."""
         if not isinstance(partition, FeedRange):  # an empty read has a placeholder of Spark
             return
         # Spark's worker collects garbage after every task: exclude the imported modules.
         gc.freeze()
-        batches = self._rows(partition)
-        directory = self.options.write_files_to
-        yield from files.write_files(batches, directory, partition.name) if directory else batches
+        yield from self._rows(partition)
 
     def _rows(self, part: FeedRange) -> Iterator[pa.RecordBatch]:
         start, feed_end = part.start, part.feed.end_offset()
@@ -193,13 +190,13 @@ class FeedBatchReader(_FeedRangeReader, DataSourceReader):
 class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows all feeds, also new ones."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType | None) -> None:
         super().__init__(options, schema)
         self._target: dict[str, int] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the present ends of the feeds, at which the stream will stop."""
-        found = self.options.feeds()
+        found = self.options.feeds(self.options.skip_unreachable)
         self._target = {name: feed.bounds().end for name, feed in found.items()}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -210,7 +207,7 @@ class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTrigger
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Return the end of the next batch; its bytes are divided among the feeds."""
-        unread = self._unread(start)
+        unread = self.unread(start)
         bytes_left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         ends = dict(start)
         for number, (name, (feed, begin, end)) in enumerate(unread.items()):
@@ -225,11 +222,12 @@ class FeedStreamReader(_FeedRangeReader, DataSourceStreamReader, SupportsTrigger
                 ends[name]["first"] = begin
         return dict(sorted(ends.items()))
 
-    def _unread(self, start: Offsets) -> dict[str, tuple[Feed, int, int]]:
+    def unread(self, start: Offsets) -> dict[str, tuple[Feed, int, int]]:
         """Return the feeds that have unread data, with its first offset and its end."""
         found = {}
         # A continuous stream treats an agent that does not answer as one without new data.
-        for name, feed in self.options.feeds(skip_unreachable=self._target is None).items():
+        skip = self._target is None or self.options.skip_unreachable
+        for name, feed in self.options.feeds(skip).items():
             bounds = feed.bounds()
             begin = start[name]["next"] if name in start else bounds.start
             end = bounds.end if self._target is None else self._target.get(name, begin)

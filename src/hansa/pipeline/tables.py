@@ -1,11 +1,12 @@
 """Declares a table of the lake: a function from tables to a table, with grain, key and rules.
 
-    @SILVER.table("delay_ms >= 0")
-    def deliveries(events: DataFrame, publications: DataFrame) -> DataFrame:
-        '''One row per publication and node that received it. Key: run, origin_id, …, node_id.'''
+    @SILVER.table("frame_bytes > 0")
+    def control_frames(events: DataFrame) -> DataFrame:
+        '''One row per sent control frame. Key: run, node_id, incarnation, record_sequence.'''
 
 The names of the parameters are the input tables. The docstring defines grain and key. The rules, in
-SQL, hold for every row; `quality` checks key and rules of each table before it is published.
+SQL, hold for every row. Delta enforces both when rows are written: key columns are NOT NULL, and
+rules are CHECK constraints, so a row that breaks one stops the pipeline before the commit.
 """
 
 import inspect
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Build = Callable[..., "DataFrame"]
+
+BUCKET = ("run", "hour")
+"""Partition of a gold table: the unit that is computed anew when its input changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,11 @@ class LakeTable:
     rules: tuple[str, ...]
     inputs: tuple[str, ...]
     build: Build
+    nullable_key: tuple[str, ...] = ()
+    """Columns of the key that may be NULL."""
     partitions: tuple[str, ...] = ()
-    """Columns by which its files are partitioned."""
+    looks_ahead: bool = False
+    """Whether a gold row of one hour also depends on input of the next hour."""
 
     def build_from(self, tables: "Mapping[str, DataFrame]") -> "DataFrame":
         """Build the table from its inputs."""
@@ -47,31 +54,44 @@ class TableLayer:
         self.name = name
         self.tables: list[LakeTable] = []
 
-    def table(self, *rules: str, partitions: tuple[str, ...] = ()) -> Callable[[Build], Build]:
+    def table(
+        self,
+        *rules: str,
+        nullable_key: tuple[str, ...] = (),
+        partitions: tuple[str, ...] = (),
+        looks_ahead: bool = False,
+    ) -> Callable[[Build], Build]:
         """Return a decorator that declares a function as a table with these rules."""
 
         def declare(build: Build) -> Build:
-            self.tables.append(declare_table(self.name, build, rules, partitions))
+            grain, key = read_docstring(build)
+            inputs = tuple(inspect.signature(build).parameters)
+            self.tables.append(
+                LakeTable(
+                    build.__name__,
+                    self.name,
+                    grain,
+                    key,
+                    rules,
+                    inputs,
+                    build,
+                    nullable_key,
+                    partitions,
+                    looks_ahead,
+                )
+            )
             return build
 
         return declare
 
+    def __getitem__(self, name: str) -> LakeTable:
+        return next(table for table in self.tables if table.name == name)
 
-def declare_table(
-    layer: str, build: Build, rules: tuple[str, ...], partitions: tuple[str, ...] = ()
-) -> LakeTable:
-    """Read grain and key from the docstring and inputs from the parameters of a function."""
+
+def read_docstring(build: Build) -> tuple[str, tuple[str, ...]]:
+    """Return grain and key, which the docstring of a table begins with."""
     text = " ".join((build.__doc__ or "").split())
     found = re.match(r"(One row per .*?\.) Key: (.*?)\.", text)
     if not found:
         raise TypeError(f"{build.__name__}: the docstring must begin with grain and key")
-    return LakeTable(
-        build.__name__,
-        layer,
-        found[1],
-        tuple(found[2].split(", ")),
-        rules,
-        tuple(inspect.signature(build).parameters),
-        build,
-        partitions,
-    )
+    return found[1], tuple(found[2].split(", "))

@@ -1,13 +1,16 @@
 """The cards of the report, one per question: a heading, a short answer, a plot and its numbers."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from html import escape
 from typing import Any
 
+from hansa.pipeline.gold import HOT_TOPICS_MAX
 from hansa.pipeline.report import plots, topology
 from hansa.pipeline.report.durations import NOT_OVER, duration, interruption
-from hansa.pipeline.report.facts import Rows, RunFacts
+from hansa.pipeline.report.facts import INCIDENT_RECORDS, OVER_TIME, Rows, RunFacts
+from hansa.pipeline.report.incidents import DEFINITIONS, Incident, count_active, find_incidents
 from hansa.pipeline.report.plots import format_bytes, format_number
 from hansa.pipeline.report.sweeps import MEASURES, SweepSummary
 
@@ -97,6 +100,8 @@ def _per_link_second(facts: RunFacts) -> float:
 def run_cards(facts: RunFacts) -> list[str]:
     """Return the cards of one run, without those that have no data."""
     cards = (
+        _over_time(facts),
+        _incidents(facts),
         _client_deliveries(facts),
         _delay_by_hops(facts),
         _delay_by_pair(facts),
@@ -112,14 +117,96 @@ def run_cards(facts: RunFacts) -> list[str]:
     return [each for each in cards if each]
 
 
+def _over_time(facts: RunFacts) -> str:
+    rows = facts.tables.get(OVER_TIME, [])
+    if len(rows) < 2:
+        return ""
+    step = rows[0]["step_s"]
+    unit, size = ("hours", 3_600) if rows[-1]["at_s"] > 7_200 else ("seconds", 1)
+
+    def points(name: str, divisor: float = 1) -> list[tuple[float, float]]:
+        return [(row["at_s"] / size, row[name] / divisor) for row in rows if row[name] is not None]
+
+    rates = {name: points(name, step) for name in ("publications", "deliveries")}
+    delays = {"median": points("p50_ms"), "99 %": points("p99_ms")}
+    drawn = plots.lines("publications and deliveries per second", rates, unit)
+    if any(delays.values()):
+        drawn += plots.lines("delay, ms", delays, unit)
+    answer = (
+        f"Publications and deliveries per second, and the delay in ms, by {unit} since the start;"
+        f" each point is {format_number(step)} s."
+    )
+    losses = {"copies dropped": points("dropped"), "publications lost": points("lost")}
+    if any(count for line in losses.values() for _, count in line):
+        drawn += plots.lines("dropped and lost", losses, unit)
+        answer += (
+            " Dropped are copies that a node did not forward, often one of several; lost are"
+            " publications that a node will never receive (records `dropped` and `gap`)."
+        )
+    incidents = find_incidents(facts.tables.get(INCIDENT_RECORDS, []))
+    started_at = min(row["started_at"] for row in facts.tables["runs"])
+    seconds = range(0, round(rows[-1]["at_s"]) + step + 1, step)
+    starts = [started_at + timedelta(seconds=at) for at in seconds]
+    active = count_active(incidents, starts, timedelta(seconds=step))
+    if any(active):
+        line = [(at / size, float(count)) for at, count in zip(seconds, active, strict=True)]
+        drawn += plots.lines("active alarms", {"active alarms": line}, unit)
+        answer += " Active alarms were raised and not cleared before that point."
+    return card("What happened over time?", answer, drawn)
+
+
+def _incidents(facts: RunFacts) -> str:
+    found = find_incidents(facts.tables.get(INCIDENT_RECORDS, []))
+    if not found:
+        return ""
+    started_at = min(row["started_at"] for row in facts.tables["runs"])
+    counts = Counter(incident.kind for incident in found)
+    answer = " ".join(
+        f"{format_number(counts[kind])} × {kind}: {meaning}."
+        for kind, meaning in DEFINITIONS.items()
+        if kind in counts
+    )
+    rows = [
+        (
+            (incident.at - started_at).total_seconds(),
+            _incident_text(facts, incident),
+            incident,
+        )
+        for incident in found
+    ]
+    drawn = plots.timeline(
+        "Incidents", [(at, text, incident.seconds) for at, text, incident in rows], "not over"
+    )
+    numbers = table(
+        ("after", "incident", "took", "publications"),
+        (
+            (
+                f"{at:.1f} s",
+                text,
+                "not over" if incident.seconds is None else duration(incident.seconds),
+                format_number(incident.count) if incident.kind == "publications lost" else "",
+            )
+            for at, text, incident in rows
+        ),
+    )
+    return card("What went wrong?", f"{answer} Clean stops do not count.", drawn, numbers)
+
+
+def _incident_text(facts: RunFacts, incident: Incident) -> str:
+    nodes = " – ".join(facts.name(node) for node in incident.node_ids)
+    if incident.alarm:
+        return f"alarm {incident.alarm}: {nodes}"
+    return f"{incident.kind}: {nodes}"
+
+
 def _client_deliveries(facts: RunFacts) -> str:
     rows = sorted(
         facts.tables["client_deliveries"],
-        key=lambda row: (row["time_ns"], row["incarnation"], row["record_sequence"]),
+        key=lambda row: (row["recorded_at"], row["incarnation"], row["record_sequence"]),
     )
     if not rows:
         return ""
-    started_ns = min(row["started_ns"] for row in facts.tables["runs"])
+    started_at = min(row["started_at"] for row in facts.tables["runs"])
     faults = {row["disturbance"] for row in facts.tables["convergence"]}
 
     def pair(row: dict[str, Any]) -> str:
@@ -127,7 +214,7 @@ def _client_deliveries(facts: RunFacts) -> str:
 
     drawn = [
         (
-            (row["time_ns"] - started_ns) / 1e9,
+            (row["recorded_at"] - started_at).total_seconds(),
             f"{row['disturbance']}: {pair(row)}",
             row["interruption_s"],
         )
@@ -162,7 +249,7 @@ def _sum_faultless_rows(rows: Rows, faults: set[str]) -> Rows:
     """Add up the rows of a pair that do not start with a fault."""
     summed: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
-        time = "" if row["disturbance"] not in faults else str(row["time_ns"])
+        time = "" if row["disturbance"] not in faults else str(row["recorded_at"])
         key = (time, row["disturbance"], row["origin_id"], row["target_id"])
         first = summed.setdefault(key, {**row, **dict.fromkeys(CLIENT_COUNT_COLUMNS, 0)})
         for name in CLIENT_COUNT_COLUMNS:
@@ -173,13 +260,15 @@ def _sum_faultless_rows(rows: Rows, faults: set[str]) -> Rows:
 def _delay_by_hops(facts: RunFacts) -> str:
     rows = sorted(
         (row for row in facts.tables["delay_by_hops"] if row["measured"]),
-        key=lambda row: row["hops"],
+        key=lambda row: -1 if row["hops"] is None else row["hops"],
     )
     if not rows:
         return ""
 
-    def label(hops: int) -> str:
-        return "from a journal" if hops < 0 else "1 hop" if hops == 1 else f"{hops} hops"
+    def label(hops: int | None) -> str:
+        if hops is None:
+            return "from a journal"
+        return "1 hop" if hops == 1 else f"{hops} hops"
 
     columns = ("delay_ms_p50", "delay_ms_p95", "delay_ms_p99")
     drawn = [(label(row["hops"]), *(row[column] for column in columns)) for row in rows]
@@ -325,7 +414,7 @@ def _pair(facts: RunFacts, one: str, other: str) -> tuple[str, str]:
 
 
 def _announcements(facts: RunFacts) -> str:
-    rows = sorted(facts.tables["announcements"], key=lambda row: row["time_ns"])
+    rows = sorted(facts.tables["announcements"], key=lambda row: row["announced_at"])
     values = [
         (
             f"core {facts.name(row['core_id'])}, number {row['announcement_sequence']},"
@@ -351,14 +440,14 @@ def _announcements(facts: RunFacts) -> str:
 
 def _convergence(facts: RunFacts) -> str:
     rows = sorted(
-        facts.tables["convergence"], key=lambda row: (row["time_ns"], row["record_sequence"])
+        facts.tables["convergence"], key=lambda row: (row["recorded_at"], row["record_sequence"])
     )
     if not rows:
         return ""
-    started_ns = min(row["started_ns"] for row in facts.tables["runs"])
+    started_at = min(row["started_at"] for row in facts.tables["runs"])
     events = [
         (
-            (row["time_ns"] - started_ns) / 1e9,
+            (row["recorded_at"] - started_at).total_seconds(),
             row["disturbance"],
             row["agreed_after_s"] if row["agreed_after_s"] is not None else row["settled_after_s"],
         )
@@ -397,7 +486,9 @@ def _traffic(facts: RunFacts) -> str:
 
 
 def _topics(facts: RunFacts) -> str:
-    rows = sorted(facts.tables["hot_topics"], key=lambda row: row["rank"])
+    rows = sorted(facts.tables["hot_topics"], key=lambda row: (-row["publications"], row["topic"]))[
+        :HOT_TOPICS_MAX
+    ]
     if not rows:
         return ""
     drawn = [(row["topic"], [row["publications"]]) for row in rows[:12]]

@@ -70,21 +70,23 @@ class ReportedPaper:
     claims: Sequence[ReportedClaim]
 
 
-def render_page(report: ReportData, papers: Sequence[ReportedPaper]) -> str:
-    """Return the page as HTML."""
-    parts = [_papers(papers)] if papers else []
-    parts += [_run(facts) for facts in report.runs]
+def render_page(
+    report: ReportData, papers: Sequence[ReportedPaper], title: str = "Federation report"
+) -> str:
+    """Return the page as HTML; the papers' numbers are its appendix."""
+    parts = [_run(facts) for facts in report.runs]
     if report.recorded:
         parts.append(_recorded(report.recorded))
     if report.run_count > len(report.runs):
         rest = report.run_count - len(report.runs)
         parts.append(f"<p>{rest:,} more runs are in the lake and not on this page.</p>")
     parts += [_sweep(sweep) for sweep in report.sweeps]
+    parts += [_papers(papers)] if papers else []
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Federation report</title><style>{STYLE}</style></head><body><main>"
-        "<h1>Federation report</h1>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
+        f"<h1>{escape(title)}</h1>"
         + "".join(parts)
         + f"<footer>Hansa {escape(__version__)}, from the gold tables of a lake; html with Spark."
         "</footer></main></body></html>\n"
@@ -103,8 +105,17 @@ def _run(facts: RunFacts) -> str:
         for name, (shown, total) in facts.left_out().items()
     )
     return (
-        f"<h2>{escape(facts.title)}</h2>{cards.tiles(facts)}{left_out}"
+        f"<h2>{escape(facts.title)}</h2>{_period(facts)}{cards.tiles(facts)}{left_out}"
         f'<div class="cards">{"".join(cards.run_cards(facts))}</div>'
+    )
+
+
+def _period(facts: RunFacts) -> str:
+    """Return when a live federation was recorded; a simulation has no date."""
+    runs = [row for row in facts.tables["runs"] if row.get("ended_at") and not row["simulated"]]
+    return "".join(
+        f"<p>{row['started_at']:%Y-%m-%d %H:%M} to {row['ended_at']:%Y-%m-%d %H:%M}</p>"
+        for row in runs
     )
 
 
@@ -117,8 +128,8 @@ def _recorded(rows: Rows) -> str:
                 format_number(row["messages"]),
                 format_bytes(row["bytes"]),
                 format_number(row["origins"]),
-                f"{row['first']:%Y-%m-%d %H:%M:%S}",
-                f"{row['last']:%Y-%m-%d %H:%M:%S}",
+                f"{row['first_at']:%Y-%m-%d %H:%M:%S}",
+                f"{row['last_at']:%Y-%m-%d %H:%M:%S}",
             )
             for row in rows
         ),

@@ -28,7 +28,11 @@ MEASURES = {
         "avg(control_bytes / virtual_s / links)",
     ),
     "recovered_s": ("How fast does it recover?", "slowest recovery, s", "max(recovered_s)"),
-    "lost": ("How much is lost?", "lost ratio of expected deliveries", "sum(lost) / sum(expected)"),
+    "lost": (
+        "How much is lost?",
+        "lost ratio of expected deliveries",
+        "try_divide(sum(lost), sum(expected))",
+    ),
 }
 """Per measure: question, unit, and the SQL aggregate over all seeds."""
 

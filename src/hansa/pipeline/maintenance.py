@@ -1,0 +1,181 @@
+"""Looks after a lake: describes, compacts and cleans its tables, and deletes rows for good."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from hansa.errors import UsageError
+from hansa.pipeline.bronze import ProgressCallback, ignore_progress
+from hansa.pipeline.catalog import DECLARED, PLACES, contract_place, places_of, stored_contracts
+from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
+from hansa.pipeline.gold_update import source_versions, update_gold
+from hansa.pipeline.lake import BRONZE_PLACES, Lake, TablePlace
+from hansa.pipeline.silver import LIVE
+from hansa.pipeline.topics import filter_condition, text_literal
+
+RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+COMMITS_PER_COMPACTION = 16
+"""A table has at most about this many small files."""
+TIMES = ("published_at", "recorded_at", "time", "delivered_at")
+"""Columns that say when a row was recorded; the first that a table has counts."""
+
+
+def find_table(lake: Lake, name: str) -> TablePlace:
+    """Return a table by its name in SQL; raise UsageError if there is none."""
+    places = {place.view: place for place in places_of(lake)}
+    if name not in places:
+        raise UsageError(f"{lake.uri} has no table {name!r}; there are {', '.join(sorted(places))}")
+    return places[name]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """What is known of a table without reading its rows."""
+
+    place: TablePlace
+    key: Sequence[str]
+    rules: Sequence[str]
+    columns: list[tuple[str, str, str]]
+    """Name, type and comment."""
+
+
+def describe(lake: Lake, name: str) -> TableDescription:
+    place = find_table(lake, name)
+    declared = DECLARED.get(name)
+    columns = [
+        (field.name, field.dataType.simpleString(), str(field.metadata.get("comment", "")))
+        for field in lake.read(place).schema
+    ]
+    key, rules = (declared.key, declared.rules) if declared else ((), ())
+    return TableDescription(place, key, rules, columns)
+
+
+def history(lake: Lake, name: str) -> DataFrame:
+    """Return the commits of a table, the newest first."""
+    place = find_table(lake, name)
+    metrics = F.col("operationMetrics")
+    return lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.location(place)}`").select(
+        "version",
+        F.date_format("timestamp", "yyyy-MM-dd HH:mm:ss").alias("time"),
+        "operation",
+        F.coalesce(metrics["numOutputRows"], metrics["numTargetRowsInserted"]).alias("rows"),
+        F.coalesce(metrics["numFiles"], metrics["numAddedFiles"]).alias("files"),
+    )
+
+
+def optimize(lake: Lake, on_progress: ProgressCallback = ignore_progress) -> int:
+    """Merge small files, and arrange rows by time and topic; return the number of removed files."""
+    removed = 0
+    for place in places_of(lake):
+        if lake.version(place) > 0:
+            on_progress(place.layer, place.name, None)
+            (row,) = lake.spark.sql(f"OPTIMIZE delta.`{lake.location(place)}`").collect()
+            removed += row["metrics"]["numFilesRemoved"]
+    return removed
+
+
+def compact(lake: Lake, before: Mapping[str, int]) -> None:
+    """Merge the small files of tables that had many commits since they were last merged; `before`
+    has the versions at the end of the previous run.
+
+    Delta's own automatic compaction would rewrite a clustered table after every commit."""
+    for place in places_of(lake):
+        version = lake.version(place)
+        if version // COMMITS_PER_COMPACTION > before.get(place.view, 0) // COMMITS_PER_COMPACTION:
+            lake.spark.sql(f"OPTIMIZE delta.`{lake.location(place)}`").collect()
+
+
+def vacuum(lake: Lake, retain_hours: int, on_progress: ProgressCallback = ignore_progress) -> None:
+    """Remove files that no version of the last hours needs; earlier versions cannot be read
+    afterwards."""
+    conf = lake.spark.conf
+    conf.set(RETENTION_CHECK, "false")
+    try:
+        for place in places_of(lake):
+            on_progress(place.layer, place.name, None)
+            lake.spark.sql(
+                f"VACUUM delta.`{lake.location(place)}` RETAIN {retain_hours} HOURS"
+            ).collect()
+    finally:
+        conf.unset(RETENTION_CHECK)
+
+
+# ---------------------------------------------------------------- forget
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenRows:
+    """Rows to delete: all conditions that are given hold."""
+
+    topic_filter: str | None = None
+    before: str | None = None
+    """Timestamp."""
+    origin_id: str | None = None
+
+    def condition(self, frame: DataFrame) -> str | None:
+        """Return the condition on a table; None if it has no such rows."""
+        parts = []
+        if self.topic_filter is not None:
+            if "topic" not in frame.columns:
+                return None
+            parts.append(filter_condition(text_literal(self.topic_filter), "topic"))
+        if self.origin_id is not None:
+            if "origin_id" not in frame.columns:
+                return None
+            parts.append(f"origin_id = '{self.origin_id}'")
+        if self.before is not None:
+            column = next((name for name in TIMES if name in frame.columns), None)
+            if column is None:
+                return None
+            parts.append(f"{column} < TIMESTAMP'{self.before}'")
+        return " AND ".join(f"({part})" for part in parts)
+
+
+def node_id(lake: Lake, name: str) -> str:
+    """Return the id of a live node; raise UsageError if it is unknown or ambiguous."""
+    nodes = lake.read(PLACES["nodes"]).where(f"run = '{LIVE}'").collect()
+    found = [row["node_id"] for row in nodes if name in (row["node_name"], row["node_id"])]
+    if len(found) != 1:
+        known = ", ".join(sorted(row["node_name"] for row in nodes)) or "none"
+        raise UsageError(f"{len(found)} nodes have the name or id {name!r}; there are {known}")
+    return str(found[0])
+
+
+def forget(
+    lake: Lake, rows: ForgottenRows, on_progress: ProgressCallback = ignore_progress
+) -> dict[str, int]:
+    """Delete rows from all layers and their files for good; return the number of rows by table.
+
+    Gold is computed anew for the hours of the deleted rows. Agents' own recordings are not
+    changed."""
+    progress = lake.progress()
+    deleted: dict[str, int] = {}
+    try:
+        for place in _places_with_rows(lake):
+            condition = rows.condition(lake.read(place))
+            if condition is None:
+                continue
+            on_progress(place.layer, place.name, None)
+            (answer,) = lake.spark.sql(
+                f"DELETE FROM delta.`{lake.location(place)}` WHERE {condition}"
+            ).collect()
+            if answer["num_affected_rows"]:
+                deleted[place.view] = answer["num_affected_rows"]
+        if deleted:
+            sources = source_versions(lake)
+            update_gold(lake, progress, on_progress)
+            lake.save_progress({**progress, **sources})
+            vacuum(lake, 0, on_progress)
+    except SPARK_EXCEPTIONS as error:
+        raise to_user_error(error) from error
+    return deleted
+
+
+def _places_with_rows(lake: Lake) -> list[TablePlace]:
+    contracts = [contract_place(each) for each in stored_contracts(lake)]
+    silver = [place for place in PLACES.values() if place.layer == "silver"]
+    places = [*BRONZE_PLACES.values(), *silver]
+    # A table of a contract may be created with its first rows.
+    return [place for place in places if lake.version(place) > 0] + contracts

@@ -1,0 +1,139 @@
+"""Looking after a lake: merging files, deleting for good, earlier versions, other readers."""
+
+import shutil
+
+import pytest
+
+from hansa.cli.main import main
+
+pytest.importorskip("pyspark", reason="Spark is not installed: `./run test` installs it")
+
+from pyspark.sql.types import StructType
+
+from hansa.pipeline.catalog import PLACES
+from hansa.pipeline.lake import Lake, TablePlace
+from hansa.pipeline.maintenance import ForgottenRows
+from hansa.pipeline.session import ARRANGED_BYTES, CUBES
+from hansa.pipeline.silver_update import append
+
+
+@pytest.fixture
+def copied(spark, recording, tmp_path):
+    """A lake that a test may change."""
+    shutil.copytree(recording.lake, tmp_path / "lake")
+    return Lake(spark, str(tmp_path / "lake"))
+
+
+def topics_on_disk(lake):
+    """Return the topics in all files, also in those of earlier versions."""
+    from pathlib import Path
+
+    from pyarrow.parquet import ParquetFile
+
+    found = set()
+    for path in Path(lake.uri).rglob("*.parquet"):
+        file = ParquetFile(path)
+        if "topic" in file.schema_arrow.names and "_delta_log" not in path.parts:
+            found |= set(file.read(["topic"])["topic"].to_pylist())
+    return found
+
+
+@pytest.mark.long
+def test_forgotten_messages_are_in_no_table_and_no_file(copied, capsys):
+    assert "plant/1/temp" in topics_on_disk(copied)
+    given = ["pipeline", "forget", "--lake", copied.uri, "--topic", "plant/+/temp"]
+    assert main(given) == 0
+    shown = capsys.readouterr().out
+    assert "temperatures" in shown and "payload_errors" in shown
+    assert "plant/1/temp" not in topics_on_disk(copied)
+    left = {row.topic for row in copied.read(PLACES["recorded_topics"]).collect()}
+    assert left == {"plant/1/note", "a/c"}
+    assert copied.read(PLACES["messages"]).count() == 8
+    # The pipeline continues after it.
+    assert main(["pipeline", "run", "--lake", copied.uri, f"{copied.uri}/../../none"]) == 2
+    assert main(given) == 0
+    assert "no rows match" in capsys.readouterr().out
+
+
+def test_quote_in_a_filter_selects_no_other_topics(spark):
+    topics = ["it's/a", "it\\s/a", "other/a"]
+    frame = spark.createDataFrame([(each,) for each in topics], "topic string")
+    filters = ["it's/+", "it\\s/+", "x') OR ('' = '"]
+    conditions = [ForgottenRows(each).condition(frame) for each in filters]
+    found = [[row.topic for row in frame.where(each).collect()] for each in conditions]
+    assert found == [["it's/a"], ["it\\s/a"], []]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "forget needs --topic, --before or --node"),
+        (["--topic", "a/#/b"], "a/#/b"),
+        (["--before", "yesterday"], "'yesterday' is not a time; write 2026-01-31"),
+        (["--node", "none"], "0 nodes have the name or id 'none'; there are <a&b>"),
+    ],
+)
+def test_mistake_in_forget_is_one_sentence(recording, capsys, words, message):
+    assert main(["pipeline", "forget", "--lake", str(recording.lake), *words]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.long
+def test_small_files_are_merged_and_earlier_versions_stay_readable(copied, capsys):
+    place = PLACES["counters"]
+    before = copied.read(place).count()
+    rows = copied.read(place).limit(1)
+    for number in (1, 2, 3):
+        moved = rows.selectExpr("* except (record_sequence)", f"{10**6 + number}L record_sequence")
+        moved.select(*copied.read(place).columns).write.format("delta").mode("append").save(
+            copied.location(place)
+        )
+    assert len(copied.read(place).inputFiles()) >= 4
+    assert main(["pipeline", "optimize", "--lake", copied.uri]) == 0
+    assert "small files were merged" in capsys.readouterr().out
+    assert len(copied.read(place).inputFiles()) == 1
+    first = copied.spark.read.format("delta").option("versionAsOf", 1).load(copied.location(place))
+    assert (first.count(), copied.read(place).count()) == (before, before + 3)
+
+
+def test_merging_rewrites_no_large_arranged_files(spark, tmp_path):
+    """Otherwise each merge would cost as much as the table is large."""
+    lake = Lake.open_or_create(spark, str(tmp_path / "lake"))
+    place = TablePlace("times", "silver")
+    lake.create(place, StructType.fromDDL("time timestamp"))
+
+    def merged():
+        for _ in range(2):
+            append(lake, place, spark.range(5).selectExpr("timestamp_seconds(id) as time"))
+        spark.sql(f"OPTIMIZE delta.`{lake.location(place)}`").collect()
+        return set(lake.read(place).inputFiles())
+
+    assert spark.conf.get(f"{CUBES}.threshold") == ARRANGED_BYTES
+    spark.conf.set(f"{CUBES}.threshold", "1")  # one byte is large
+    try:
+        (first,) = merged()
+        second = merged()
+        assert first in second
+        assert len(second) == 2
+    finally:
+        spark.conf.set(f"{CUBES}.threshold", ARRANGED_BYTES)
+    assert len(merged()) == 1
+
+
+def test_other_programs_read_the_tables_without_spark(spark, recording):
+    deltalake = pytest.importorskip("deltalake")
+    lake = Lake(spark, str(recording.lake))
+    for name in ("messages", "deliveries", "nodes", "delivery", "recorded_topics"):
+        table = deltalake.DeltaTable(lake.location(PLACES[name])).to_pyarrow_table()
+        assert table.num_rows == lake.read(PLACES[name]).count() > 0
+        assert set(table.column_names) == set(lake.read(PLACES[name]).columns)
+
+
+def test_forget_by_client_is_refused_with_the_reason_and_the_alternative(tmp_path, capsys):
+    given = ["pipeline", "forget", "--lake", str(tmp_path), "--client", "sensor-1"]
+    assert main(given) == 2
+    assert capsys.readouterr().err == (
+        "hansa: forget cannot select rows by client: a broker does not send the id of the"
+        " publishing client to subscribers, such as the agent; use --topic with the topics of that"
+        " client, and --before or --node\n"
+    )
