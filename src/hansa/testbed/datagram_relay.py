@@ -44,7 +44,6 @@ class DatagramRelay:
                 opened.close()
 
     def cut(self, directions: Iterable[Direction] = BOTH_DIRECTIONS) -> None:
-        """Drop all datagrams of these directions."""
         self._cut = frozenset(directions)
 
     def restore(self) -> None:

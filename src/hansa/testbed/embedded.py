@@ -16,6 +16,7 @@ def is_amqtt_installed() -> bool:
 class EmbeddedBrokerStub:
     port: int
     log_file: str = ""
+    config_file: str = ""
     process: None = None
 
     async def start(self) -> None:

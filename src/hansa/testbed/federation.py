@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from hansa.errors import UsageError
 from hansa.simulator.topologies import Topology
+from hansa.testbed.cancellation import run_to_completion
+from hansa.testbed.certificates import certify_state
 from hansa.testbed.datagram_relay import DatagramRelay
 from hansa.testbed.embedded import EmbeddedBrokerStub
 from hansa.testbed.mosquitto import (
@@ -28,7 +31,6 @@ from hansa.testbed.mosquitto import (
     terminate_process,
 )
 from hansa.testbed.relay import Relay
-from hansa.testbed.shutdown import run_to_completion
 
 PORTS_PER_NODE = 3
 CONVERGE_TIMEOUT_S = 60.0
@@ -38,8 +40,6 @@ STATUS_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """Properties of all links of a federation."""
-
     transport: str = "tcp"
     delay_s: float = 0.0
     """In each direction."""
@@ -49,13 +49,14 @@ class LinkProfile:
     """Whether links go through relays even without delay and loss."""
     relays_brokers: bool = False
     """Whether agents also reach their brokers through relays."""
+    is_secure: bool = True
+    """Whether every agent has a certificate, so that links use TLS."""
 
     @property
     def needs_relay(self) -> bool:
         return bool(self.delay_s or self.loss or self.can_cut)
 
     def make_relay(self, port: int) -> Relay | DatagramRelay:
-        """Return a relay to a port."""
         if self.transport == "udp":
             return DatagramRelay(port, self.delay_s, self.loss)
         return Relay(port, self.delay_s)
@@ -138,8 +139,6 @@ class LocalNode:
 
 
 class LocalFederation:
-    """One federation on loopback."""
-
     def __init__(
         self,
         topology: Topology,
@@ -166,6 +165,9 @@ class LocalFederation:
         self.broker_relays: list[Relay] = []
         """Relays between agents and brokers, by node, if the link profile has them."""
         self._broker_relay_ports: list[int] = []
+        self._is_stopped = False
+        self._certify_lock = threading.Lock()
+        """Held while a thread signs: the directory is removed only afterwards."""
         self._is_kept = directory is not None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="hansa-"))
         self.nodes = [self._node(number, base_port) for number in range(topology.nodes)]
@@ -191,7 +193,8 @@ class LocalFederation:
             for port in node.ports:
                 require_free_port(port)
         await self._start_relays()
-        starts = [node.broker.start() for node in self.nodes]
+        certify = asyncio.to_thread(self._certify_all)
+        starts = [certify, *(node.broker.start() for node in self.nodes)]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
@@ -226,7 +229,6 @@ class LocalFederation:
         self.link_relay(a, b).cut()
 
     def restore_link(self, a: int, b: int) -> None:
-        """Undo `cut_link`."""
         self.link_relay(a, b).restore()
 
     async def start_agent(self, number: int, **overrides: str) -> None:
@@ -241,13 +243,17 @@ class LocalFederation:
         node = self.nodes[number]
         ports = [self._dialled_ports[link] for link in self.topology.links if link[1] == number]
         broker_port = self._broker_relay_ports[number] if self.broker_relays else node.broker.port
+        state = Path(overrides.get("HANSA_STATE", node.directory / "agent"))
+        if self._link_profile.is_secure:
+            await asyncio.to_thread(self._certify, state, node.name)
         environment = {
             **self.environment,
             **node.environment,
             "HANSA_NAME": node.name,
-            "HANSA_STATE": str(node.directory / "agent"),
+            "HANSA_STATE": str(state),
             "HANSA_BROKER_PORT": str(broker_port),
             "HANSA_BROKER_LOG_FILE": str(node.broker.log_file),
+            "HANSA_BROKER_CONFIG_FILE": str(node.broker.config_file),
             "HANSA_LINK_PORT": str(node.link_port),
             "HANSA_LINK_TRANSPORT": self._link_profile.transport,
             "HANSA_LINK_NEIGHBOURS": ",".join(f"127.0.0.1:{port}" for port in ports),
@@ -256,6 +262,18 @@ class LocalFederation:
         }
         with node.log_file.open("ab") as out:
             return await spawn(out, environment, sys.executable, "-m", "hansa.cli", "agent")
+
+    def _certify_all(self) -> None:
+        """Sign the certificates of all agents while their brokers start."""
+        if self._link_profile.is_secure:
+            for node in self.nodes:
+                self._certify(node.directory / "agent", node.name)
+
+    def _certify(self, state: Path, name: str) -> None:
+        """Sign a certificate, in a thread, which continues if its caller is cancelled."""
+        with self._certify_lock:
+            if not self._is_stopped:
+                certify_state(self.directory / "ca", state, name)
 
     async def wait_until_converged(
         self,
@@ -316,10 +334,12 @@ class LocalFederation:
         await run_to_completion(self._stop())
 
     async def _stop(self) -> None:
+        self._is_stopped = True
         agents = [node.agent for node in self.nodes if node.agent is not None]
         await asyncio.gather(*(terminate_process(agent) for agent in agents))
         await asyncio.gather(*(node.broker.stop() for node in self.nodes))
         relays = (*self._relays.values(), *self.broker_relays)
         await asyncio.gather(*(relay.stop() for relay in relays))
         if not self._is_kept:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            with self._certify_lock:
+                shutil.rmtree(self.directory, ignore_errors=True)

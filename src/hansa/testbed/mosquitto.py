@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from hansa.console.federation_checks import IN_FLIGHT_RECOMMENDED, QUEUED_RECOMMENDED
 from hansa.errors import UsageError
-from hansa.testbed.probes.advice import IN_FLIGHT_RECOMMENDED, LOG_SETTINGS, QUEUED_RECOMMENDED
+from hansa.testbed.probes.advice import LOG_SETTINGS
 
 SEARCH_PATHS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 """Directories outside the PATH in which packages install Mosquitto, as on Debian."""
@@ -95,10 +96,14 @@ class Mosquitto:
     def log_file(self) -> Path:
         return self.directory / "mosquitto.log"
 
+    @property
+    def config_file(self) -> Path:
+        return self.directory / "mosquitto.conf"
+
     async def start(self) -> None:
         """Start the broker and wait until it accepts connections."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / "mosquitto.conf"
+        path = self.config_file
         path.write_text(
             make_configuration(self.port, self.log_file, self.extra_lines, self.is_persistent)
         )

@@ -7,7 +7,7 @@ import pytest
 from hansa.testbed.chaos.fault_effects import FaultEffects, LostState
 from hansa.testbed.chaos.final_checks import find_problems
 
-FAULT = {"fault": "a task ended"}
+FAULT = {"internal error": "a task ended"}
 GAP = {"origin": "b", "epoch": 1, "first": 3, "last": 5, "reason": "retention"}
 
 
@@ -35,7 +35,7 @@ def loss(place: int, lost_state: LostState) -> FaultEffects:
             ["agent 0: 1 in inbox", "agent 0: 4 in inbox_waiting"],
         ),
         (status("a", gaps=[GAP]), ["agent 0: gap 3 to 5 of b"]),
-        (status("a", FAULT), ["agent 0: alarm fault: a task ended"]),
+        (status("a", FAULT), ["agent 0: alarm internal error: a task ended"]),
         (
             status("a", {"undelivered publications trimmed": "too small"}),
             ["agent 0: alarm undelivered publications trimmed: too small"],

@@ -50,8 +50,8 @@ def test_every_fault_is_recorded(tmp_path):
     account = DemoRecord(tmp_path)
     for what in ("kill agent", "kill broker"):  # both at the broker whose agent is the core
         account.record_fault("2", Event(what, 0.0), NODES[1])
-    told = [row.columns() for row in read_rows(tmp_path / "demo")]
-    assert [(row["disturbance"], row["incarnation"]) for row in told] == [
+    recorded = [row.columns() for row in read_rows(tmp_path / "demo")]
+    assert [(row["disturbance"], row["incarnation"]) for row in recorded] == [
         ("kill agent", 1),
         ("kill broker", 2),
     ]
@@ -64,14 +64,16 @@ def test_observation_is_recorded_as_it_was_counted(tmp_path):
         "2", event, NODES, OutageMeasurement(resumed_s=0.058, published=241, lost=2, duplicates=1)
     )
     (row,) = read_rows(tmp_path / "demo")
-    told = row.columns()
-    assert {name: told[name] for name in ("time_ns", "disturbance", "origin_id", "target_id")} == {
+    recorded = row.columns()
+    assert {
+        name: recorded[name] for name in ("time_ns", "disturbance", "origin_id", "target_id")
+    } == {
         "time_ns": 7,
         "disturbance": "kill agent 0",
         "origin_id": NODES[0],
         "target_id": NODES[1],
     }
-    counts = [told[name] for name in ("published", "arrived", "duplicates", "interruption_s")]
+    counts = [recorded[name] for name in ("published", "arrived", "duplicates", "interruption_s")]
     assert counts == [241, 239, 1, 0.058]
     assert (account.expected, account.received_counts) == ({"2": 241}, {"2": 240})
 

@@ -197,3 +197,11 @@ def test_unknown_subscriptions_are_a_warning_with_a_remedy():
     )
     assert "some reason; neither SIGHUP nor a restart helps" in advice.problem
     assert advise_on_broker(BrokerFindings(has_history=True, is_observed=True)) == ()
+
+
+def test_broker_that_is_open_to_the_network():
+    advice = only(is_open_to_network=True)
+    assert (advice.severity, advice.lines) == (Severity.WARNING, ())
+    for remedy in ("allow_anonymous false", "acl_file", "$SYS/broker/log/#", "[broker] client_id"):
+        assert remedy in advice.problem
+    assert advise_on_broker(BrokerFindings(is_open_to_network=False)) == ()

@@ -13,8 +13,9 @@ from hansa.agent.broker.connection import BrokerAddress
 from hansa.agent.broker.delivery_class import DeliveryClass, DeliveryProbeResult, classify
 from hansa.errors import UsageError
 from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.types import Version
-from hansa.testbed.probes.delivery import ProbeConnection, probe_delivery
+from hansa.testbed.probes.delivery import ProbeConnection, judge_redelivery, probe_delivery
 
 EXACT = replace(MOSQUITTO, queued_count=1_200)
 BREAKING_OFF = "an aborted connection"
@@ -54,6 +55,35 @@ def test_probe_without_permission_has_no_result(broker, tmp_path):
     assert asyncio.run(probe_delivery(address, untold)) == DeliveryProbeResult()
 
 
+def received(payload: bytes, packet_id: int, dup: bool = True) -> PublishPacket:
+    return PublishPacket("t", payload, 1, dup=dup, packet_id=packet_id)
+
+
+@pytest.mark.parametrize(
+    ("again", "redelivers", "keeps_ids", "marks_dup"),
+    [
+        ([received(b"a", 1), received(b"b", 2)], True, True, True),
+        ([received(b"a", 1), received(b"b", 2), received(b"late", 3, dup=False)], True, True, True),
+        ([received(b"a", 1), received(b"b", 3, dup=False)], True, False, False),
+        ([received(b"a", 1)], False, None, None),
+    ],
+)
+def test_redelivery_is_judged_by_publications_that_were_in_flight(
+    again, redelivers, keeps_ids, marks_dup
+):
+    """A slow broker delivers some only after the reconnection: these are no redeliveries."""
+    assert judge_redelivery(DeliveryProbeResult(), {b"a": 1, b"b": 2}, again) == (
+        DeliveryProbeResult(
+            redelivers_unacknowledged=redelivers, keeps_packet_ids=keeps_ids, marks_dup=marks_dup
+        )
+    )
+
+
+def test_redelivery_is_unknown_if_nothing_was_in_flight():
+    found = judge_redelivery(DeliveryProbeResult(), {}, [received(b"late", 1, dup=False)])
+    assert found == DeliveryProbeResult()
+
+
 @pytest.fixture
 def amqtt(tmp_path: Path) -> Iterator[BrokerAddress]:
     """amqtt in a separate process: it leaves resources to the garbage collector."""
@@ -82,18 +112,18 @@ def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
 
     async def present(role: str) -> bool:
         options = ConnectOptions(client_id=f"hansa-doctor-known-{role}", session_expiry=60)
-        life = ProbeConnection(address, options, sends_acks=True)
-        await life.start()
-        await life.abort()
-        return life.session_present
+        connection = ProbeConnection(address, options, sends_acks=True)
+        await connection.start()
+        await connection.abort()
+        return connection.session_present
 
     async def run() -> list[bool]:
-        def tell(text: str) -> None:
+        def report(text: str) -> None:
             seen.append(text)
             if is_cancelled and text == BREAKING_OFF:
                 task.cancel()
 
-        task = asyncio.create_task(probe_delivery(address, tell))
+        task = asyncio.create_task(probe_delivery(address, report))
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled() is is_cancelled
         roles = ("sender", "keeper", "listener")
@@ -108,9 +138,9 @@ def test_no_session_is_left_behind(is_cancelled, broker, monkeypatch):
 def test_broker_that_stops_during_the_probe_is_one_line(broker):
     text = broker("allow_anonymous true")
 
-    def tell(what: str) -> None:
+    def report(what: str) -> None:
         if what == BREAKING_OFF:
             broker.stop(text)
 
     with pytest.raises(UsageError, match=f"^broker {text}: Connection refused$"):
-        asyncio.run(probe_delivery(address_of(text), tell))
+        asyncio.run(probe_delivery(address_of(text), report))

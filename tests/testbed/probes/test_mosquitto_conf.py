@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from hansa.agent.broker.mosquitto_conf import read_settings
 from hansa.errors import UsageError
 from hansa.testbed.probes.advice import LOG_SETTINGS, BrokerFindings
-from hansa.testbed.probes.mosquitto_conf import make_findings, read_settings
+from hansa.testbed.probes.mosquitto_conf import (
+    add_configured,
+    add_lines,
+    make_findings,
+    missing_lines,
+    needs_restart,
+)
 
 COMPLETE = (
     *LOG_SETTINGS,
@@ -88,3 +95,46 @@ def test_included_files_are_read(tmp_path):
 def test_missing_file(tmp_path):
     with pytest.raises(UsageError, match="cannot read .*: No such file"):
         read_settings(tmp_path / "none.conf")
+
+
+def test_only_missing_lines_are_added(tmp_path):
+    path = tmp_path / "mosquitto.conf"
+    path.write_text("log_dest topic\nlog_type subscribe\nsys_interval 0\npersistence true\n")
+    lines = ("log_dest topic", "log_type error", "sys_interval 10", "persistence true")
+    missing = missing_lines(read_settings(path), lines)
+    assert missing == ("log_type error", "sys_interval 10")
+    text = add_lines(path.read_text(), missing)
+    assert text == (
+        "log_dest topic\nlog_type subscribe\n# sys_interval 0\npersistence true\n"
+        "\n# for hansa\nlog_type error\nsys_interval 10\n"
+    )
+    path.write_text(text)
+    assert missing_lines(read_settings(path), lines) == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("max_queued_messages 100000", "sys_interval 10"), False),
+        (("log_type subscribe",), True),
+        (("max_qos 2",), True),
+        ((), False),
+    ],
+)
+def test_log_and_listener_settings_need_a_restart(lines, expected):
+    assert needs_restart(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "dropped", "expected"),
+    [
+        ({"persistence": ["true"], "max_queued_messages": ["100000"]}, 0, (True, None)),
+        ({"max_queued_messages": ["100000"]}, 7, (False, 7)),
+        ({}, 0, (False, 0)),
+    ],
+)
+def test_configuration_completes_what_was_found_at_the_broker(settings, dropped, expected):
+    found = add_configured(BrokerFindings(dropped_count=dropped, version="x"), settings)
+    assert found == BrokerFindings(
+        version="x", has_persistence=expected[0], dropped_count=expected[1]
+    )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hansa.agent.broker.connection import BrokerAddress
+from hansa.testbed.cancellation import run_to_completion
 from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber
 from hansa.testbed.chaos.federation import TOPICS
 from hansa.testbed.chaos.history import OutstandingDeliveries
@@ -20,7 +21,6 @@ from hansa.testbed.chaos.run import LISTEN_S
 from hansa.testbed.chaos.verdict import AllowedLoss, ChaosVerdict, FaultContext, judge_history
 from hansa.testbed.mosquitto import Mosquitto, free_port
 from hansa.testbed.relay import Relay
-from hansa.testbed.shutdown import run_to_completion
 
 STEADY_S = 2.0
 DRAIN_S = 30.0
@@ -77,7 +77,6 @@ class BridgedPair:
         await asyncio.Event().wait()
 
     async def restart_brokers(self, rng: random.Random) -> None:
-        """As in `brokers`."""
         while True:
             await asyncio.sleep(rng.uniform(1.0, 4.0))
             await self._restart(rng.choice(self.brokers))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from hansa.agent import sockets
 from hansa.agent.broker.connection import BrokerAddress, Connection
-from hansa.agent.delivery.inbox_journal import REDELIVERED_PROPERTY
+from hansa.delivery.inbox import REDELIVERED_PROPERTY
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.options import ConnectOptions
@@ -108,10 +108,10 @@ class HistoryPublisher(_HistoryClient):
         due = loop.time()
         turn = 0
         while self._count_max is None or turn < self._count_max:
-            session = self._connection.session
-            if loop.time() < due or session is None or session.quota == 0:
+            connection = self._connection.client_connection
+            if loop.time() < due or connection is None or connection.quota == 0:
                 await asyncio.sleep(POLL_S)
-                if session is None:
+                if connection is None:
                     due = loop.time()  # do not catch up after a disconnection
                 continue
             self._publish(self._streams[turn % len(self._streams)])
@@ -159,7 +159,7 @@ class HistoryPublisher(_HistoryClient):
             op = HistoryOperation.REFUSED if answer.is_refused else HistoryOperation.OK
             self._record_event(op, stream, counter, "", stream.qos)
         if releases:
-            self._connection.submit(inputs.Answer(releases))
+            self._connection.submit(inputs.SendHandshakePackets(releases))
 
 
 def _properties(counter: int) -> bytes:
@@ -184,7 +184,6 @@ class HistorySubscriber(_HistoryClient):
         record: EventSink,
         session_s: int = SESSION_S,
     ) -> None:
-        """`session_s` is the session expiry."""
         options = ConnectOptions(client_id=name, session_expiry=session_s)
         super().__init__(address, options, record)
         self.name = name
@@ -212,7 +211,9 @@ class HistorySubscriber(_HistoryClient):
                     each.packet_id for each in batch if isinstance(each, packets.PubRelPacket)
                 ]
                 self._unreleased.difference_update(released)
-                self._connection.submit(inputs.Answer([packets.PubCompPacket(n) for n in released]))
+                self._connection.submit(
+                    inputs.SendHandshakePackets([packets.PubCompPacket(n) for n in released])
+                )
             case _:
                 pass
 
@@ -237,7 +238,7 @@ class HistorySubscriber(_HistoryClient):
         for kind in (packets.PubAckPacket, packets.PubRecPacket):
             of_kind = [answer for answer in answers if isinstance(answer, kind)]
             if of_kind:
-                self._connection.submit(inputs.Answer(of_kind))
+                self._connection.submit(inputs.SendHandshakePackets(of_kind))
 
 
 class StalledSubscriber:
@@ -249,7 +250,6 @@ class StalledSubscriber:
         self._socket: socket.socket | None = None
 
     async def start(self) -> None:
-        """Connect and subscribe."""
         loop = asyncio.get_running_loop()
         session = ClientConnection(self._options)
         self._socket = await sockets.connect(self._address.host, self._address.port)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from hansa.agent.delivery.settings import DeliverySettings
+from hansa.console.federation_checks import IN_FLIGHT_RECOMMENDED
+from hansa.delivery.settings import DeliverySettings
 from hansa.telemetry import schema
 from hansa.telemetry.writer import NodeRecorder, TelemetryLog
 from hansa.testbed.chaos.verdict import AllowedLoss, FaultContext, Interruption
-from hansa.testbed.probes.advice import IN_FLIGHT_RECOMMENDED
 
 IN_FLIGHT_MAX = min(DeliverySettings().in_flight_max, IN_FLIGHT_RECOMMENDED)
 """Publications in flight between an agent and a broker that `testbed.mosquitto` configured."""

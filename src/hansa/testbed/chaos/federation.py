@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hansa.errors import PromiseBroken
 from hansa.simulator.topologies import Topology
+from hansa.testbed.cancellation import run_to_completion
 from hansa.testbed.chaos.actuators.agents import AgentActuator
 from hansa.testbed.chaos.actuators.brokers import BrokerActuator
 from hansa.testbed.chaos.actuators.links import LinkActuator
@@ -19,7 +20,6 @@ from hansa.testbed.chaos.fault_effects import FaultEffects, FaultLog
 from hansa.testbed.chaos.history import HistoryEvent, OutstandingDeliveries
 from hansa.testbed.chaos.verdict import Evidence, EvidenceHeader
 from hansa.testbed.federation import LinkProfile, LocalFederation
-from hansa.testbed.shutdown import run_to_completion
 
 POLL_S = 0.05
 INSTALL_TIMEOUT_S = 30.0
@@ -50,7 +50,6 @@ class ChaosFederation:
 
     @property
     def places(self) -> range:
-        """Numbers of all nodes."""
         return range(len(self.federation.nodes))
 
     def expected_topics(self) -> dict[str, list[str]]:

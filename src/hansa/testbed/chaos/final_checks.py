@@ -18,14 +18,15 @@ POLL_S = 0.25
 
 EXPECTED_ALARMS = frozenset(
     (
+        "publications withheld",
         "message quarantined",
         "broker dropped messages",
-        "broker quota",
+        "broker quota exceeded",
         "broker session taken over",
         "broker session uncertain",
         "clock set back",
         "incarnation raised",
-        "retained",
+        "retained values not readable",
     )
 )
 """Alarms about faults from outside that imply no loss. Publications that one of them delays are

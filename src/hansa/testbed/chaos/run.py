@@ -57,8 +57,6 @@ class ChaosRun:
 
 @dataclass(frozen=True, slots=True)
 class ChaosOutcome:
-    """The result of a run."""
-
     verdict: ChaosVerdict
     drained_s: float | None
     """Seconds from the last fault until everything had arrived; None if it did not."""

@@ -233,8 +233,6 @@ def _first_arrivals(
 
 @dataclass(frozen=True, slots=True)
 class _StreamHistory:
-    """One stream at one subscriber."""
-
     sent: Mapping[int, float]
     answers: Mapping[int, HistoryOperation]
     first: Mapping[int, float]

@@ -79,7 +79,6 @@ class DemoState:
         return RecordingClient(self.address(number), name, *filters, version=version)
 
     def add_result(self, what: str, result: str, is_good: bool = True) -> None:
-        """Add a row to the summary."""
         self.rows.append((what, result))
         self.has_passed = self.has_passed and is_good
 

@@ -17,7 +17,6 @@ class DemoOutput:
         self._pause_s = pause_s
 
     def say(self, text: str) -> None:
-        """Print a paragraph."""
         self._out.print(text)
         if self._out.is_terminal:
             time.sleep(self._pause_s)
@@ -27,7 +26,6 @@ class DemoOutput:
         return self._out.status(text)
 
     def print_lines(self, lines: Iterable[str]) -> None:
-        """Print a drawing."""
         for line in lines:
             self._out.print(Text(f"      {line}", style="cyan"))
         self._out.print()

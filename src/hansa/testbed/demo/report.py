@@ -15,17 +15,17 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hansa.console.terminal import make_table
 from hansa.errors import UsageError
 from hansa.launcher import command_line, command_prefix
 from hansa.telemetry import schema
 from hansa.telemetry.writer import NodeRecorder, TelemetryLog
+from hansa.testbed.cancellation import run_until_stopped
 from hansa.testbed.demo import readings
+from hansa.testbed.demo.delta_files import read_delta
 from hansa.testbed.demo.healing import OutageMeasurement
 from hansa.testbed.demo.output import DemoOutput
-from hansa.testbed.signals import run_until_stopped
 
 TELEMETRY_ENVIRONMENT = {
     "HANSA_TELEMETRY_SAMPLE": "all",
@@ -42,18 +42,11 @@ may be busy."""
 
 STOP_TIMEOUT_S = 10.0
 
-JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""In a JVM that runs for a minute, optimising compilation costs more than it saves; without it the
-tables take a third less time."""
-
 
 # ---------------------------------------------------------------- the output directory
 
 
 class DemoDirectory:
-    """The directory with recordings, lake and report of a demo."""
-
     PARTS = ("agents", "lake", "payloads.toml", "report.html")
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +109,6 @@ class DemoRecord:
     records: int = 0
 
     def record_fault(self, name: str, event: Event, node: str) -> None:
-        """Record a fault."""
         self.faults_by_broker[name] = f"{self.faults_by_broker.get(name, '')} {event.what}"
         self._write(schema.FaultInjected(event.time_ns, event.what, int(node, 16)))
 
@@ -168,9 +160,8 @@ def write_report(output: DemoOutput, record: DemoRecord, directory: DemoDirector
     if code != 0:
         return _without(output, directory, words)
     output.print(answer)
-    tables = directory.lake / "tables"
-    is_recorded = _compare_recorded(output, record, tables)
-    is_delivered = _compare_delivered(output, record, tables)
+    is_recorded = _compare_recorded(output, record, directory.lake)
+    is_delivered = _compare_delivered(output, record, directory.lake)
     output.say("This shows the table of your data again:")
     output.print(
         f"  {command_line('pipeline', 'query', '--lake', str(directory.lake), readings.QUERY)}"
@@ -184,12 +175,8 @@ async def _output(words: list[str]) -> tuple[int, str]:
     It runs in a new session, so Ctrl-C reaches only the demo, which then stops the command and its
     children: Spark's Java, or pip.
     """
-    options = f"{os.environ.get(JAVA_OPTIONS, '')} {QUICK_JAVA}".strip()
     process = await asyncio.create_subprocess_exec(
-        *words,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, JAVA_OPTIONS: options},
-        start_new_session=True,
+        *words, stdout=asyncio.subprocess.PIPE, start_new_session=True
     )
     try:
         output, _ = await process.communicate()
@@ -217,9 +204,9 @@ def _without(output: DemoOutput, directory: DemoDirectory, words: list[str]) -> 
     return not is_installed
 
 
-def _compare_recorded(output: DemoOutput, record: DemoRecord, tables: Path) -> bool:
+def _compare_recorded(output: DemoOutput, record: DemoRecord, lake: Path) -> bool:
     """Compare the readings in the table with the publications of the sensors."""
-    found = Counter(row["site"] for row in _rows(tables / "silver" / "temperatures"))
+    found = Counter(row["site"] for row in read_delta(lake / "silver" / "temperatures"))
     if found == record.published:
         output.say(f"   All {found.total():,} published readings are in the table, once.")
         return True
@@ -234,11 +221,11 @@ def _by_site(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} at {site}" for site, count in sorted(counts.items())) or "nothing"
 
 
-def _compare_delivered(output: DemoOutput, record: DemoRecord, tables: Path) -> bool:
+def _compare_delivered(output: DemoOutput, record: DemoRecord, lake: Path) -> bool:
     """Compare the deliveries that agents recorded with those that their clients received."""
-    names = {row["node_id"]: row["node_name"] for row in _rows(tables / "silver" / "nodes")}
+    names = {row["node_id"]: row["node_name"] for row in read_delta(lake / "silver" / "nodes")}
     recorded: Counter[str] = Counter()
-    for row in _rows(tables / "gold" / "traffic_matrix"):
+    for row in read_delta(lake / "gold" / "traffic_matrix"):
         recorded[names[row["node_id"]]] += row["publications"]
     made = make_table(
         "at broker", ">published elsewhere", ">client received", ">agent delivered", ""
@@ -270,11 +257,3 @@ def explain_difference(received: int, recorded: int, faults: str) -> str | None:
     if recorded > received and "kill broker" in faults:
         return f"{recorded - received:,} were published to the broker as it was killed"
     return None
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Read a table; pyarrow may have been installed since this process started."""
-    importlib.invalidate_caches()
-    parquet = importlib.import_module("pyarrow.parquet")
-    rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-    return rows

@@ -85,7 +85,7 @@ def _ring(output: DemoOutput, seed: int) -> SimulationResult:
         output.say(f"   {line}")
     output.say(
         f"   {result.data_frames} copies, {result.duplicates_dropped} dropped as duplicates:"
-        " each broker got it once. Between plain bridges it would loop for ever."
+        " each broker got it once. Between plain bridges it would loop endlessly."
     )
     return result
 

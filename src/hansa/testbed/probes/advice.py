@@ -9,17 +9,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hansa.agent.broker.delivery_class import DeliveryProbeResult
+from hansa.agent.broker.mosquitto_conf import QUEUED_BY_DEFAULT
+from hansa.console.federation_checks import IN_FLIGHT_RECOMMENDED, QUEUED_RECOMMENDED
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.types import Version
-
-IN_FLIGHT_RECOMMENDED = 100
-"""Publications in flight to the broker at QoS 1 and 2; one group commit covers about as many."""
-
-QUEUED_RECOMMENDED = 100_000
-"""Messages that the broker should queue for a disconnected or slow agent."""
-
-QUEUED_BY_DEFAULT = 1_000
-"""Mosquitto's default of `max_queued_messages`."""
 
 PACKET_BYTES_RECOMMENDED = 1 << 20
 """Least `max_packet_size`: the default of the agent's `packet_bytes_max`."""
@@ -94,6 +87,8 @@ class BrokerFindings:
     """Names of connected bridges."""
     overlap_copies: int | None = None
     """Copies of one publication that matched two filters of one client."""
+    is_open_to_network: bool | None = None
+    """Whether clients of other machines connect without a login."""
 
 
 def advise_on_broker(
@@ -109,6 +104,7 @@ def advise_on_broker(
         *_check_queue(findings),
         *_check_limits(findings.limits),
         *_check_overlap(findings),
+        *_check_access(findings),
     ]
     if observer != "mosquitto":
         found = [
@@ -117,6 +113,7 @@ def advise_on_broker(
                 *_check_queue(findings),
                 *_check_limits(findings.limits),
                 *_check_overlap(findings),
+                *_check_access(findings),
             )
         ]
     order = list(Severity)
@@ -277,8 +274,8 @@ def _check_limits(limits: BrokerLimits | None) -> list[BrokerAdvice]:
     if limits.version is not Version.V5:
         problem = (
             "the broker does not support MQTT 5: properties and retain flags of publications here"
-            " do not reach other brokers; publications while the agent is disconnected are lost,"
-            " and some may be duplicated after a crash of the agent"
+            " do not reach other brokers; after a crash of the agent some publications may be"
+            " duplicated, also at QoS 2"
         )
         found.append(BrokerAdvice(Severity.WARNING, problem))
     elif limits.receive_maximum < IN_FLIGHT_RECOMMENDED:
@@ -306,6 +303,21 @@ def _check_overlap(findings: BrokerFindings) -> list[BrokerAdvice]:
         return []
     problem = (
         "the broker sends one copy of a publication that matches two filters of a client: set"
-        ' overlap_copies = "once" in [broker] of the agent\'s settings'
+        ' overlap_copies = "once" in [broker] of the agent\'s settings; publications are then lost'
+        ' while the agent is disconnected, unless session_3_1_1 = "lasting"'
+    )
+    return [BrokerAdvice(Severity.WARNING, problem)]
+
+
+def _check_access(findings: BrokerFindings) -> list[BrokerAdvice]:
+    """Certificates of agents protect links; clients of a broker are the broker's business."""
+    if not findings.is_open_to_network:
+        return []
+    problem = (
+        "clients of other machines need no login: each can read and publish everything in the"
+        " federation, and one that uses the agent's client id ends the agent's session. Require a"
+        " login and an access list (Mosquitto: allow_anonymous false, password_file, acl_file) in"
+        " which only the agent may read $SYS/broker/log/#, which shows client ids, and use the"
+        " topics below [link.mqtt] prefix; and set [broker] client_id to a random text"
     )
     return [BrokerAdvice(Severity.WARNING, problem)]

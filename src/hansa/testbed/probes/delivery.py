@@ -8,22 +8,27 @@ on a new connection, so every attempt uses a `ProbeConnection` that does not rec
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 
 from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.agent.broker.delivery_class import DeliveryProbeResult
+from hansa.agent.broker.mosquitto_conf import QUEUED_BY_DEFAULT
 from hansa.errors import UsageError
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.limits import BrokerLimits
 from hansa.mqtt.options import ConnectOptions
+from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.types import Version
 from hansa.testbed.clients import READY_TIMEOUT_S, wait_until
-from hansa.testbed.probes.advice import QUEUED_BY_DEFAULT
 
-ANSWER_TIMEOUT_S = 1.0
-"""Seconds until an acknowledgement, a publication or a redelivery must arrive."""
+ANSWER_TIMEOUT_S = 5.0
+"""Seconds until an acknowledgement or a publication must arrive: a Java broker that has just
+started may need more than one."""
+
+REDELIVERY_TIMEOUT_S = 2.0
+"""Seconds until a redelivery must arrive. Some brokers redeliver after 30 s, others never."""
 
 IN_FLIGHT_COUNT = 4
 """Publications in flight at the disconnection: fewer than any broker's limit."""
@@ -81,25 +86,31 @@ class ProbeConnection:
         """Publish at QoS 1 or 2; return whether the broker sends PUBACK or PUBREC."""
         self.send(inputs.Publish([publish]))
         kind = packets.PubRecPacket if publish.qos == 2 else packets.PubAckPacket
-        return await self.wait_for(lambda: self.has_answer(kind, publish.packet_id))
+        await self.wait_for(lambda: bool(self._answers_to(kind, publish.packet_id)))
+        return self.has_answer(kind, publish.packet_id)
 
     async def release(self, packet_id: int) -> bool:
         """Send a PUBREL; return whether the broker sends PUBCOMP."""
-        self.send(inputs.Answer([packets.PubRelPacket(packet_id)]))
+        self.send(inputs.SendHandshakePackets([packets.PubRelPacket(packet_id)]))
         return await self.wait_for(lambda: self.has_answer(packets.PubCompPacket, packet_id))
 
-    async def wait_for(self, condition: Callable[[], bool]) -> bool:
+    async def wait_for(
+        self, condition: Callable[[], bool], timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> bool:
         """Wait for a condition while the connection is open; return whether it holds."""
-        await wait_until(lambda: condition() or bool(self.problem), ANSWER_TIMEOUT_S)
+        await wait_until(lambda: condition() or bool(self.problem), timeout_s)
         return condition()
+
+    def _answers_to(
+        self, kind: type[packets.AnyHandshakePacket], packet_id: int
+    ) -> list[packets.AnyHandshakePacket]:
+        return [each for each in self.answers if type(each) is kind and each.packet_id == packet_id]
 
     def has_answer(self, kind: type[packets.AnyHandshakePacket], packet_id: int) -> bool:
         """Whether a handshake packet arrived; a PUBCOMP counts also with "id not found"."""
         return any(
-            type(each) is kind
-            and each.packet_id == packet_id
-            and (kind is packets.PubCompPacket or not each.is_refused)
-            for each in self.answers
+            kind is packets.PubCompPacket or not each.is_refused
+            for each in self._answers_to(kind, packet_id)
         )
 
     def is_all_released(self) -> bool:
@@ -126,7 +137,8 @@ class ProbeConnection:
     @property
     def quota(self) -> int:
         """Number of publications that may be sent now."""
-        return self._connection.session.quota if self._connection.session else 0
+        connection = self._connection.client_connection
+        return connection.quota if connection else 0
 
     def send(self, event: inputs.Command) -> None:
         """Submit a command; ignored after the connection was closed."""
@@ -139,10 +151,9 @@ class ProbeConnection:
             self._connection.abort()
             self._run_task.cancel()
             await asyncio.gather(self._run_task, return_exceptions=True)
-            await wait_until(lambda: self._connection.session is None, ANSWER_TIMEOUT_S)
+            await wait_until(lambda: self._connection.client_connection is None, ANSWER_TIMEOUT_S)
 
     async def disconnect(self) -> None:
-        """Close the connection with a DISCONNECT."""
         await self._connection.disconnect()
         await self.abort()
 
@@ -153,13 +164,15 @@ class ProbeConnection:
             case effects.PublishReceived(batch):
                 self.received += batch
                 if self._sends_acks:
-                    self.send(inputs.Answer([_make_ack(each) for each in batch if each.qos]))
+                    self.send(
+                        inputs.SendHandshakePackets([_make_ack(each) for each in batch if each.qos])
+                    )
             case effects.HandshakePacketsReceived(batch):
                 self.answers += batch
                 releases = [each for each in batch if isinstance(each, packets.PubRelPacket)]
                 if releases:
                     done = [packets.PubCompPacket(each.packet_id) for each in releases]
-                    self.send(inputs.Answer(done))
+                    self.send(inputs.SendHandshakePackets(done))
             case effects.Subscribed(reasons=reasons):
                 self.granted_qos = reasons[0]
             case effects.ConnectRefused() | effects.Disconnected() | effects.ProtocolViolation():
@@ -189,6 +202,23 @@ async def probe_delivery(
         return await probe.run(on_progress)
     finally:
         await probe.clean_up()
+
+
+def judge_redelivery(
+    delivery: DeliveryProbeResult, in_flight: Mapping[bytes, int], received: list[PublishPacket]
+) -> DeliveryProbeResult:
+    """Compare what was received before an aborted connection, by payload with packet id, with what
+    was received after it. Publications that arrive for the first time say nothing."""
+    again = [each for each in received if each.payload in in_flight]
+    redelivers = {each.payload for each in again} == in_flight.keys()
+    if not in_flight or not redelivers:
+        return replace(delivery, redelivers_unacknowledged=False if in_flight else None)
+    return replace(
+        delivery,
+        redelivers_unacknowledged=True,
+        keeps_packet_ids=all(in_flight[each.payload] == each.packet_id for each in again),
+        marks_dup=all(each.dup for each in again),
+    )
 
 
 class _DeliveryProbe:
@@ -282,18 +312,12 @@ class _DeliveryProbe:
         keeper = await self._connect("keeper")
         if not keeper.session_present:
             return replace(delivery, resumes_session=False)
-        redelivers = await keeper.wait_for(
-            lambda: keeper.ids_by_payload().keys() >= in_flight.keys()
+        await keeper.wait_for(
+            lambda: keeper.ids_by_payload().keys() >= in_flight.keys(), REDELIVERY_TIMEOUT_S
         )
         await keeper.wait_for(keeper.is_all_released)  # else they stay in the queue
         await keeper.abort()
-        return replace(
-            delivery,
-            resumes_session=True,
-            redelivers_unacknowledged=redelivers,
-            keeps_packet_ids=keeper.ids_by_payload() == in_flight if redelivers else None,
-            marks_dup=all(each.dup for each in keeper.received) if redelivers else None,
-        )
+        return judge_redelivery(replace(delivery, resumes_session=True), in_flight, keeper.received)
 
     async def _put_in_flight(self, keeper: ProbeConnection, qos_max: int) -> dict[bytes, int]:
         """Publish to the keeper, which does not acknowledge; return packet ids by payload."""

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hansa.agent.broker.connection import BrokerAddress
+from hansa.agent.broker.connection import CLOSED_BY_BROKER, LOGIN_REFUSED, BrokerAddress
+from hansa.agent.exposure import is_loopback
+from hansa.errors import UsageError
 from hansa.mqtt.types import Version
 from hansa.testbed.clients import Arrival, RecordingClient, wait_until
 from hansa.testbed.probes.advice import (
@@ -29,6 +31,8 @@ LINE_TIMEOUT_S = 2.0
 CONNACK_TIMEOUT_S = 3.0
 """Seconds to wait for a CONNACK to MQTT 5 before trying 3.1.1."""
 
+IS_IT_A_BROKER = "does a broker run there, and is it its port of MQTT, such as 1883?"
+
 SUBSCRIBE = "$SYS/broker/log/M/subscribe"
 UNSUBSCRIBE = "$SYS/broker/log/M/unsubscribe"
 NOTICE = "$SYS/broker/log/N"
@@ -44,8 +48,6 @@ WATCHED = (VERSION, SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, UPTIME, DROPPED, BRID
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Results of all probes."""
-
     findings: BrokerFindings
     refused: tuple[str, ...]
     """Topics that this user may not subscribe to."""
@@ -80,6 +82,7 @@ async def examine_broker(
         is_observed=observed.is_complete,
         observer_problem=observed.reason,
         restores_sessions=observed.has_persistence,
+        is_open_to_network=address.username is None and not is_loopback(address.host),
     )
     return replace(examination, findings=findings)
 
@@ -99,16 +102,27 @@ def advise_on_examination(
 
 
 async def supported_version(address: BrokerAddress) -> Version:
-    """Return the MQTT version of a broker; some, such as amqtt, do not answer a CONNECT of MQTT 5.
-    Raise UsageError if the broker refuses the client."""
-    name = f"hansa-doctor-{secrets.token_hex(4)}"
-    client = RecordingClient(address, name, answer_timeout=CONNACK_TIMEOUT_S)
-    try:
-        await client.start()
-        assert client.limits is not None
-        return client.limits.version
-    finally:
-        await client.stop()
+    """Return the MQTT version of a broker. Some do not answer a CONNECT of MQTT 5, such as amqtt,
+    or close the connection, such as RabbitMQ 3.10. Raise UsageError if the broker refuses the
+    client."""
+    problem = None
+    for version in (Version.V5, Version.V311):
+        name = f"hansa-doctor-{secrets.token_hex(4)}"
+        client = RecordingClient(address, name, version=version, answer_timeout=CONNACK_TIMEOUT_S)
+        try:
+            await client.start()
+            assert client.limits is not None
+            return client.limits.version
+        except UsageError as error:
+            problem = problem or error
+            if CLOSED_BY_BROKER not in str(error):
+                break
+        finally:
+            await client.stop()
+    assert problem is not None
+    if LOGIN_REFUSED in str(problem):
+        raise problem
+    raise UsageError(f"{problem}; {IS_IT_A_BROKER}") from problem
 
 
 async def examine(address: BrokerAddress, version: Version = Version.V5) -> Examination:

@@ -21,6 +21,11 @@ SAMPLE_TIMEOUT_S = 12.0
 """Seconds to wait for the next counters; `sys_interval` is 10 s by default."""
 
 
+SAMPLES_WITH_LOG = 4
+"""Counters that may contradict the log until the agent counts as incomplete; fewer if they take
+longer than SAMPLE_TIMEOUT_S. Counters that agree must do so twice after a contradiction."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Subscriptions that an agent would know."""
@@ -96,17 +101,22 @@ class ObservationProbe:
         return bool(text)
 
     async def _wait_for_sample(self, has_log: bool) -> bool:
-        """Wait for the next counters, unless the log is confirmed or the broker has none."""
+        """Wait for the next counters, unless the log is confirmed or the broker has none. Return
+        whether some arrived. With a log, counters that contradict it are not the last word: they
+        may be older than the end of the other probes."""
         observer = self._observer
         if observer.lacks_counts or (has_log and observer.is_complete):
             return False
         before = observer.sample_count
+        enough = before + (SAMPLES_WITH_LOG if has_log else 1)
 
-        def is_sampled() -> bool:
+        def is_decided() -> bool:
             self._take()
-            return observer.sample_count > before
+            is_confirmed = has_log and observer.is_complete
+            return observer.sample_count >= enough or is_confirmed
 
-        return await wait_until(is_sampled, SAMPLE_TIMEOUT_S)
+        await wait_until(is_decided, SAMPLE_TIMEOUT_S)
+        return observer.sample_count > before
 
     def _take(self) -> None:
         new = self._client.arrivals[self._taken :]

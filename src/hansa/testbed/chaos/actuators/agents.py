@@ -13,14 +13,15 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from hansa.agent.storage.state_directory import KEY_FILE, StateDirectory
+from hansa.agent.storage.state_directory import StateDirectory
 from hansa.errors import PromiseBroken
+from hansa.identity.keys import KEY_FILE
 from hansa.journal.crash import EXIT_CODE
 from hansa.protocol.membership.overlay import CONTESTED
+from hansa.testbed.cancellation import run_to_completion
 from hansa.testbed.chaos.fault_effects import FaultEffects, LostState
 from hansa.testbed.federation import LocalFederation, LocalNode
 from hansa.testbed.mosquitto import free_port, terminate_process
-from hansa.testbed.shutdown import run_to_completion
 
 CLONE_TIMEOUT_S = 30.0
 CRASH_POINT_TIMEOUT_S = 30.0

@@ -13,12 +13,12 @@ from hansa.agent.broker.connection import BrokerAddress, Connection
 from hansa.errors import PromiseBroken
 from hansa.mqtt import effects
 from hansa.mqtt.options import ConnectOptions
+from hansa.testbed.cancellation import run_to_completion
 from hansa.testbed.chaos.fault_effects import FaultEffects, LostState
 from hansa.testbed.federation import LocalFederation
 from hansa.testbed.link_conditions import LinkConditions
 from hansa.testbed.mosquitto import Mosquitto
 from hansa.testbed.relay import Relay
-from hansa.testbed.shutdown import run_to_completion
 
 POLL_S = 0.05
 REPORT_TIMEOUT_S = 60.0

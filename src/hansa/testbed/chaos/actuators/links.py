@@ -21,7 +21,6 @@ class LinkActuator:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """All links, as pairs of places."""
         return list(self._federation.topology.links)
 
     def cut(self, a: int, b: int) -> None:

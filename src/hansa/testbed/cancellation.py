@@ -1,4 +1,4 @@
-"""Runs a coroutine that must clean up, and cancels it at Ctrl-C, SIGTERM and SIGHUP."""
+"""Cancellation: by Ctrl-C, SIGTERM and SIGHUP; and clean-up that it does not interrupt."""
 
 import asyncio
 import signal
@@ -24,3 +24,17 @@ async def _run_cancellable(work: Coroutine[object, object, T]) -> T:
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     return await work
+
+
+async def run_to_completion(coroutine: Coroutine[object, object, None]) -> None:
+    """Await a coroutine to its end; raise a cancellation that arrives meanwhile only then."""
+    task = asyncio.ensure_future(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled:
+        raise cancelled
