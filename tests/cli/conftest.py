@@ -32,6 +32,5 @@ def ready_file(mosquitto, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def nodes(ready_file: Path) -> list[dict[str, str]]:
-    """The nodes of the ready file."""
     found: list[dict[str, str]] = json.loads(ready_file.read_text())["nodes"]
     return found

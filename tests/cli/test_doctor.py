@@ -66,8 +66,8 @@ def test_broker_without_log_topics_gets_the_missing_lines(broker, capsys, wait_f
     assert main(["doctor", broker("allow_anonymous true")]) == 1
     out = capsys.readouterr().out
     assert "✗ log lines received: none\n" in out
-    wanted = out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0].splitlines()
-    assert {line.strip() for line in wanted} >= {*LOGS, "connection_messages true"}
+    printed = out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0].splitlines()
+    assert {line.strip() for line in printed} >= {*LOGS, "connection_messages true"}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_broker_without_log_topics_gets_the_missing_lines(broker, capsys, wait_f
 def test_printed_lines_are_sufficient(logs, broker, capsys, wait_for_lines):
     wait_for_lines(SHORT_S)
     assert main(["doctor", broker("allow_anonymous true", *logs)]) == 1
-    wanted = capsys.readouterr().out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0]
-    lines = [line.strip() for line in wanted.splitlines()]
+    printed = capsys.readouterr().out.partition("Add to mosquitto.conf:\n")[2].partition("\n\n")[0]
+    lines = [line.strip() for line in printed.splitlines()]
     wait_for_lines(LONG_S)
     assert main(["doctor", broker("allow_anonymous true", *logs, *lines)]) == 0
     assert "Add to mosquitto.conf" not in capsys.readouterr().out
@@ -211,7 +211,9 @@ def test_unreachable_broker_is_one_line(capsys):
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["doctor", address]) == 2
-    assert capsys.readouterr() == ("", f"hansa: broker {address}: Connection refused\n")
+    remedy = "does a broker run there, and is it its port of MQTT, such as 1883?"
+    answer = f"hansa: broker {address}: Connection refused; {remedy}\n"
+    assert capsys.readouterr() == ("", answer)
 
 
 @pytest.mark.parametrize("text", ["localhost", "localhost:", ":1883", "h:0", "h:65536", "h:x"])
@@ -314,12 +316,12 @@ def test_unreadable_log_file_is_reported(broker, tmp_path, capsys):
     assert "subscriptions from before the agent's start are unknown" in words(capsys)
 
 
-def test_without_counters_the_log_file_decides(broker, tmp_path, capsys):
+def test_without_counters_the_log_file_is_not_enough(broker, tmp_path, capsys):
     log_file = tmp_path / "log"
     address = broker(*ALL_LOGS, "sys_interval 0", f"log_dest file {log_file}")
     assert main(["doctor", address, "--log-file", str(log_file)]) == 0
     out = words(capsys)
-    assert "subscriptions are known" in out
+    assert "the broker may have restored sessions from disk at its start" in out
     assert "no $SYS topics: sys_interval is 0" in out
 
 
@@ -353,3 +355,27 @@ def test_configuration_is_checked_without_a_broker(tmp_path, capsys):
     assert {"  log_type subscribe", "  persistence true"} <= set(added)
     assert main(["doctor", "--config", str(tmp_path / "none.conf")]) == 2
     assert capsys.readouterr().err.startswith(f"hansa: cannot read {tmp_path}/none.conf: ")
+
+
+def test_missing_lines_are_added_to_a_configuration(tmp_path, capsys):
+    config = tmp_path / "mosquitto.conf"
+    before = "listener 1883\nlog_dest topic\nmax_queued_messages 10\n"
+    config.write_text(before)
+    assert main(["doctor", "--config", str(config), "--fix"]) == 0
+    out = capsys.readouterr().out
+    assert "log_dest topic" not in out
+    assert "log_type subscribe\n" in out
+    assert out.endswith("# then restart the broker: after SIGHUP it logs only new subscriptions\n")
+    assert (tmp_path / "mosquitto.conf.before-hansa").read_text() == before
+    assert "# max_queued_messages 10\n" in config.read_text()
+    assert main(["doctor", "--config", str(config), "--fix"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["doctor", "--config", str(config)]) == 0
+
+
+def test_fix_prints_lines_for_a_running_broker(broker, capsys, wait_for_lines):
+    wait_for_lines(SHORT_S)
+    assert main(["doctor", broker("allow_anonymous true", "log_type none"), "--fix"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert {"log_dest topic", "log_type subscribe"} <= set(lines)
+    assert lines[-1] == "# then restart the broker: after SIGHUP it logs only new subscriptions"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa import __version__
+from hansa import __version__, compiled_core
 from hansa.cli import main as main_module
 from hansa.cli.main import COMMANDS, HELP, main
 
@@ -26,7 +26,8 @@ def test_help_lists_every_command(given, capsys):
 
 def test_version(capsys):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"hansa {__version__}\n"
+    core = "compiled" if compiled_core.is_enabled() else "pure"
+    assert capsys.readouterr().out == f"hansa {__version__} ({core})\n"
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,7 @@ def test_ctrl_c_stops_a_run_without_a_traceback(more, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a background
     )
     with path.open("w"):  # blocks until the run has opened it for reading
         os.killpg(process.pid, signal.SIGINT)

@@ -360,14 +360,14 @@ def test_failing_run_is_in_the_json(failing, capsys):
          " changing-filters, passing-groups, late-joiners, split-minute, part-kill, pause-kill,"
          " swizzle-clog, only-copy,"
          " crash-after-capture, rolled-back, stale-repair-request, retention, lease-ended,"
-         " session-lost, random"),
+         " session-lost, random, byzantine"),
         ("--subscribe ", "argument --subscribe: '' must be a node, a colon and a topic or filter,"
          " as in 3:plant/temp; see `hansa simulate --help`"),
         ("--filter ", "topic filter '': must not be empty"),
         ("--faults ", "faults '': there is no ''; there are cuts, silent-cuts, one-way-cuts,"
          " partitions, flaps, crashes, power-offs, freezes, stalls, disk-failures,"
          " clock-jumps, refusals, lossy-restarts, broker-restarts,"
-         " link-changes, clones, roll-backs"),
+         " link-changes, clones, roll-backs, byzantine"),
         ("--at ", "step '': write seconds and an action, as in '2 crash 3'"),
         ("--transcript ", "argument --transcript: name a file; see `hansa simulate --help`"),
         ("--scenario random --preset machado",

@@ -191,8 +191,8 @@ def test_server_without_http_is_no_manager(capsys):
                 caller.sendall(b"220 hello\r\n")
                 caller.recv(1 << 16)
 
-        greeting = threading.Thread(target=greet)
-        greeting.start()
+        greeter = threading.Thread(target=greet)
+        greeter.start()
         assert main(["topology", "show", url]) == 2
-        greeting.join()
+        greeter.join()
     assert f"no manager answers at {url}" in capsys.readouterr().err

@@ -9,8 +9,10 @@ from rich.text import Text
 
 from hansa.advice.adviser import advise
 from hansa.advice.proposals import Advice
-from hansa.cli import arguments
 from hansa.cli.arguments import Parser, one_of, whole_number
+from hansa.cli.lake_options import add_lake, open_lake
+from hansa.console.progress import ConsoleProgress
+from hansa.pipeline.location import require_lake
 from hansa.printable import printable
 from hansa.protocol.settings import Metric, ProtocolSettings
 
@@ -30,29 +32,25 @@ def run(given: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit code."""
     args = _parser().parse_args(given)
 
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
     from hansa.advice.loading import load_federation, make_spark_map
-    from hansa.pipeline.lake import Lake
+    from hansa.pipeline.query import read_tables
 
-    lake = Lake(args.lake)
-    lake.tables()
-
-    from hansa.pipeline.query import create_views
-    from hansa.pipeline.session import session
-
-    spark = session(args.master)
     settings = replace(
         ProtocolSettings(),
         redundancy=args.redundancy,
         metric=Metric(args.metric),
         group_depth=args.group_depth,
     )
-    recorded = load_federation(create_views(spark, lake), args.run, settings)
+    recorded = load_federation(read_tables(lake), args.run, settings)
     print(
         f"hansa: {len(recorded.nodes)} nodes, {len(recorded.links)} links, traffic on"
         f" {len(recorded.flows)} topics; {len(recorded.sample)} publications are replayed",
         file=sys.stderr,
     )
-    found = advise(recorded, args.degree, args.most, make_spark_map(spark.sparkContext))
+    found = advise(recorded, args.degree, args.most, make_spark_map(lake.spark.sparkContext))
     if args.json:
         print(json.dumps({"advice": [each.as_json() for each in found]}, indent=2))
     else:
@@ -68,10 +66,7 @@ def _parser() -> Parser:
         "every change; the best are confirmed by a replay in the simulator.",
         EXAMPLES,
     )
-    made.add_argument(
-        "--lake", type=arguments.path, required=True, metavar="DIR", help="directory of the tables"
-    )
-    made.add_argument("--master", metavar="URL", help="a Spark cluster; without it, this machine")
+    add_lake(made)
     made.add_argument("--run", metavar="NAME", help="run of the lake, if there are several")
     made.add_argument(
         "--degree", type=whole_number(1, 64, "neighbours"), default=DEGREE_MAX, metavar="N",

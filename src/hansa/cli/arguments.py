@@ -4,17 +4,24 @@ An invalid argument raises UsageError, which `main` prints; argparse would print
 """
 
 import argparse
+import getpass
 import math
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from hansa.errors import UsageError
 from hansa.launcher import command_line
 
+REQUIRED = "the following arguments are required: "
+"""How argparse begins its message."""
+
 SAMPLE_MAX = 65_536
 """Largest N of a telemetry sample of one publication in N."""
+
+SECRET_CHARS_MAX = 4_096
 
 SEED_MAX = (1 << 63) - 1
 """Largest signed 64-bit integer, which every reader of our JSON can represent."""
@@ -33,8 +40,16 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith(REQUIRED):
+            message = self._explain_required(message.removeprefix(REQUIRED).split(", "))
         help_command = command_line(*self.prog.split()[1:], "--help")
         raise UsageError(f"{message}; see `{help_command}`")
+
+    def _explain_required(self, names: Sequence[str]) -> str:
+        """Say what a missing argument is, as its help does."""
+        helps = {each.metavar or each.dest: each.help for each in self._actions}
+        missing = [f"{name} ({helps[name]})" if helps.get(name) else name for name in names]
+        return f"missing: {', '.join(missing)}"
 
 
 def whole_number(least: int, most: int, unit: str = "") -> Callable[[str], int]:
@@ -116,3 +131,29 @@ def node_and_text(text: str) -> tuple[str, str]:
             f"{text!r} must be a node, a colon and a topic or filter, as in 3:plant/temp"
         )
     return node, rest
+
+
+def broker_address(text: str) -> tuple[str, int]:
+    """Return host and port."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} must be HOST:PORT, as in localhost:1883")
+    return host.strip("[]"), int(port)
+
+
+def make_directory(directory: Path, option: str) -> None:
+    """Create the directory of an option before the work, so that an error is reported early."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {directory}: {error.strerror}") from error
+
+
+def read_secret(given: str) -> str:
+    """Return a secret argument, or for `-` one line of standard input: other users of the machine
+    see the arguments of running commands."""
+    if given != "-":
+        return given
+    if sys.stdin.isatty():
+        return getpass.getpass("token: ").strip()
+    return sys.stdin.readline(SECRET_CHARS_MAX).strip()

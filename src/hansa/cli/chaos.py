@@ -7,24 +7,29 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from hansa.cli.arguments import Parser, decimal_number, one_of, path, seed
+from hansa.cli import soak
+from hansa.cli.arguments import Parser, decimal_number, make_directory, one_of, path, seed
 from hansa.console.terminal import console, make_table
 from hansa.errors import UsageError
+from hansa.testbed.cancellation import run_until_stopped
 from hansa.testbed.chaos import bridges
 from hansa.testbed.chaos.run import ChaosOutcome, ChaosRun, run_chaos
 from hansa.testbed.chaos.scenarios import SCENARIOS
 from hansa.testbed.chaos.verdict import ChaosVerdict, read_evidence
-from hansa.testbed.signals import run_until_stopped
 
 EXAMPLES = """\
   hansa chaos kill-agents
   hansa chaos kill-agents halves cores --seconds 120 --topology grid:3x3 --rate 200
   hansa chaos all --seed 7 --json results.json
-  hansa chaos cores --history histories && hansa chaos --judge histories/cores.jsonl"""
+  hansa chaos cores --history histories && hansa chaos --judge histories/cores.jsonl
+  hansa chaos soak --messages 10000000 --ledger soak.jsonl   all scenarios in turn, for hours;
+                                                             see `hansa chaos soak --help`"""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run scenarios and print their verdicts; exit code 1 if a promise was broken."""
+    if arguments and arguments[0] == "soak":
+        return soak.run(arguments[1:])
     given = _parser().parse_args(arguments)
     outcomes: dict[str, ChaosOutcome] = {}
     runs = _make_runs(given)
@@ -69,24 +74,17 @@ def _check_outputs(given: argparse.Namespace, runs: list[ChaosRun]) -> None:
     for chaos_run in runs:
         chaos_run.validate()
         if chaos_run.directory:
-            _make_directory(chaos_run.directory, "--keep")
+            make_directory(chaos_run.directory, "--keep")
             if any(chaos_run.directory.iterdir()):
                 raise UsageError(
                     f"--keep {given.keep}: {chaos_run.directory} is not empty; name another"
                 )
     if given.history:
-        _make_directory(given.history, "--history")
+        make_directory(given.history, "--history")
     try:
         _save({}, given.json)
     except OSError as error:
         raise UsageError(f"--json {given.json}: {error.strerror}") from error
-
-
-def _make_directory(directory: Path, option: str) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{option} {directory}: {error.strerror}") from error
 
 
 def _run_scenario(chaos_run: ChaosRun, history: Path | None) -> ChaosOutcome:

@@ -9,15 +9,16 @@ from hansa.cli import arguments
 from hansa.cli.arguments import Parser
 from hansa.console.terminal import console
 from hansa.errors import UsageError
+from hansa.testbed.cancellation import run_until_stopped
 from hansa.testbed.demo import live, report, simulated
 from hansa.testbed.demo.output import DemoOutput
 from hansa.testbed.demo.report import DemoDirectory, DemoRecord
 from hansa.testbed.embedded import is_amqtt_installed
 from hansa.testbed.mosquitto import find_mosquitto
-from hansa.testbed.signals import run_until_stopped
 
 EXAMPLES = """\
-  hansa demo                  three real Mosquittos in a ring, half a minute
+  hansa demo                  three real Mosquittos in a ring, then tables and a report
+  hansa demo --no-report      without Spark, about 20 seconds
   hansa demo --compare        and the same ring with plain bridges
   hansa demo --keep           and keep it running afterwards
   hansa demo --simulated      without any broker, in virtual time"""
@@ -58,8 +59,8 @@ def _run(settings: dict[str, str], args: argparse.Namespace, record: DemoRecord 
 def _parser() -> Parser:
     parser = Parser(
         "hansa demo",
-        "Join three real Mosquittos in a ring with Hansa's agents: every message is delivered\n"
-        "exactly once, and the federation recovers from a killed agent and a killed broker.",
+        "Join three real Mosquittos in a ring with Hansa's agents: a publication arrives once\n"
+        "at each broker, and the federation recovers from a killed agent and a killed broker.",
         EXAMPLES,
     )
     parser.add_argument(

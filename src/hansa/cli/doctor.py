@@ -8,30 +8,34 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
-from hansa.agent.broker.connection import BrokerAddress
-from hansa.agent.broker.delivery_class import DeliveryClass, DeliveryProbeResult, classify
-from hansa.agent.settings import OBSERVERS, BrokerSettings, broker_address, load_settings
-from hansa.cli.arguments import Parser
+from hansa.agent.broker.mosquitto_conf import read_settings
+from hansa.agent.broker.settings import OBSERVERS, BrokerSettings, RestSettings, check_rest
+from hansa.agent.settings import AgentSettings, load_settings
+from hansa.cli.arguments import Parser, broker_address
+from hansa.cli.broker_report import show_advices, show_report, shown
 from hansa.console.terminal import console
 from hansa.printable import printable
 from hansa.testbed.probes.advice import (
     BrokerAdvice,
-    BrokerFindings,
     Severity,
     advise_on_broker,
     configuration_lines,
 )
 from hansa.testbed.probes.delivery import QUEUE_TRIED, QUEUE_TRIED_BRIEFLY
-from hansa.testbed.probes.examination import (
-    Examination,
-    advise_on_examination,
-    examine_broker,
+from hansa.testbed.probes.mosquitto_conf import (
+    change_file,
+    make_findings,
+    missing_lines,
+    needs_restart,
 )
-from hansa.testbed.probes.mosquitto_conf import make_findings, read_settings
+from hansa.testbed.probes.report import add_configuration, check_broker
 
 PASSWORD_VARIABLE = "HANSA_BROKER_PASSWORD"
+API_USERNAME, API_PASSWORD = "HANSA_REST_USERNAME", "HANSA_REST_PASSWORD"
+
+RESTART = "then restart the broker: after SIGHUP it logs only new subscriptions"
+RELOAD = "then send the broker SIGHUP: systemctl reload mosquitto"
 
 CONFIGURATION_SUFFIX = ".conf"
 """A file with this suffix is a configuration of Mosquitto, not of an agent."""
@@ -43,19 +47,11 @@ EXAMPLES = """\
   hansa doctor localhost:1883 --log-file /var/log/mosquitto/mosquitto.log
   hansa doctor --config node.toml                        the broker of an agent
   hansa doctor --config mosquitto.conf                   a configuration, without its broker
-  hansa doctor localhost:1884 --observer static          a broker other than Mosquitto
-  hansa doctor broker.example:1883 --username hansa      password in HANSA_BROKER_PASSWORD"""
-
-SIGHUP_REMEDY = (
-    "Log settings take effect at SIGHUP, but Mosquitto then logs only new subscriptions. If clients"
-    " are connected, make them reconnect, or restart the broker instead."
-)
-
-MARKS = {
-    Severity.ERROR: "[red]✗[/red]",
-    Severity.WARNING: "[yellow]![/yellow]",
-    Severity.NOTE: "[dim]·[/dim]",
-}
+  hansa doctor --config mosquitto.conf --fix             the same, and add what is missing
+  hansa doctor localhost:1884 --api http://127.0.0.1:8222    a broker with an HTTP API
+  hansa doctor localhost:1884 --observer static          a broker with configured filters
+  hansa doctor broker.example:1883 --username hansa      password in HANSA_BROKER_PASSWORD
+  hansa doctor federation                                a running federation; see its --help"""
 
 
 def run(given: Sequence[str]) -> int:
@@ -69,7 +65,7 @@ def run(given: Sequence[str]) -> int:
         EXAMPLES,
     )
     parser.add_argument(
-        "broker", nargs="?", type=_address, metavar="HOST:PORT", help="address of the broker"
+        "broker", nargs="?", type=broker_address, metavar="HOST:PORT", help="address of the broker"
     )
     parser.add_argument(
         "--config",
@@ -86,9 +82,21 @@ def run(given: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--observer",
-        default="mosquitto",
         choices=[name for name in OBSERVERS if name != "embedded"],
-        help="how the agent will learn of subscriptions (%(default)s); others need no log",
+        help="how the agent will learn of subscriptions; by default as the make of the broker"
+        " requires",
+    )
+    parser.add_argument(
+        "--api",
+        metavar="URL",
+        help="HTTP API of the broker, to recognise it and to list its subscriptions;"
+        f" user and password in {API_USERNAME} and {API_PASSWORD}",
+    )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="print only the lines missing in mosquitto.conf, and whether the broker must be"
+        " restarted; with --config FILE.conf add them to the file, which is copied before",
     )
     parser.add_argument("--username", default="", metavar="NAME", help="user of the agent")
     parser.add_argument(
@@ -108,35 +116,74 @@ def run(given: Sequence[str]) -> int:
     if (args.broker is None) == (args.config is None):
         parser.error("give either HOST:PORT or --config FILE")
     if args.config is not None and args.config.suffix == CONFIGURATION_SUFFIX:
-        return _check_configuration(args.config)
-    settings = _settings(args) if args.config is None else load_settings(args.config).broker
-    address = broker_address(settings)
-    if args.config is None:
+        return _check_configuration(args.config, args.fix)
+    agent = None if args.config is None else load_settings(args.config)
+    settings = _settings(args) if agent is None else agent.broker
+    address = settings.address()
+    if agent is None:
         address = replace(address, credentials_source=f"--username and {PASSWORD_VARIABLE}")
-    is_observed = settings.observer == "mosquitto"
-    queue_tried = QUEUE_TRIED if args.queue else QUEUE_TRIED_BRIEFLY
-    log_file = _log_file(settings, args)
     with Console(stderr=True).status(f"connecting to {address}") as status:
-        examination = asyncio.run(
-            examine_broker(address, log_file, is_observed, queue_tried, status.update)
+        report = asyncio.run(
+            check_broker(
+                address,
+                agent.broker.observer if agent is not None else args.observer or "",
+                _log_file(settings, args),
+                status.update,
+                rest=_rest_settings(agent, args),
+                queue_tried=QUEUE_TRIED if args.queue else QUEUE_TRIED_BRIEFLY,
+            )
         )
-    advices = advise_on_examination(examination, settings.observer)
-    _show(console(), address, examination, advices, is_observed)
-    return _exit_code(advices)
+    if settings.config_file:
+        report = add_configuration(report, settings.config_file)
+    if args.fix:
+        return _show_fix(console(), configuration_lines(report.advices))
+    show_report(console(), report)
+    return 0 if report.is_usable else 1
+
+
+def _rest_settings(agent: AgentSettings | None, args: argparse.Namespace) -> RestSettings | None:
+    if agent is not None:
+        return agent.rest if agent.broker.observer == "rest" else None
+    if not args.api:
+        return None
+    login = (os.environ.get(API_USERNAME, ""), os.environ.get(API_PASSWORD, ""))
+    settings = RestSettings("nats", args.api, *login)
+    check_rest(settings)
+    return settings
+
+
+def _show_fix(out: Console, lines: Sequence[str]) -> int:
+    """Print the missing lines, ready for mosquitto.conf."""
+    for line in lines:
+        out.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    if lines:
+        remedy = RESTART if needs_restart(lines) else RELOAD
+        out.print(f"# {remedy}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if lines else 0
 
 
 def _exit_code(advices: Sequence[BrokerAdvice]) -> int:
     return 1 if any(advice.severity is Severity.ERROR for advice in advices) else 0
 
 
-def _check_configuration(path: Path) -> int:
-    findings = make_findings(read_settings(path))
+def _check_configuration(path: Path, fixes: bool) -> int:
+    settings = read_settings(path)
+    findings = make_findings(settings)
     advices, out = advise_on_broker(findings), console()
+    if fixes:
+        return _fix_configuration(out, path, missing_lines(settings, configuration_lines(advices)))
     if findings.logs_subscribe and findings.has_history:
         text = f"{path}: an agent would know every subscription since the start of the broker"
-        out.print(f"[green]✓[/green] {_shown(text)}")
-    _show_advices(out, advices)
+        out.print(f"[green]✓[/green] {shown(text)}")
+    show_advices(out, advices)
     return _exit_code(advices)
+
+
+def _fix_configuration(out: Console, path: Path, lines: Sequence[str]) -> int:
+    if lines:
+        copy = change_file(path, lines)
+        out.print(f"# {printable(str(path))} was changed; {printable(str(copy))} is as before")
+    return _show_fix(out, lines) and 0
 
 
 def _settings(args: argparse.Namespace) -> BrokerSettings:
@@ -149,7 +196,6 @@ def _settings(args: argparse.Namespace) -> BrokerSettings:
         password=password if args.username else "",
         tls=args.tls or bool(args.tls_ca),
         tls_ca=args.tls_ca,
-        observer=args.observer,
     )
 
 
@@ -159,84 +205,3 @@ def _log_file(settings: BrokerSettings, args: argparse.Namespace) -> Path | None
     if args.log_file is not None:
         return Path(args.log_file)
     return None if args.config is None else Path(settings.log_file or NO_FILE)
-
-
-def _show(
-    out: Console,
-    address: BrokerAddress,
-    examination: Examination,
-    advices: Sequence[BrokerAdvice],
-    has_log: bool,
-) -> None:
-    findings, limits = examination.findings, examination.findings.limits
-    version = findings.version or "a broker of unknown make"
-    out.print(f"[green]✓[/green] {_shown(address)}: {_shown(version)}")
-    if limits is not None:
-        spoken = "MQTT 5" if limits.version == 5 else "MQTT 3.1.1"
-        out.print(f"[green]✓[/green] {spoken}, receive maximum {limits.receive_maximum}")
-    if has_log:
-        _show_log(out, findings)
-    if findings.delivery is not None:
-        _show_class(out, findings.delivery)
-    _show_advices(out, advices)
-
-
-def _show_advices(out: Console, advices: Sequence[BrokerAdvice]) -> None:
-    for advice in advices:
-        out.print(f"{MARKS[advice.severity]} {_shown(advice.problem)}")
-    required = [advice for advice in advices if advice.severity is not Severity.NOTE]
-    lines = configuration_lines(tuple(required))
-    _show_lines(out, "Add to mosquitto.conf:", lines)
-    if any(line.startswith("log_") for line in lines):
-        out.print(f"\n{SIGHUP_REMEDY}")
-    notes = configuration_lines(tuple(a for a in advices if a.severity is Severity.NOTE))
-    _show_lines(out, "Recommended, unless set already:", notes)
-    if not any(advice.severity is Severity.ERROR for advice in advices):
-        limits = ", with the limits named above" if required else ""
-        out.print(f"\nAn agent can work here{limits}.")
-
-
-def _shown(text: object) -> str:
-    """Return a text that came from the broker, safe for a line with markup."""
-    return escape(printable(str(text)))
-
-
-def _show_log(out: Console, findings: BrokerFindings) -> None:
-    lines = {
-        "subscribe": findings.logs_subscribe,
-        "unsubscribe": findings.logs_unsubscribe,
-        "connect": findings.logs_connect,
-        "takeover": findings.logs_takeover,
-    }
-    seen = [word for word, is_seen in lines.items() if is_seen]
-    mark = "[green]✓[/green]" if len(seen) == len(lines) else "[red]✗[/red]"
-    out.print(f"{mark} log lines received: {', '.join(seen) or 'none'}")
-    if findings.is_observed:
-        text = f"all {findings.known_count} subscriptions are known, confirmed by broker counters"
-        out.print(f"[green]✓[/green] {text}")
-
-
-def _show_class(out: Console, delivery: DeliveryProbeResult) -> None:
-    verdict = classify(delivery)
-    word = verdict.delivery_class.value if verdict.delivery_class else "unknown"
-    good = verdict.delivery_class is DeliveryClass.EXACTLY_ONCE
-    mark = "[green]✓[/green]" if good else MARKS[Severity.WARNING]
-    out.print(f"{mark} guaranteed delivery: {word}: {_shown(verdict.reason)}")
-    if delivery.queued_count is not None and not delivery.has_queue_overflowed:
-        kept = f"all of {delivery.queued_count} publications for a disconnected client were kept"
-        more = "; --queue tries more" if delivery.queue_offered_count <= QUEUE_TRIED_BRIEFLY else ""
-        out.print(f"[green]✓[/green] {kept}{more}")
-
-
-def _show_lines(out: Console, heading: str, lines: Sequence[str]) -> None:
-    if lines:
-        out.print(f"\n{heading}")
-        for line in lines:
-            out.print(f"  {printable(line)}", markup=False, soft_wrap=True)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise argparse.ArgumentTypeError(f"{text!r} must be HOST:PORT, as in localhost:1883")
-    return host.strip("[]"), int(port)

@@ -5,11 +5,10 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
-from hansa.cli.arguments import Parser, one_of, whole_number
+from hansa.cli.arguments import Parser, make_directory, one_of, whole_number
 from hansa.errors import UsageError
 from hansa.protocol.settings import Metric, ProtocolSettings
 
@@ -40,7 +39,7 @@ def run(given: Sequence[str]) -> int:
     args = _parser().parse_args(given)
     chosen = _chosen_trials(args)
     if args.plots is not None:
-        _make_directory(args.plots)
+        make_directory(args.plots, "--plots")
     measured = list(_measure(args, chosen))
     if args.plots is not None:
         from hansa.experiments.bar_chart import draw_measurements
@@ -148,14 +147,6 @@ def _print_tables(measured: "list[StrategyMeasurement]", seed: int) -> None:
             for text in each.violations:
                 out.print(f"{each.strategy}: {text}", style="red", markup=False)
     out.print(f"redundancy {measured[0].redundancy}, seed {seed}", style="dim")
-
-
-def _make_directory(directory: Path) -> None:
-    """Create the directory before the trials, so that an error is reported early."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--plots {directory}: {error.strerror}") from error
 
 
 _COLUMNS = (

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hansa import __version__
+from hansa import __version__, compiled_core
 from hansa.errors import UsageError
 from hansa.launcher import command_line
 from hansa.printable import printable
@@ -27,17 +27,28 @@ TRACEBACK = "HANSA_TRACEBACK"
 COMMANDS = {
     "advise": "propose changes to a recorded federation, with their predicted effect",
     "agent": "run one agent beside its broker",
+    "alarm": "list the active alarms of all nodes",
+    "ca": "the certificate authority of a federation: make it, sign, renew, revoke",
     "chaos": "inject faults into a live federation, and account for every publication",
+    "context": "save how to reach a federation, so that commands need no addresses",
     "demo": "three real brokers: exactly one delivery, a killed agent, a killed broker",
-    "doctor": "check a broker, and print missing settings",
+    "doctor": "check a broker or a running federation, and print what to change",
     "experiment": "compare routing strategies; run thousands of simulations on Spark",
+    "init": "set up the agent of this host: check its broker, make or join a federation",
+    "invite": "let one new node join a federation: print a token and sign its certificate",
+    "join": "get the certificate of the agent on this machine, with a token or a file",
+    "link": "list the links of a federation; add and remove links of an agent",
     "manager": "run the topology manager: it registers nodes, monitors them, plans links",
+    "node": "list the nodes of a federation, show one, let one leave",
     "pipeline": "make tables from telemetry and journals with Spark, and query them",
+    "quarantine": "list and release nodes that an agent refuses for misbehaviour",
     "report": "show the tables as one page with plots",
     "simulate": "run a federation in virtual time: the papers' scenarios, or any topology",
-    "status": "show neighbours, members, topics with their core, interest, counters",
-    "top": "the same, live",
+    "status": "show nodes, links, topics, counters and alarms of a federation",
+    "top": "the same, live, with rates",
+    "topic": "list the filters of clients with their nodes; trace a topic",
     "topology": "show, export and change the graph of a manager; compare rules for graphs",
+    "trace": "show the path of a topic, hop by hop, with the reason at each node",
     "up": "start a federation of real Mosquittos and agents on this machine",
 }
 
@@ -54,8 +65,19 @@ Commands:
   up          {COMMANDS["up"]}
   agent       {COMMANDS["agent"]}
   doctor      {COMMANDS["doctor"]}
+  init        {COMMANDS["init"]}
+  ca          {COMMANDS["ca"]}
+  invite      {COMMANDS["invite"]}
+  join        {COMMANDS["join"]}
   status      {COMMANDS["status"]}
   top         {COMMANDS["top"]}
+  quarantine  {COMMANDS["quarantine"]}
+  node        {COMMANDS["node"]}
+  link        {COMMANDS["link"]}
+  topic       {COMMANDS["topic"]}
+  trace       {COMMANDS["trace"]}
+  alarm       {COMMANDS["alarm"]}
+  context     {COMMANDS["context"]}
   simulate    {COMMANDS["simulate"]}
   experiment  {COMMANDS["experiment"]}
   manager     {COMMANDS["manager"]}
@@ -66,7 +88,7 @@ Commands:
   advise      {COMMANDS["advise"]}
 
   -h, --help  show this; `hansa COMMAND --help` explains a command and its options
-  --version   print the version
+  --version   print the version, and whether the core is compiled or pure Python
 
 Examples:
   hansa demo                                    shows in a minute what Hansa does
@@ -132,9 +154,12 @@ def _command(given: list[str]) -> int:
             print(HELP, end="")
             return 0
         case ["--version", *_]:
-            print(f"hansa {__version__}")
+            core = "compiled" if compiled_core.is_enabled() else "pure"
+            print(f"hansa {__version__} ({core})")
             return 0
         case [name, *rest] if name in COMMANDS:
+            if given[:2] == ["doctor", "federation"]:
+                name, rest = "federation_doctor", rest[1:]
             module = importlib.import_module(f"hansa.cli.{name}")
             code: int = module.run(rest)
             return code

@@ -31,7 +31,13 @@ def run(given: Sequence[str]) -> int:
     except ImportError as error:
         needed = install_extra("manager")
         raise UsageError(f"hansa manager needs more: {needed} ({error})") from error
-    options = ManagerOptions(args.host, args.port, args.database, args.rate)
+    if args.tls_key and not args.tls_certificate:
+        raise UsageError("--tls-key needs --tls-certificate")
+    options = ManagerOptions(
+        *(args.host, args.port, args.database, args.rate),
+        tls_certificate=args.tls_certificate,
+        tls_key=args.tls_key,
+    )
     if args.add_token:
         return _add_token(args.database, args.add_token, tuple(args.scope or ("join",)))
     log_to_stderr("INFO")
@@ -82,6 +88,13 @@ def _parser() -> Parser:
         "--rate", type=decimal_number(1, 100_000), default=100.0, metavar="N",
         help="requests per second of one client, twice as many in a burst (default 100)",
     )  # fmt: skip
+    made.add_argument(
+        "--tls-certificate", default="", metavar="FILE",
+        help="serve HTTPS with this certificate and its chain; agents use https://… as manager",
+    )  # fmt: skip
+    made.add_argument(
+        "--tls-key", default="", metavar="FILE", help="its private key, if it is in another file"
+    )
     made.add_argument("--add-token", metavar="NAME", help="create a token, print it, and exit")
     made.add_argument(
         "--scope", action="append", choices=SCOPES,

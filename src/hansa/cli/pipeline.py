@@ -1,44 +1,64 @@
 """`hansa pipeline`: what nodes recorded into tables, and questions to them."""
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from hansa.cli import arguments
+from hansa.cli import arguments, maintain
 from hansa.cli.arguments import Parser, decimal_number, whole_number
+from hansa.cli.lake_options import add_lake, open_lake, start_spark
+from hansa.cli.query_output import ROWS_SHOWN_MAX, show
 from hansa.console.progress import ConsoleProgress
 from hansa.errors import TableBroken, UsageError
+from hansa.pipeline.location import require_lake, require_place
 from hansa.printable import printable
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from hansa.pipeline.bronze import PipelineJob
     from hansa.pipeline.lake import Lake
 
 EXAMPLES = """\
-  hansa pipeline run --lake lake /var/lib/hansa          read all recordings, and exit
-  hansa pipeline run --lake lake --stream /var/lib/hansa    and continue until Ctrl-C
+  hansa pipeline run --lake lake /var/lib/hansa             read all recordings, and exit
+  hansa pipeline stream --lake s3a://bucket/lake https://a.example:8081    and continue
   hansa pipeline run --lake lake --master spark://host:7077 /shared/hansa    on a cluster
   hansa pipeline tables --lake lake
-  hansa pipeline query --lake lake "select * from delay_by_hops\""""
+  hansa pipeline describe --lake lake deliveries
+  hansa pipeline query --lake lake "select * from delay_by_hops"
+  hansa pipeline query --lake lake --as-of "2026-01-31 12:00:00" "select * from delivery"
+  hansa pipeline shell --lake lake                          queries, until Ctrl-D
+  hansa pipeline optimize --lake lake                       merge small files
+  hansa pipeline forget --lake lake --topic 'people/#' --before 2026-01-31"""
 
-ROWS_SHOWN_MAX = 1_000
+RETAIN_HOURS = 168
 
 TOKEN = "HANSA_ADMIN_TOKEN"
 """Environment variable of the agents' token; other users could see it on a command line."""
 
+STEPS = (
+    *("run", "stream", "query", "shell", "tables", "describe", "history"),
+    *("optimize", "vacuum", "forget"),
+)
+
 
 def run(given: Sequence[str]) -> int:
-    args = _parser().parse_intermixed_args(given)
-    steps = {"run": _run, "tables": _tables, "query": _query}
+    parser = _parser()
+    args = parser.parse_intermixed_args(given)
+    steps: dict[str, Callable[[argparse.Namespace, Parser], int]] = {
+        "run": _run,
+        "stream": _run,
+        "query": _query,
+        "shell": _shell,
+        "tables": maintain.tables_step,
+        "describe": maintain.describe_step,
+        "history": maintain.history_step,
+        "optimize": maintain.optimize_step,
+        "vacuum": maintain.vacuum_step,
+        "forget": maintain.forget_step,
+    }
     try:
-        return steps[args.step](args)
+        return steps[args.step](args, parser)
     except TableBroken as broken:
         print(f"hansa: {printable(str(broken))}; the tables are unchanged", file=sys.stderr)
         return 1
@@ -47,83 +67,109 @@ def run(given: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "hansa pipeline",
-        "Make tables from recordings of agents and simulations with Spark, and query them.\n"
-        "A lake is a directory of Parquet files: bronze as recorded, silver by subject, gold\n"
-        "for analysis; docs/pipeline.md describes them.",
+        "Make Delta tables from recordings of agents and simulations with Spark, and query them.\n"
+        "A lake has three layers: bronze as recorded, silver by subject, gold for analysis;\n"
+        "docs/pipeline.md describes them.",
         EXAMPLES,
     )
     parser.add_argument(
-        "step", type=arguments.one_of(("run", "tables", "query")), metavar="run|tables|query",
-        help="run: update a lake; tables: list its tables; query: query it in SQL",
+        "step", type=arguments.one_of(STEPS), metavar="|".join(STEPS),
+        help="run: update a lake; stream: the same, until Ctrl-C; query: query it in SQL; shell:"
+        " many queries with one start of Spark; tables: list its tables; describe, history:"
+        " columns or versions of a table; optimize: merge small files; vacuum: remove files of old"
+        " versions; forget: delete rows for good",
     )  # fmt: skip
     parser.add_argument(
-        "words", nargs="*", metavar="SOURCE|SQL",
-        help="run: directories with journals and telemetry, at any depth, or addresses of agents,"
-        f" as http://host:port, with their token in {TOKEN}; query: one SELECT",
+        "words", nargs="*", metavar="SOURCE|SQL|TABLE",
+        help="run, stream: directories with journals and telemetry, at any depth, or addresses of"
+        f" agents, as http://host:port, with their token in {TOKEN}; query: one SELECT, `show"
+        " tables` or `describe TABLE`; describe, history: a table",
     )  # fmt: skip
-    parser.add_argument(
-        "--lake", type=arguments.path, required=True, metavar="DIR", help="directory of the tables"
-    )
-    parser.add_argument("--master", metavar="URL", help="a Spark cluster (default: this machine)")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--once", action="store_true", help="run: exit when all input is read (the default)"
-    )
-    how.add_argument("--stream", action="store_true", help="run: continue until Ctrl-C")
+    add_lake(parser)
     parser.add_argument(
         "--every", type=decimal_number(0.1, 86_400, "seconds"), default=10.0, metavar="SECONDS",
-        help="with --stream: seconds between two batches (default 10)",
+        help="stream: seconds between two updates (default 10)",
     )  # fmt: skip
     parser.add_argument(
         "--payloads", type=arguments.path, metavar="FILE",
-        help="run: TOML file that maps topics with JSON payloads to tables; it is remembered",
-    )  # fmt: skip
-    parser.add_argument(
-        "--format", type=arguments.one_of(("parquet", "delta", "iceberg")),
-        metavar="parquet|delta|iceberg",
-        help="run: table format of a new lake (default parquet); the data files are the same",
+        help="run, stream: TOML file with payload contracts; it is remembered",
     )  # fmt: skip
     parser.add_argument(
         "--batch-bytes", type=whole_number(1, 1 << 40, "bytes"), metavar="N",
-        help="run: bytes of recordings per micro-batch (default 256 MiB)",
+        help="run, stream: bytes of recordings per micro-batch (default 256 MiB)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-loss", action="store_true",
-        help="run: continue although retention or a disk lost unread recordings",
+        help="run, stream: continue although retention or a disk lost unread recordings",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="query: print a JSON object per row")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="query, shell: print a JSON object per row"
+    )
+    form.add_argument(
+        "--csv", action="store_true", help="query, shell: print comma-separated values"
+    )
+    form.add_argument(
+        "--vertical", action="store_true", help="query, shell: print a line per value"
+    )
+    parser.add_argument(
+        "--as-of", metavar="TIME", help="query, shell: the tables as they were then, UTC"
+    )
+    parser.add_argument("--topic", metavar="FILTER", help="forget: rows of matching topics")
+    parser.add_argument("--before", metavar="TIME", help="forget: rows recorded before, UTC")
+    parser.add_argument("--node", metavar="NAME", help="forget: publications at this node's broker")
+    parser.add_argument(
+        "--client", metavar="ID",
+        help="forget: refused, because publishing clients are not recorded; use --topic",
+    )  # fmt: skip
+    parser.add_argument(
+        "--retain", type=whole_number(0, 87_600, "hours"), default=RETAIN_HOURS, metavar="HOURS",
+        help=f"vacuum: keep versions of the last hours (default {RETAIN_HOURS})",
+    )  # fmt: skip
     return parser
 
 
-# ---------------------------------------------------------------- run
+# ---------------------------------------------------------------- run, stream
 
 
-def _run(args: argparse.Namespace) -> int:
-    from hansa.pipeline import formats
-    from hansa.pipeline.session import session
-
+def _run(args: argparse.Namespace, parser: Parser) -> int:
     if not args.words:
-        _parser().error("run needs a SOURCE, a directory or the address of an agent")
-    formats.require_package(args.format or "parquet")
-    token = check_sources(args.words, may_be_empty=args.stream)
+        parser.error(f"{args.step} needs a SOURCE, a directory or the address of an agent")
+    is_stream = args.step == "stream"
+    require_place(args.lake)
+    token = check_sources(args.words, may_be_empty=is_stream)
     with ConsoleProgress("starting Spark") as progress:
-        spark = session(args.master)
-        from hansa.pipeline import bronze, builder, lake, runner
+        start_spark(args, progress, args.words, is_endless=is_stream)
+        job = make_job(args, token, is_stream)
+        lake = open_lake(args, progress, create=True)
+        from hansa.pipeline import runner
 
-        work = bronze.PipelineJob(
-            args.words,
-            token=token,
-            allow_loss=args.allow_loss,
-            batch_bytes=args.batch_bytes,
-            payloads=args.payloads,
-        )
-        builder.all_tables(args.payloads)  # report an error in the file before the work
-        place = lake.Lake.open_or_create(args.lake, args.format)
-        if args.stream:
-            _stream(spark, place, work, args.every, progress)
-        else:
-            runner.run_once(spark, place, work, progress.report_table)
+        if is_stream:
+            progress.show("streaming; Ctrl-C stops it")
+            runner.run_continuously(lake, job, args.every, progress.report_table, progress.warn)
+        elif not runner.run_once(lake, job, progress.report_table):
+            progress.show("nothing new")
     return 0
+
+
+def make_job(args: argparse.Namespace, token: str, is_stream: bool = False) -> "PipelineJob":
+    """Return the options of a run; raise UsageError if the contracts are wrong. Spark has to run,
+    because it parses them."""
+    from hansa.pipeline.bronze import PipelineJob
+    from hansa.pipeline.catalog import RESERVED_NAMES
+    from hansa.pipeline.contracts import read_contracts
+
+    given = vars(args)
+    if args.payloads:
+        read_contracts(args.payloads, RESERVED_NAMES)
+    return PipelineJob(
+        given.get("sources") or given["words"],
+        token=token,
+        allow_loss=given.get("allow_loss", False),
+        skip_unreachable=is_stream,
+        batch_bytes=given.get("batch_bytes"),
+        payloads=args.payloads,
+    )
 
 
 def check_sources(sources: Sequence[str], may_be_empty: bool) -> str:
@@ -142,88 +188,51 @@ def check_sources(sources: Sequence[str], may_be_empty: bool) -> str:
     return token
 
 
-def _stream(
-    spark: "SparkSession",
-    lake: "Lake",
-    work: "PipelineJob",
-    every_s: float,
-    progress: ConsoleProgress,
-) -> None:
-    from hansa.pipeline import runner
-
-    progress.show("streaming; Ctrl-C stops it")
-    runner.run_continuously(spark, lake, work, every_s, progress.report_table, progress.warn)
+# ---------------------------------------------------------------- query
 
 
-# ---------------------------------------------------------------- tables, query
-
-
-def _tables(args: argparse.Namespace) -> int:
-    from hansa.console.terminal import console, make_table
-    from hansa.pipeline.lake import EXPERIMENTS, Lake
-
-    lake = Lake(args.lake)
-    made = make_table("layer", "table", ">rows", "grain")
-    for kept in [] if lake.is_only_experiments else lake.tables():
-        made.add_row(kept.layer, kept.name, f"{kept.rows:,}", Text(kept.grain))
-    if lake.experiments:
-        made.add_row("", EXPERIMENTS, "", "One row per simulation of a sweep.")
-    console().print(made)
-    return 0
-
-
-def _query(args: argparse.Namespace) -> int:
+def _query(args: argparse.Namespace, parser: Parser) -> int:
     if len(args.words) != 1:
-        _parser().error('query needs one SELECT, in quotes: "select * from delay"')
-    from hansa.pipeline.lake import Lake
-
-    lake = Lake(args.lake)
-    if not lake.is_only_experiments:
-        lake.tables()
-    with ConsoleProgress("starting Spark"):
-        from hansa.pipeline.session import session
-
-        spark = session(args.master)
-        columns, rows = ask(spark, lake, args.words[0])
-    show(columns, rows, args.json)
+        parser.error('query needs one SELECT, in quotes: "select * from delay"')
+    as_of = maintain.parse_time(args.as_of) if args.as_of else None
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        columns, rows = ask(lake, args.words[0], as_of)
+    show(columns, rows, args)
     return 0
+
+
+def _shell(args: argparse.Namespace, parser: Parser) -> int:
+    """Answer one statement per line; a mistake in one does not end it."""
+    if args.words:
+        parser.error("shell takes no words; it reads statements from its input, one per line")
+    as_of = maintain.parse_time(args.as_of) if args.as_of else None
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        print(
+            "one SELECT, `show tables` or `describe TABLE` per line; Ctrl-D ends", file=sys.stderr
+        )
+    while True:
+        try:
+            statement = input("sql> " if is_terminal else "")
+        except EOFError:
+            return 0
+        if not statement.strip():
+            continue
+        try:
+            show(*ask(lake, statement, as_of), args)
+        except UsageError as error:
+            print(f"hansa: {printable(str(error))}", file=sys.stderr)
 
 
 def ask(
-    spark: "SparkSession", lake: "Lake", select: str
+    lake: "Lake", select: str, as_of: str | None = None
 ) -> tuple[list[str], list[tuple[object, ...]]]:
     """Return columns and rows of a query; one row more than is shown, if there are more."""
     from hansa.pipeline import query
 
-    return query.run_query(spark, lake, select, ROWS_SHOWN_MAX + 1)
-
-
-def show(columns: list[str], rows: list[tuple[object, ...]], as_json: bool = False) -> None:
-    """Print the rows as a table, or as one JSON object per row."""
-    from hansa.console.terminal import console, make_table
-
-    if as_json:
-        for row in rows[:ROWS_SHOWN_MAX]:
-            print(json.dumps(dict(zip(columns, row, strict=True)), default=_format_value))
-    else:
-        made = make_table(*columns)
-        for row in rows[:ROWS_SHOWN_MAX]:
-            made.add_row(*(_format_cell(value) for value in row))
-        console().print(made)
-    if len(rows) > ROWS_SHOWN_MAX:
-        print(
-            f"hansa: only the first {ROWS_SHOWN_MAX:,} rows are shown; add a LIMIT", file=sys.stderr
-        )
-
-
-def _format_cell(value: object) -> Text:
-    if isinstance(value, float):
-        return Text(f"{value:,.4g}")
-    return Text("" if value is None else _format_value(value))
-
-
-def _format_value(value: object) -> str:
-    """Return a value as text; bytes as an SQL literal."""
-    if isinstance(value, bytes | bytearray):
-        return f"X'{value.hex().upper()}'"
-    return printable(str(value), keep="\n")
+    return query.run_query(lake, select, ROWS_SHOWN_MAX + 1, as_of)

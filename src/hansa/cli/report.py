@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from hansa.cli import arguments
 from hansa.cli.arguments import Parser
-from hansa.cli.pipeline import ask, check_sources, show
+from hansa.cli.lake_options import add_lake, open_lake, start_spark
+from hansa.cli.pipeline import ask, check_sources, make_job
+from hansa.cli.query_output import show
 from hansa.console.progress import ConsoleProgress
 from hansa.errors import UsageError
+from hansa.pipeline.location import require_lake, require_place
 
 if TYPE_CHECKING:
     from hansa.pipeline.report.page import ReportedPaper
@@ -21,33 +24,28 @@ EXAMPLES = """\
 
 def run(given: Sequence[str]) -> int:
     args = _parser().parse_intermixed_args(given)
-    from hansa.pipeline.lake import Lake
-    from hansa.pipeline.session import session
-
     if args.payloads and not args.sources:
         _parser().error("--payloads needs a SOURCE to make tables from")
     _check_output_path(args.out)
-    token = check_sources(args.sources, may_be_empty=False) if args.sources else ""
-    if not args.sources and not Lake(args.lake).is_only_experiments:
-        Lake(args.lake).tables()
+    if args.sources:
+        require_place(args.lake)
+        token = check_sources(args.sources, may_be_empty=False)
+    else:
+        require_lake(args.lake)
     with ConsoleProgress("starting Spark") as progress:
-        spark = session(args.master)
-        from hansa.pipeline import bronze, builder, runner
+        start_spark(args, progress, args.sources)
+        job = make_job(args, token) if args.sources else None
+        lake = open_lake(args, progress, create=job is not None)
+        from hansa.pipeline import runner
         from hansa.pipeline.report.facts import collect_report
         from hansa.pipeline.report.page import render_page
 
-        if args.sources:
-            builder.all_tables(args.payloads)  # report an error in the file before the work
-            runner.run_once(
-                spark,
-                Lake.open_or_create(args.lake),
-                bronze.PipelineJob(args.sources, token, payloads=args.payloads),
-                progress.report_table,
-            )
+        if job:
+            runner.run_once(lake, job, progress.report_table)
         papers = _run_papers(progress) if args.papers else []
         progress.show("drawing")
-        _write(args.out, render_page(collect_report(spark, Lake(args.lake)), papers))
-        answer = ask(spark, Lake(args.lake), args.query) if args.query else None
+        _write(args.out, render_page(collect_report(lake), papers, args.title))
+        answer = ask(lake, args.query) if args.query else None
     if answer:
         show(*answer)
     print(f"{args.out}: open it in a browser")
@@ -82,9 +80,10 @@ def _parser() -> Parser:
         "sources", nargs="*", metavar="SOURCE",
         help="update the lake from these recordings first, as `hansa pipeline run` does",
     )  # fmt: skip
+    add_lake(parser)
     parser.add_argument(
-        "--lake", type=arguments.path, required=True, metavar="DIR",
-        help="directory of the tables",
+        "--title", default="Federation report", metavar="TEXT",
+        help="heading of the page, such as the name of the federation",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=arguments.path, default=Path("report.html"), metavar="FILE",
@@ -92,7 +91,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--payloads", type=arguments.path, metavar="FILE",
-        help="with SOURCE: topics with JSON payloads, as for `hansa pipeline run`",
+        help="with SOURCE: payload contracts, as for `hansa pipeline run`",
     )  # fmt: skip
     parser.add_argument(
         "--query", metavar="SELECT",
@@ -102,7 +101,6 @@ def _parser() -> Parser:
         "--papers", action="store_true",
         help="run the papers' experiments now, and show their numbers beside ours",
     )  # fmt: skip
-    parser.add_argument("--master", metavar="URL", help="a Spark cluster (default: this machine)")
     return parser
 
 

@@ -44,6 +44,8 @@ EXAMPLES = """\
   hansa simulate --topology random:25,4 --subscribers 10 --faults crashes=3,partitions=1 --runs 100
   hansa simulate --scenario random --seed 2000 --runs 100   topology, faults and traffic at random
   hansa simulate --scenario random --strategy paths --runs 100          with another strategy
+  hansa simulate --campaign --seeds 0-1999                  every strategy, with a ledger; resumable
+  hansa simulate --campaign --seeds 0-19999 --in-turn       one strategy for each seed
   hansa simulate --scenario overlap --json | python3 -m json.tool
 
 exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 internal error
@@ -55,6 +57,10 @@ def run(given: Sequence[str]) -> int:
     if args.list:
         return _list_scenarios()
     _refuse_contradictions(args)
+    if args.campaign:
+        from hansa.cli import campaign
+
+        return campaign.run(args)
     if args.runs > 1:
         return _run_many(args, given)
     return _run_one(args, given)
@@ -62,7 +68,9 @@ def run(given: Sequence[str]) -> int:
 
 def parse_request(given: Sequence[str]) -> "SimulationRequest":
     """Parse options of `hansa simulate`; for sweeps, whose cases are written in them."""
-    return _make_request(make_parser().parse_args(given))
+    args = make_parser().parse_args(given)
+    _refuse_contradictions(args)
+    return _make_request(args)
 
 
 def make_parser() -> Parser:
@@ -89,6 +97,11 @@ def _add_what(made: Parser) -> None:
         help="an experiment of the papers, checked; random: the seed draws everything",
     )  # fmt: skip
     one.add_argument(
+        "--campaign", action="store_true",
+        help="the scenario random with the seeds of --seeds and every strategy, on all cores;"
+        " continues with the seeds that the ledger lacks",
+    )  # fmt: skip
+    one.add_argument(
         "--topology",
         metavar="WORD",
         help="ring:N line:N star:N tree:N full:N grid:RxC random:N,DEGREE geometric:N,RADIUS"
@@ -101,6 +114,22 @@ def _add_what(made: Parser) -> None:
     group.add_argument(
         "--runs", type=whole_number(1, RUNS_MAX, "runs"), default=1, metavar="N",
         help="run N seeds from --seed on, on all cores; stop at the first that breaks a promise",
+    )  # fmt: skip
+    group.add_argument(
+        "--seeds", metavar="FIRST-LAST",
+        help="seeds of a campaign (default 0-49999)",
+    )  # fmt: skip
+    group.add_argument(
+        "--ledger", metavar="FILE", type=arguments.path,
+        help="where a campaign records every run, as a line of JSON (default campaign.jsonl)",
+    )  # fmt: skip
+    group.add_argument(
+        "--cores", type=whole_number(1, 1024, "processes"), metavar="N",
+        help="processes of a campaign (default: one per core)",
+    )  # fmt: skip
+    group.add_argument(
+        "--in-turn", action="store_true", default=None,
+        help="in a campaign, play each seed with one strategy only: all of them in turn",
     )  # fmt: skip
     group.add_argument(
         "--json", action="store_true", help="print one JSON object instead of tables"
@@ -204,7 +233,7 @@ def _add_clients(made: Parser) -> None:
         "--faults", metavar="KIND=N,...",
         help="random faults: cuts silent-cuts one-way-cuts partitions flaps crashes power-offs"
         " freezes stalls disk-failures clock-jumps refusals lossy-restarts broker-restarts"
-        " link-changes roll-backs clones",
+        " link-changes roll-backs clones byzantine",
     )  # fmt: skip
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",
@@ -213,7 +242,8 @@ def _add_clients(made: Parser) -> None:
         " (until it is restarted; with --qos), set-clock N -3600 s (takes effect at the next"
         " start), refuse N 2 s (the broker disconnects the agent and keeps its session), back-up N,"
         " roll-back N (to the backup; with --qos), clone N near M (a copy that runs for"
-        " 5 s), restart-broker N, restart-broker N 2 s (clients"
+        " 5 s), byzantine N replay-records (or another attack of a compromised member),"
+        " restart-broker N, restart-broker N 2 s (clients"
         " reconnect after 2 s), cut N-M, silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s,"
         " restore N-M, partition 0,1|2,3,"
         " heal, link N-M, unlink N-M, subscribe N FILTER, unsubscribe N FILTER, publish N TOPIC;"
@@ -226,6 +256,7 @@ def _add_clients(made: Parser) -> None:
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
+    _refuse_campaign_options(args)
     if args.scenario is not None:
         from hansa.simulator.scenarios.catalogue import find_scenario
 
@@ -242,6 +273,25 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
             f"{args.runs} runs from seed {args.seed} exceed the largest seed, {SEED_MAX};"
             " give a smaller --seed"
         )
+
+
+def _refuse_campaign_options(args: argparse.Namespace) -> None:
+    if not args.campaign:
+        for name in ("seeds", "ledger", "cores", "in_turn"):
+            if getattr(args, name) is not None:
+                raise UsageError(f"--{name.replace('_', '-')} needs --campaign")
+        return
+    if args.in_turn and args.strategy:
+        raise UsageError("--in-turn plays every strategy; omit it or --strategy")
+    others = ("transcript", "telemetry", *FIXED_BY_SCENARIO, *DRAWN_BY_SEED)
+    given = [name for name in others if getattr(args, name) is not None]
+    if args.runs > 1:
+        given.append("runs")
+    if args.seed != DEFAULT_SEED:
+        given.append("seed")
+    if given:
+        flag = given[0].replace("_", "-")
+        raise UsageError(f"--campaign sets --{flag} itself; omit it, or use --scenario random")
 
 
 # ---------------------------------------------------------------- running

@@ -48,7 +48,6 @@ def print_run(args: argparse.Namespace, scenario_result: ScenarioResult, replay:
 
 
 def print_tally(args: argparse.Namespace, tally: SeedTally) -> None:
-    """Print the result of many seeds."""
     out = console()
     if tally.failed:
         if tally.passed:
@@ -62,7 +61,6 @@ def print_tally(args: argparse.Namespace, tally: SeedTally) -> None:
 
 
 def print_scenarios() -> None:
-    """Print all scenarios with their claims."""
     made = make_table("scenario", "events", "claim")
     for scenario in SCENARIOS.values():
         made.add_row(scenario.name, scenario.title, scenario.claim)

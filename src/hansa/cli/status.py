@@ -1,38 +1,37 @@
-"""`hansa status`: the status of agents as tables or JSON."""
+"""`hansa status`: the whole federation as tables or JSON, from one agent that answers."""
 
-import json
 from collections.abc import Sequence
 
 from hansa.cli.arguments import Parser
-from hansa.console.agent_status import fetch_all, render_tables, status_urls
+from hansa.cli.target import add_target_options, client_of, print_json
+from hansa.console.federation import check, fetch_federation
+from hansa.console.federation_tables import TopicsDocument, status_tables
 from hansa.console.terminal import console
 
 EXAMPLES = """\
-  hansa status http://127.0.0.1:8080          one agent, by its admin address
-  hansa status up.json                        all nodes of `hansa up ... --ready-file up.json`
-  hansa status up.json --json | jq '.nodes[0].counters'"""
+  hansa status                                the federation of the agent on this machine
+  hansa status http://127.0.0.1:8081          by the admin address of any of its agents
+  hansa status --context plant                by a saved context (hansa context add)
+  hansa status up.json                        a federation of `hansa up ... --ready-file up.json`
+  hansa status --json | jq '.nodes[0].summary.counters'"""
 
 
 def run(given: Sequence[str]) -> int:
-    """Print the status; exit code 1 if a node does not answer."""
+    """Print the status; exit code 1 if a node is unreachable or does not answer."""
     parser = Parser(
         "hansa status",
-        "Show the status of agents: neighbours, members, topics with their core, interest,\n"
-        "counters. Exit code 1 if an agent does not answer.",
+        "Show nodes, links, topics, counters and alarms of a federation. One agent is asked, and\n"
+        "it asks all others. Exit code 1 if a node is unreachable or does not answer.",
         EXAMPLES,
     )
-    parser.add_argument("target", help="admin URL or host:port of an agent, or a ready file")
-    parser.add_argument("--json", action="store_true", help="print the status as JSON")
+    add_target_options(parser, positional=True)
+    parser.add_argument("--ids", action="store_true", help="show the ids of nodes, too")
     args = parser.parse_args(given)
-    responses = fetch_all(status_urls(args.target))
-    if args.json and len(responses) == 1:
-        print(responses[0].body, end="")
-    elif args.json:
-        nodes = [
-            json.loads(each.body) if each.status else {"problem": each.problem}
-            for each in responses
-        ]
-        print(json.dumps({"nodes": nodes}, indent=1))
+    client = client_of(args)
+    document, federation = fetch_federation(client)
+    if args.json:
+        print_json(document)
     else:
-        console().print(render_tables(responses))
-    return 1 if any(each.problem for each in responses) else 0
+        topics = check(client.get("/status"), TopicsDocument)
+        console().print(status_tables(federation, topics, args.ids))
+    return 0 if all(node.summary is not None for node in federation.nodes) else 1

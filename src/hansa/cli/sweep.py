@@ -1,17 +1,28 @@
 """`hansa experiment run`: run a grid of simulations on Spark and keep the results in a lake."""
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
+from itertools import islice
 
 from hansa.cli import arguments, simulate
 from hansa.cli.arguments import Parser
+from hansa.cli.lake_options import add_lake, open_lake
+from hansa.console.progress import ConsoleProgress
 from hansa.experiments.fan_out import Row
 from hansa.experiments.runs import case_key
 from hansa.experiments.sweep import read_sweep
+from hansa.launcher import command_line
+from hansa.pipeline.location import require_place
 
-EXCLUDED_OPTIONS = ("help", "list", "seed", "runs", "json", "transcript", "scenario", "telemetry")
+EXCLUDED_OPTIONS = (
+    *("help", "list", "seed", "runs", "json", "transcript", "telemetry"),
+    *("campaign", "seeds", "ledger", "cores"),
+)
 """Options of `hansa simulate` that a sweep may not set."""
+
+FAILURES_SHOWN_MAX = 10
 
 EXAMPLES = """\
   hansa experiment run sweep.toml --lake lake                 all cores of this machine
@@ -25,6 +36,10 @@ sweep.toml: every key is an option of `hansa simulate`, a list is swept
   faults = ["", "crashes=1"]
   seeds = 20
 
+the campaign of `hansa simulate --campaign`, with the default strategy
+  scenario = "random"
+  seeds = "0-49999"
+
 exit code: 0 all promises kept, 1 some broken, 2 bad input, 70 internal error
 """
 
@@ -36,13 +51,12 @@ def run(given: Sequence[str]) -> int:
     from hansa.console.progress import progress_bar
     from hansa.experiments import runner
     from hansa.experiments.run_table import RunTable
-    from hansa.pipeline.lake import Lake
-    from hansa.pipeline.session import session
 
     runner.check_cases(sweep, simulate.parse_request)
-    lake = Lake.open_or_create(args.lake)
-    spark = session(args.master)
-    table = RunTable(spark, str(lake.path))
+    require_place(args.lake)
+    with ConsoleProgress("starting Spark") as starting:
+        lake = open_lake(args, starting, create=True)
+    table = RunTable(lake)
     completed = table.completed_cases()
     missing = [case for case in sweep.cases if case_key(case) not in completed]
     print(
@@ -56,7 +70,7 @@ def run(given: Sequence[str]) -> int:
             missing,
             simulate.parse_request,
             table,
-            spark.sparkContext,
+            lake.spark.sparkContext,
             lambda count: progress.advance(bar, count),
         )
     summary = table.summary(sweep, [case_key(case) for case in sweep.cases])
@@ -64,7 +78,11 @@ def run(given: Sequence[str]) -> int:
         print(json.dumps(summary, indent=2))
     else:
         _show(summary)
-    return 1 if any(row["violations"] for row in summary) else 0
+    failed = table.failed_cases(case_key(case) for case in sweep.cases)
+    for case, violations in islice(failed.items(), FAILURES_SHOWN_MAX):
+        replay = command_line("simulate", *shlex.split(case))
+        print(f"hansa: {violations[0]}; replay: {replay}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _parser() -> Parser:
@@ -75,13 +93,7 @@ def _parser() -> Parser:
         EXAMPLES,
     )
     made.add_argument("file", type=arguments.path, metavar="SWEEP.toml", help="the simulations")
-    made.add_argument(
-        "--lake", type=arguments.path, required=True, metavar="DIR",
-        help="directory of the results",
-    )  # fmt: skip
-    made.add_argument(
-        "--master", metavar="URL", help="a Spark cluster that has Hansa installed (default: here)"
-    )
+    add_lake(made)
     made.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return made
 

@@ -1,4 +1,4 @@
-"""`hansa top`: the tables of `hansa status`, live."""
+"""`hansa top`: the federation live, with rates."""
 
 import os
 import select
@@ -7,27 +7,29 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 
-from rich.console import Group, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from hansa.cli.arguments import Parser, decimal_number
-from hansa.console.agent_status import (
-    Rates,
-    StatusResponse,
-    fetch_all,
-    rates_between,
-    render_tables,
-    status_urls,
-)
+from hansa.cli.target import add_target_options, client_of, print_json
+from hansa.console.admin_client import AdminClient
+from hansa.console.federation import Federation, fetch_federation, start_fetching
 from hansa.console.terminal import console
+from hansa.console.top_screen import TopScreen, split_keys
 from hansa.errors import UsageError
+from hansa.printable import printable
 
 EXAMPLES = """\
-  hansa top http://127.0.0.1:8080             one agent
-  hansa top up.json --interval 0.5            all nodes of `hansa up ... --ready-file up.json`"""
+  hansa top                                   the federation of the agent on this machine
+  hansa top --context plant --interval 5      by a saved context
+  hansa top up.json                           a federation of `hansa up ... --ready-file up.json`
+
+Keys: q quit, tab next view (nodes, links, counters, alarms), left and right choose the column to
+sort by, r reverses, arrows and page keys scroll."""
 
 INTERVAL_S = 1.0
 KEYS_MAX = 64
@@ -35,9 +37,14 @@ KEYS_MAX = 64
 
 
 def run(given: Sequence[str]) -> int:
-    """Show the status until `q` or Ctrl-C; without a terminal, print it once."""
-    parser = Parser("hansa top", "Show the status of agents, live; q quits.", EXAMPLES)
-    parser.add_argument("target", help="admin URL or host:port of an agent, or a ready file")
+    """Show the federation until `q` or Ctrl-C; without a terminal, print it once."""
+    parser = Parser(
+        "hansa top",
+        "Show nodes, links, counters and alarms of a federation, live, with rates. One agent is\n"
+        "asked, which asks all others.",
+        EXAMPLES,
+    )
+    add_target_options(parser, positional=True)
     parser.add_argument(
         "--interval",
         type=decimal_number(0.1, 3_600, "seconds"),
@@ -46,24 +53,22 @@ def run(given: Sequence[str]) -> int:
         help="seconds between two updates (default 1)",
     )
     args = parser.parse_args(given)
-    urls = status_urls(args.target)
-    responses = fetch_all(urls)
+    client = client_of(args)
+    document, federation = fetch_federation(client)
     out = console()
-    if not (out.is_terminal and sys.stdin.isatty()):
-        out.print(render_tables(responses))
-        return 0
-    with _unbuffered_keys(), Live(console=out, screen=True, auto_refresh=False) as live:
-        _refresh_until_stopped(urls, responses, args.interval, live)
+    if args.json:
+        print_json(document)
+    elif not (out.is_terminal and sys.stdin.isatty()):
+        screen = TopScreen(args.interval)
+        screen.add(time.monotonic(), federation)
+        out.print(*screen.lines(out.width, len(federation.nodes) + 3), sep="\n")
+    else:
+        screen = TopScreen(args.interval)
+        screen.add(time.monotonic(), federation)
+        client.on_slow = None  # it would write into the screen
+        with _unbuffered_keys(), Live(console=out, screen=True, auto_refresh=False) as live:
+            _refresh_until_stopped(client, screen, out, live)
     return 0
-
-
-def _is_pressed(key: str, within_s: float) -> bool:
-    """Wait at most `within_s` seconds for input; return whether it contains the key."""
-    ready, _, _ = select.select([sys.stdin], [], [], within_s)
-    if not ready:
-        return False
-    typed = os.read(sys.stdin.fileno(), KEYS_MAX).decode(errors="replace")
-    return key in typed or not typed  # end of file: the terminal was closed
 
 
 @contextmanager
@@ -78,35 +83,40 @@ def _unbuffered_keys() -> Iterator[None]:
 
 
 def _refresh_until_stopped(
-    urls: Sequence[str],
-    responses: tuple[StatusResponse, ...],
-    interval_s: float,
-    live: Live,
+    client: AdminClient, screen: TopScreen, out: Console, live: Live
 ) -> None:
-    fetched_at = time.monotonic()
-    rates: Rates = {}
-    while True:
-        live.update(_screen(responses, rates, interval_s), refresh=True)
-        try:
-            if _is_pressed("q", interval_s):
-                return
-        except KeyboardInterrupt:
-            return
-        before, since = responses, fetched_at
-        responses, fetched_at = _fetch_again(urls), time.monotonic()
-        rates = rates_between(before, responses, fetched_at - since)
-
-
-def _fetch_again(urls: Sequence[str]) -> tuple[StatusResponse, ...]:
-    """Fetch; if no agent answers, return that as a problem, because it may be transient."""
+    """Fetch in a thread, so that keys work while an agent takes its time."""
+    due = time.monotonic() + screen.interval_s
+    fetching: Future[Federation] | None = None
     try:
-        return fetch_all(urls)
+        while True:
+            lines = screen.lines(out.width, out.height)
+            live.update(Text("\n").join(lines), refresh=True)
+            wait_s = 0.05 if fetching is not None else max(0.0, due - time.monotonic())
+            keys = _read_keys(wait_s)
+            if any(screen.press(key, out.height) for key in keys):
+                return
+            if fetching is not None and fetching.done():
+                _take(screen, fetching)
+                due, fetching = time.monotonic() + screen.interval_s, None
+            elif fetching is None and time.monotonic() >= due:
+                fetching = start_fetching(client)
+    except KeyboardInterrupt:
+        return
+
+
+def _take(screen: TopScreen, fetched: Future[Federation]) -> None:
+    """Add a sample; an agent without an answer may come back, so its problem is only shown."""
+    try:
+        screen.add(time.monotonic(), fetched.result())
     except UsageError as problem:
-        return tuple(StatusResponse(url, problem=str(problem)) for url in urls)
+        screen.problem = printable(str(problem))
 
 
-def _screen(
-    responses: tuple[StatusResponse, ...], rates: Rates, interval_s: float
-) -> RenderableType:
-    hint = Text(f"every {interval_s:g} s; q quits", style="dim")
-    return Group(hint, render_tables(responses, rates))
+def _read_keys(within_s: float) -> list[str]:
+    """Wait at most so long for input; return the keys, `q` if the terminal was closed."""
+    ready, _, _ = select.select([sys.stdin], [], [], within_s)
+    if not ready:
+        return []
+    typed = os.read(sys.stdin.fileno(), KEYS_MAX)
+    return split_keys(typed) if typed else ["q"]

@@ -24,10 +24,10 @@ from hansa.printable import printable
 from hansa.protocol.routing import STRATEGIES
 from hansa.simulator.topologies import TOPOLOGY_EXAMPLES as TOPOLOGIES
 from hansa.simulator.topologies import parse_topology
+from hansa.testbed.cancellation import STOP_SIGNALS
 from hansa.testbed.federation import LinkProfile, LocalFederation
 from hansa.testbed.managed_federation import ManagedFederation
 from hansa.testbed.ready_file import ReadyFile
-from hansa.testbed.signals import STOP_SIGNALS
 
 EXAMPLES = """\
   hansa up ring:3                                three brokers in a ring, on free ports
@@ -227,4 +227,7 @@ def _show(federation: LocalFederation, console: Console) -> None:
     console.print("\nTry, in two terminals:", highlight=False)
     console.print(f"  mosquitto_sub -p {ports[0]} -t 'plant/#' -v", highlight=False)
     console.print(f"  mosquitto_pub -p {ports[-1]} -t plant/temp -m 21.5", highlight=False)
+    console.print(f"The page: {federation.nodes[0].admin_url}/, the same in a terminal:")
+    shown = command_line("status", federation.nodes[0].admin_url)
+    console.print(f"  {shown}", highlight=False, soft_wrap=True)
     console.print("Ctrl-C stops everything.")

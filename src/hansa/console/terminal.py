@@ -1,8 +1,12 @@
-"""The console on stdout and the table style of every command."""
+"""The console on stdout, the table style of every command, and messages on stderr."""
+
+import sys
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from hansa.printable import printable
 
 PLAIN_WIDTH = 120
 """Columns if stdout is not a terminal."""
@@ -17,6 +21,11 @@ class _Console(Console):
 def console() -> Console:
     made = _Console(highlight=False)
     return made if made.is_terminal else _Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def say(text: str) -> None:
+    """Print a message to stderr; it may quote files, brokers and peers."""
+    print(f"hansa: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def make_table(*columns: str) -> Table:

@@ -1,0 +1,135 @@
+"""The steps of `hansa pipeline` that look after a lake: tables, describe, optimize, forget, …"""
+
+import argparse
+from datetime import datetime
+
+from rich.text import Text
+
+from hansa.cli.arguments import Parser
+from hansa.cli.lake_options import open_lake
+from hansa.cli.query_output import ROWS_SHOWN_MAX, show
+from hansa.console.progress import ConsoleProgress
+from hansa.errors import UsageError
+from hansa.pipeline.location import require_lake
+from hansa.protocol.topics import check_filter
+
+CLIENT_UNKNOWN = (
+    "forget cannot select rows by client: a broker does not send the id of the publishing client"
+    " to subscribers, such as the agent; use --topic with the topics of that client, and"
+    " --before or --node"
+)
+
+
+def tables_step(args: argparse.Namespace, parser: Parser) -> int:
+    from hansa.console.terminal import console, make_table
+
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        from hansa.pipeline.catalog import places_of
+
+        made = make_table("layer", "table", ">rows", "grain")
+        for place in places_of(lake):
+            count = lake.read(place).count()
+            made.add_row(place.layer, place.view, f"{count:,}", Text(place.grain))
+    console().print(made)
+    return 0
+
+
+def _one_table(args: argparse.Namespace, parser: Parser) -> str:
+    if len(args.words) != 1:
+        parser.error(f"{args.step} needs one TABLE; `hansa pipeline tables` lists them")
+    name: str = args.words[0]
+    return name
+
+
+def describe_step(args: argparse.Namespace, parser: Parser) -> int:
+    from hansa.console.terminal import console, make_table
+
+    name = _one_table(args, parser)
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        from hansa.pipeline.maintenance import describe
+
+        found = describe(lake, name)
+    out = console()
+    out.print(Text(f"{found.place.layer}.{found.place.name}: {found.place.grain}"))
+    if found.key:
+        out.print(Text(f"key: {', '.join(found.key)}"))
+    for rule in found.rules:
+        out.print(Text(f"rule: {rule}"))
+    made = make_table("column", "type", "meaning")
+    for column in found.columns:
+        made.add_row(*(Text(cell) for cell in column))
+    out.print(made)
+    return 0
+
+
+def history_step(args: argparse.Namespace, parser: Parser) -> int:
+    name = _one_table(args, parser)
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        from hansa.pipeline.maintenance import history
+
+        commits = history(lake, name).limit(ROWS_SHOWN_MAX)
+        columns, rows = commits.columns, [tuple(row) for row in commits.collect()]
+    show(columns, rows, args)
+    return 0
+
+
+# ---------------------------------------------------------------- optimize, vacuum, forget
+
+
+def optimize_step(args: argparse.Namespace, parser: Parser) -> int:
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        from hansa.pipeline.maintenance import optimize
+
+        removed = optimize(lake, progress.report_table)
+    print(f"{removed:,} small files were merged")
+    return 0
+
+
+def vacuum_step(args: argparse.Namespace, parser: Parser) -> int:
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        from hansa.pipeline.maintenance import vacuum
+
+        vacuum(lake, args.retain, progress.report_table)
+    return 0
+
+
+def forget_step(args: argparse.Namespace, parser: Parser) -> int:
+    from hansa.console.terminal import console, make_table
+
+    if args.client:
+        raise UsageError(CLIENT_UNKNOWN)
+    if not (args.topic or args.before or args.node):
+        parser.error("forget needs --topic, --before or --node")
+    topic = check_filter(args.topic) if args.topic else None
+    before = parse_time(args.before) if args.before else None
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        from hansa.pipeline.maintenance import ForgottenRows, forget, node_id
+
+        origin = node_id(lake, args.node) if args.node else None
+        deleted = forget(lake, ForgottenRows(topic, before, origin), progress.report_table)
+    made = make_table("table", ">rows deleted")
+    for name, count in deleted.items():
+        made.add_row(name, f"{count:,}")
+    console().print(made if deleted else "no rows match")
+    return 0
+
+
+def parse_time(text: str) -> str:
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00"
+        ) from None
