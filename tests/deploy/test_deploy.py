@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 from tests.agent.live import Client
+from tests.identity.certified import certify, make_authority
 
 from hansa.agent.settings import default_state_directory, load_settings
 from hansa.cli import agent, manager
@@ -44,13 +45,17 @@ def parsed(command: str, arguments: list[str]) -> None:
         program.run([*arguments, "--and-no-more"])
 
 
-def test_compose_file_has_valid_commands_and_settings(capsys):
+def test_compose_file_has_valid_commands_and_settings(capsys, tmp_path):
     services = compose()["services"]
     assert set(services) == {"manager", "broker", "agent"}
     for name in ("manager", "agent"):
         command, *arguments = services[name]["command"]
         parsed(command, arguments)
-    settings = load_settings(None, filled_in(services["agent"]["environment"]))
+    environment = filled_in(services["agent"]["environment"]) | {"HANSA_STATE": str(tmp_path)}
+    with pytest.raises(UsageError, match="this node has no certificate"):
+        load_settings(None, environment)
+    certify(make_authority(tmp_path / "ca"), tmp_path)
+    settings = load_settings(None, environment)
     assert settings.topology.manager == "http://manager:8080"
     assert settings.topology.advertised_broker == "tcp://broker:1883"
     assert settings.topology.advertised_link == "agent:10500"
@@ -68,6 +73,13 @@ def installed_to(document: str) -> str:
     assert re.search(rf"^{made[0]}/bin/pip install '?\.", text, re.M)
     assert re.search(rf"^ln -s {made[0]}/bin/hansa /usr/local/bin/", text, re.M)
     return str(made[0])
+
+
+def test_containers_of_hansa_are_sandboxed():
+    services = compose()["services"]
+    for name in ("manager", "agent"):
+        assert services[name]["cap_drop"] == ["ALL"]
+        assert services[name]["read_only"] is True
 
 
 def test_documents_install_to_the_path_in_the_units():
@@ -92,9 +104,14 @@ def test_agent_unit_uses_the_default_state_directory(monkeypatch):
 
 def test_no_text_installs_hansa_from_an_index():
     root = DOCS.parent
-    places = [*root.glob("src/**/*.py"), *root.glob("docs/**/*.md"), *DEPLOY.iterdir()]
-    told = re.compile(r"pip install [^\n`]*\bhansa(\[|['\"\s`]|$)")
-    wrong = [str(place) for place in places if told.search(place.read_text())]
+    places = [*root.glob("src/**/*.py"), *root.glob("docs/**/*.md")]
+    places += [
+        place
+        for place in DEPLOY.rglob("*")
+        if place.is_file() and place.parent.name != "__pycache__"
+    ]
+    instruction = re.compile(r"pip install [^\n`]*\bhansa(\[|['\"\s`]|$)")
+    wrong = [str(place) for place in places if instruction.search(place.read_text())]
     assert wrong == []
 
 
@@ -114,6 +131,22 @@ def test_units_are_valid_and_start_existing_commands(unit, capsys):
     )
     complaints = [line for line in done.stderr.splitlines() if unit.name in line]
     assert complaints == [line for line in complaints if "is not executable" in line]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_are_sandboxed(unit):
+    """`systemd-analyze` rates the exposure from 0 to 10; the threshold is in tenths."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze is older than 250")
+    assert done.returncode == 0, done.stdout.splitlines()[-1]
 
 
 def test_mosquitto_accepts_the_configuration(mosquitto, tmp_path):
