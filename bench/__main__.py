@@ -9,7 +9,9 @@ from pathlib import Path
 
 from bench import (
     forwarding,
+    growth,
     journal,
+    lake_growth,
     live_antonielli,
     live_bevilaqua,
     live_delay,
@@ -20,14 +22,18 @@ from bench import (
     live_links,
     live_locality,
     live_manager,
+    live_memory,
     live_neighbours,
+    live_page,
     live_papers,
     live_proxy,
     live_recording,
     live_soak,
     live_throughput,
+    live_tls,
     memory,
     mqtt_codec,
+    peers,
     pipeline,
     simulation_scale,
     steady_control,
@@ -43,10 +49,14 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "memory": memory.measure,
     "steady-control": steady_control.measure,
     "simulation-scale": simulation_scale.measure,
+    "growth": growth.measure,
     "pipeline": pipeline.measure,
+    "lake-growth": lake_growth.measure,
     "sweep": sweep.measure,
+    "peers": peers.measure,
     "live-throughput": live_throughput.measure,
     "live-delay": live_delay.measure,
+    "live-tls": live_tls.measure,
     "live-fanout": live_fanout.measure,
     "live-durable": live_durable.measure,
     "live-recording": live_recording.measure,
@@ -54,6 +64,8 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "live-large": live_large.measure,
     "live-locality": live_locality.measure,
     "live-neighbours": live_neighbours.measure,
+    "live-memory": live_memory.measure,
+    "live-page": live_page.measure,
     "live-papers": live_papers.measure,
     "live-proxy": live_proxy.measure,
     "live-antonielli": live_antonielli.measure,
@@ -63,7 +75,10 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "live-soak": live_soak.measure,
 }
 BY_NAME_ONLY = (
+    "growth",
+    "peers",
     "pipeline",
+    "lake-growth",
     "sweep",
     "live-papers",
     "live-antonielli",
@@ -85,6 +100,23 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=int, default=10, metavar="N", help="live-soak: how long it runs (10)"
     )
+    parser.add_argument(
+        "--nodes-max",
+        type=int,
+        default=300,
+        metavar="N",
+        help="growth: the largest federation (300); 1000 takes several minutes",
+    )
+    parser.add_argument(
+        "--pictures", type=Path, metavar="DIRECTORY", help="growth: also draw the curves here"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="peers: duration of each of three rounds of a scenario (1)",
+    )
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.benchmark if name not in BENCHMARKS]
@@ -95,6 +127,10 @@ def main() -> int:
     benchmarks: dict[str, Callable[[], dict[str, object]]] = {
         **BENCHMARKS,
         "live-healing": partial(live_healing.measure, arguments.runs),
+        "growth": partial(
+            growth.measure, nodes_max=arguments.nodes_max, pictures=arguments.pictures
+        ),
+        "peers": partial(peers.measure, arguments.seconds),
         "live-soak": partial(live_soak.measure, arguments.minutes),
     }
     for name in arguments.benchmark or (name for name in BENCHMARKS if name not in BY_NAME_ONLY):

@@ -11,7 +11,9 @@ from pathlib import Path
 from statistics import median
 
 from bench.console import say
-from hansa.agent.delivery.group_commit import GroupCommit
+from hansa.delivery.context import Context
+from hansa.delivery.effects import LogName
+from hansa.delivery.group_commit import GroupCommit
 from hansa.journal.reader import JournalReader
 from hansa.journal.records import CapturedRecord, RecordedPublication, encode_record
 from hansa.journal.segment import frame_record
@@ -143,9 +145,31 @@ class _Sqlite(_Method):
         return batch
 
 
-def _ignore_problem(problem: str) -> None:
-    if problem:
-        say("problem", problem)
+class _Commits:
+    """Commits in a thread, one commit at a time, as the agent does."""
+
+    def __init__(self, writer: JournalWriter, on_committed: Callable[[], None]) -> None:
+        self._writer = writer
+        self._on_committed = on_committed
+        self._context = Context(time.time_ns)
+        self._group_commit = GroupCommit(self._context, LogName.OUTBOX, writer)
+        self._task: asyncio.Task[None] | None = None
+
+    def request(self) -> None:
+        """Make everything appended so far durable."""
+        self._group_commit.request()
+        self._start_requested()
+
+    def _start_requested(self) -> None:
+        if self._context.take_effects():
+            self._task = asyncio.create_task(self._commit())
+
+    async def _commit(self) -> None:
+        await asyncio.to_thread(self._writer.commit)
+        self._group_commit.on_committed()
+        self._on_committed()
+        self._group_commit.continue_if_needed()
+        self._start_requested()
 
 
 def _capture(writer: JournalWriter) -> float:
@@ -157,7 +181,7 @@ def _capture(writer: JournalWriter) -> float:
 
         def receive(count: int) -> None:
             in_flight.extend(writer.append(_captured(writer.next_sequence)) for _ in range(count))
-            commits.schedule()
+            commits.request()
 
         def durable() -> None:
             nonlocal done
@@ -168,7 +192,7 @@ def _capture(writer: JournalWriter) -> float:
             done += answered
             receive(answered)
 
-        commits = GroupCommit(writer, durable, _ignore_problem)
+        commits = _Commits(writer, durable)
         receive(WINDOW)  # publications in flight at the end are left to the writer
         await asyncio.sleep(ROUNDS * ROUND_SECONDS)
         return done / (time.perf_counter() - began)
@@ -180,12 +204,12 @@ def _unwaited(writer: JournalWriter) -> float:
     """Append records continuously; count those that were accepted."""
 
     async def run() -> float:
-        commits = GroupCommit(writer, lambda: None, _ignore_problem)
+        commits = _Commits(writer, lambda: None)
         record = RecordedPublication(1, 1, "site/line/sensor", PAYLOAD, False, b"", 1)
         taken, began = 0, time.perf_counter()
         while time.perf_counter() - began < ROUND_SECONDS * ROUNDS:
             taken += sum(writer.append_if_room(record) for _ in range(1_000))
-            commits.schedule()
+            commits.request()
             await asyncio.sleep(0)
         return taken / (time.perf_counter() - began)
 

@@ -6,6 +6,7 @@ best round of each counts, and what is printed is their ratio: the machine cance
 """
 
 import asyncio
+import itertools
 import os
 import shutil
 import socket
@@ -39,6 +40,7 @@ PAUSE_S = 0.001
 PROBE_S = 0.02
 WAY_TIMEOUT_S = 20.0
 QUIET_S = 0.3
+STUCK_S = 2.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -54,7 +56,7 @@ BATCH_DATA = publication(b"x" * PAYLOAD_BYTES) * BATCH
 class Client:
     """A minimal MQTT 3.1.1 connection."""
 
-    def __init__(self, port: int, name: str, topic_filter: str | None = None) -> None:
+    def __init__(self, port: int, name: str, topic_filter: str | None = None, qos: int = 0) -> None:
         """Connect, and subscribe if there is a filter."""
         writer = PacketWriter(Version.V311)
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10.0)
@@ -63,7 +65,7 @@ class Client:
         self.socket.sendall(writer.encode(packets.ConnectPacket(name, Version.V311)))
         self._expect(4)
         if topic_filter is not None:
-            wish = packets.Subscription(topic_filter, qos=0)
+            wish = packets.Subscription(topic_filter, qos=qos)
             self.socket.sendall(writer.encode(packets.SubscribePacket(1, (wish,))))
             self._expect(5)
 
@@ -88,18 +90,30 @@ class Client:
 class Load:
     """A publisher at one broker, and subscribers at others."""
 
-    def __init__(self, source: int, targets: Sequence[int]) -> None:
-        """Connect to these ports and wait until publications get through to all."""
-        self.subscribers = [Client(port, f"sub-{port}", TOPIC) for port in targets]
-        self.publisher = Client(source, f"pub-{source}")
-        self._wait()
+    def __init__(
+        self, source: int, targets: Sequence[int], *, sources: Sequence[int] = (), share: str = ""
+    ) -> None:
+        """Connect to these ports and wait until publications get through to all. `sources` are
+        ports of more publishers; with a `share`, all subscribers share one subscription."""
+        self._is_shared = bool(share)
+        topic_filter = f"$share/{share}/{TOPIC}" if share else TOPIC
+        self.subscribers = [
+            Client(port, f"sub-{number}-{port}", topic_filter)
+            for number, port in enumerate(targets)
+        ]
+        self.publishers = [
+            Client(port, f"pub-{number}-{port}") for number, port in enumerate((source, *sources))
+        ]
+        self.publisher = self.publishers[0]
+        for publisher in self.publishers:
+            self._wait(publisher)
 
-    def _wait(self) -> None:
+    def _wait(self, publisher: Client) -> None:
         deadline = time.monotonic() + WAY_TIMEOUT_S
         for client in self.subscribers:
             client.socket.settimeout(PROBE_S)
             while True:
-                self.publisher.socket.sendall(publication(bytes(PAYLOAD_BYTES)))
+                publisher.socket.sendall(publication(bytes(PAYLOAD_BYTES)))
                 try:
                     client.socket.recv(1 << 16)
                     break
@@ -109,8 +123,9 @@ class Load:
         for client in self.subscribers:
             client.drain()
 
-    def flood(self, seconds: float) -> "Flow":
-        """Publish as fast as all subscribers receive; return the result."""
+    def flood(self, seconds: float, per_second: float | None = None) -> "Flow":
+        """Publish as fast as all subscribers receive, or at this rate if it is lower; return the
+        result."""
         received = [0] * len(self.subscribers)
         stop = threading.Event()
 
@@ -129,22 +144,34 @@ class Load:
         for thread in threads:
             thread.start()
         began = time.perf_counter()
-        sent = self._send(seconds, received)
-        stuck_after = time.perf_counter() + 2.0
-        while min(received) < sent * PACKET_BYTES and time.perf_counter() < stuck_after:
+        sent = self._send(seconds, received, per_second)
+        seen, stuck_after = -1, 0.0  # lost is what has not arrived after STUCK_S without arrivals
+        while (progress := self._progress(received)) < sent * PACKET_BYTES:
+            if progress != seen:
+                seen, stuck_after = progress, time.perf_counter() + STUCK_S
+            elif time.perf_counter() > stuck_after:
+                break
             time.sleep(PAUSE_S)
         elapsed = time.perf_counter() - began
         stop.set()
         for thread in threads:
             thread.join()
         arrived = [count // PACKET_BYTES for count in received]
-        return Flow(sent, sum(arrived), elapsed, len(arrived) * sent - sum(arrived))
+        expected = sent if self._is_shared else len(arrived) * sent
+        return Flow(sent, sum(arrived), elapsed, expected - sum(arrived))
 
-    def _send(self, seconds: float, received: list[int]) -> int:
-        sent, until = 0, time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            if sent - min(received) // PACKET_BYTES < WINDOW:
-                self.publisher.socket.sendall(BATCH_DATA)
+    def _progress(self, received: list[int]) -> int:
+        """Return the bytes that the slowest subscriber has, or all together if they share."""
+        return sum(received) if self._is_shared else min(received)
+
+    def _send(self, seconds: float, received: list[int], per_second: float | None) -> int:
+        began = time.perf_counter()
+        sent, until = 0, began + seconds
+        writers = itertools.cycle(self.publishers)
+        while (now := time.perf_counter()) < until:
+            is_due = per_second is None or sent <= (now - began) * per_second
+            if is_due and sent - self._progress(received) // PACKET_BYTES < WINDOW:
+                next(writers).socket.sendall(BATCH_DATA)
                 sent += BATCH
             else:
                 time.sleep(PAUSE_S)
@@ -174,7 +201,7 @@ class Load:
         return delays
 
     def close(self) -> None:
-        for client in (self.publisher, *self.subscribers):
+        for client in (*self.publishers, *self.subscribers):
             client.socket.close()
 
 
@@ -242,7 +269,7 @@ async def bridged(links: Sequence[tuple[int, int]]) -> AsyncIterator[list[Mosqui
     ports = [free_port() for _ in range(1 + max(map(max, links)))]
     brokers = []
     for number, port in enumerate(ports):
-        lines = [line for a, b in links if a == number for line in _bridge(b, ports[b])]
+        lines = [line for a, b in links if a == number for line in bridge_lines(b, ports[b])]
         brokers.append(Mosquitto(directory / str(number), port, tuple(lines)))
     try:
         for broker in reversed(brokers):
@@ -253,11 +280,12 @@ async def bridged(links: Sequence[tuple[int, int]]) -> AsyncIterator[list[Mosqui
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _bridge(number: int, port: int) -> list[str]:
+def bridge_lines(number: int, port: int, qos: int = 0) -> list[str]:
+    """Return the configuration of a bridge to the broker on this port, for at most this QoS."""
     return [
         f"connection to-{number}",
         f"address 127.0.0.1:{port}",
-        "topic # out 0",
+        f"topic # out {qos}",
         "notifications false",
         "bridge_protocol_version mqttv311",
         "restart_timeout 1",
@@ -265,9 +293,11 @@ def _bridge(number: int, port: int) -> list[str]:
 
 
 @contextmanager
-def open_load(source: int, targets: Sequence[int]) -> Iterator[Load]:
-    """A publisher and its subscribers, connected in the `with` block."""
-    found = Load(source, targets)
+def open_load(
+    source: int, targets: Sequence[int], *, sources: Sequence[int] = (), share: str = ""
+) -> Iterator[Load]:
+    """Publishers and subscribers, connected in the `with` block."""
+    found = Load(source, targets, sources=sources, share=share)
     try:
         yield found
     finally:

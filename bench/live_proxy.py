@@ -14,40 +14,107 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.console import say
-from bench.live import Client, open_load
-from bench.live_delay import median_delay
+from bench.live import PAYLOAD_BYTES, Client, open_load, publication
+from hansa.mqtt import packets
+from hansa.mqtt.packet_writer import PacketWriter
+from hansa.mqtt.types import Version
 from hansa.testbed.mosquitto import Mosquitto, free_port
+
+RELAY = """
+import select, socket, sys
+listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+broker = "127.0.0.1", int(sys.argv[2])
+poll, peers, buffer = select.epoll(), {}, memoryview(bytearray(1 << 18))
+poll.register(listening, select.EPOLLIN)
+while True:
+    for number, _ in poll.poll():
+        if number == listening.fileno():
+            pair = listening.accept()[0], socket.create_connection(broker)
+            for one, other in (pair, pair[::-1]):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                peers[one.fileno()] = one, other
+                poll.register(one, select.EPOLLIN)
+        elif number in peers:
+            one, other = peers[number]
+            if count := one.recv_into(buffer):
+                other.sendall(buffer[:count])
+            else:
+                for each in (one, other):
+                    del peers[each.fileno()]
+                    each.close()
+"""
+"""A minimal relay in Python: what a proxy costs at least."""
 
 ROUNDS = 5
 SECONDS = 0.8
+DELAYS = 400
+"""Messages of each path in a round; the paths take turns message by message."""
+
+DELAY_PAUSE_S = 0.001
+"""Pause before each message: all processes sleep when it is sent."""
+
 IDLE_CLIENTS = 5_000
+CONNECTIONS = 2_000
+AT_ONCE = 100
+"""Clients that connect at the same time."""
 
 
 def measure() -> dict[str, object]:
-    """Throughput and delay through the proxy against a direct connection (goals 0.7 and 1.6)."""
+    """The proxy against a direct connection: throughput (goal 0.7), delay (1.6), connections
+    (1,000/s), idle clients (5,000)."""
     return asyncio.run(_measure())
 
 
 async def _measure() -> dict[str, object]:
-    async with _broker_with_proxy() as (direct, proxy, pid):
-        rates: dict[int, list[float]] = {direct: [], proxy: []}
-        delays: dict[int, list[float]] = {direct: [], proxy: []}
+    async with _broker_with_proxy() as (direct, proxy, pid), _relay_to(direct) as relay:
+        ports = {"direct": direct, "proxy": proxy, "minimal relay": relay}
+        rates: dict[str, list[float]] = {name: [] for name in ports}
+        delays: dict[str, list[float]] = {name: [] for name in ports}  # medians of the rounds
+        connections: dict[str, list[float]] = {name: [] for name in ports}
+        client_kb = await asyncio.to_thread(_idle_client_kb, proxy, pid)  # while the heap is new
         for _ in range(ROUNDS):
-            for port in (direct, proxy):
+            for name, port in ports.items():
                 with open_load(port, [port]) as load:
                     flow = await asyncio.to_thread(load.flood, SECONDS)
-                rates[port].append(flow.per_second)
-                delays[port].append(await median_delay(port, port))
-        idle = await asyncio.to_thread(_connect_many, proxy, pid)
-    throughput = statistics.median(a / b for a, b in zip(rates[proxy], rates[direct], strict=True))
-    delay = min(delays[proxy]) / min(delays[direct])
-    say("direct, 64 B at QoS 0", f"{max(rates[direct]):10,.0f} /s")
-    say("through the proxy", f"{max(rates[proxy]):10,.0f} /s  {throughput:.2f} of direct (median)")
-    say("delay of one message, direct", f"{min(delays[direct]):8.3f} ms")
-    say("through the proxy", f"{min(delays[proxy]):8.3f} ms  {delay:.2f} of direct")
-    say("connections", f"{idle['connections_per_s']:10,} /s")
-    say(f"memory for each of {IDLE_CLIENTS:,} idle clients", f"{idle['client_kb']:8} kB")
-    return {"throughput_ratio": round(throughput, 2), "delay_ratio": round(delay, 2), **idle}
+                rates[name].append(flow.per_second)
+                connections[name].append(await asyncio.to_thread(_connection_rate, port))
+            for name, found in (await asyncio.to_thread(_delays_ms, ports)).items():
+                delays[name].append(statistics.median(found))
+    throughput = {name: _median_ratio(found, rates["direct"]) for name, found in rates.items()}
+    delay = {name: _median_ratio(found, delays["direct"]) for name, found in delays.items()}
+    say("", f"{'messages/s':>11}{'':>7}{'one message':>14}{'':>7}{'connections':>14}")
+    for name in ports:
+        say(
+            f"{name}, 64 B at QoS 0" if name == "direct" else f"through the {name}",
+            f"{max(rates[name]):11,.0f}{throughput[name]:7.2f}"
+            f"{statistics.median(delays[name]):11.3f} ms{delay[name]:7.2f}"
+            f"{statistics.median(connections[name]):12,.0f}/s",
+        )
+    say(f"memory for each of {IDLE_CLIENTS:,} idle clients", f"{client_kb:8.1f} kB")
+    return {
+        "throughput_ratio": round(throughput["proxy"], 2),
+        "minimal_throughput_ratio": round(throughput["minimal relay"], 2),
+        "delay_ratio": round(delay["proxy"], 2),
+        "minimal_delay_ratio": round(delay["minimal relay"], 2),
+        "connections_per_s": round(statistics.median(connections["proxy"])),
+        "direct_connections_per_s": round(statistics.median(connections["direct"])),
+        "client_kb": round(client_kb, 1),
+    }
+
+
+def _median_ratio(found: list[float], direct: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(found, direct, strict=True))
+
+
+@asynccontextmanager
+async def _relay_to(port: int) -> AsyncIterator[int]:
+    """Yield the port of a minimal relay."""
+    relay = free_port()
+    with subprocess.Popen([sys.executable, "-c", RELAY, str(relay), str(port)]) as process:
+        while not _answers(relay):
+            await asyncio.sleep(0.05)
+        yield relay
+        process.kill()
 
 
 @asynccontextmanager
@@ -86,17 +153,58 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _connect_many(port: int, pid: int) -> dict[str, int]:
-    before, began = _resident_kb(pid), time.perf_counter()
-    clients = [Client(port, f"idle-{number}") for number in range(IDLE_CLIENTS)]
-    seconds = time.perf_counter() - began
+def _delays_ms(ports: dict[str, int]) -> dict[str, list[float]]:
+    """Delays from publisher to subscriber over each path, by turns under the same load."""
+    topics = {name: f"bench/delay/{number}" for number, name in enumerate(ports)}
+    publishers = {name: Client(port, f"p {name}") for name, port in ports.items()}
+    subscribers = {name: Client(port, f"s {name}", topics[name]) for name, port in ports.items()}
+    publications = {name: publication(bytes(PAYLOAD_BYTES), topics[name]) for name in ports}
+    delays: dict[str, list[float]] = {name: [] for name in ports}
+    for _ in range(DELAYS):
+        for name, packet in publications.items():
+            time.sleep(DELAY_PAUSE_S)
+            began = time.perf_counter_ns()
+            publishers[name].socket.sendall(packet)
+            if subscribers[name].socket.recv(len(packet), socket.MSG_WAITALL) != packet:
+                raise ConnectionError("a publication did not arrive unchanged")
+            delays[name].append((time.perf_counter_ns() - began) / 1e6)
+    for client in (*publishers.values(), *subscribers.values()):
+        client.socket.close()
+    return delays
+
+
+def _connection_rate(port: int) -> float:
+    """Clients with a clean session that the broker accepts per second."""
+    began = time.perf_counter()
+    for first in range(0, CONNECTIONS, AT_ONCE):
+        for client in _connect(port, range(first, first + AT_ONCE)):
+            client.close()
+    return CONNECTIONS / (time.perf_counter() - began)
+
+
+def _idle_client_kb(port: int, pid: int) -> float:
+    """Memory of the agent for each connected client that does nothing."""
+    before = _resident_kb(pid)
+    clients: list[socket.socket] = []
+    for first in range(0, IDLE_CLIENTS, AT_ONCE):
+        clients += _connect(port, range(first, first + AT_ONCE))
     grown = _resident_kb(pid) - before
     for client in clients:
-        client.socket.close()
-    return {
-        "connections_per_s": round(IDLE_CLIENTS / seconds),
-        "client_kb": round(grown / IDLE_CLIENTS),
-    }
+        client.close()
+    return grown / IDLE_CLIENTS
+
+
+def _connect(port: int, numbers: range) -> list[socket.socket]:
+    """Connect clients at the same time; return their sockets once the broker accepted all."""
+    writer = PacketWriter(Version.V311)
+    clients = [socket.create_connection(("127.0.0.1", port), timeout=30.0) for _ in numbers]
+    for number, client in zip(numbers, clients, strict=True):
+        connect = packets.ConnectPacket(f"idle-{number}", Version.V311, clean_start=True)
+        client.sendall(writer.encode(connect))
+    for client in clients:
+        if client.recv(4, socket.MSG_WAITALL)[3:] != b"\0":
+            raise ConnectionError("the broker did not accept a client")
+    return clients
 
 
 def _resident_kb(pid: int) -> int:

@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from bench.console import say
 from hansa.protocol.events import FrameReceived, LinkOpened, SubscriptionsGranted
@@ -31,8 +32,17 @@ def measure() -> dict[str, object]:
 def weigh() -> None:
     """Print the resident memory before and after, in a separate process."""
     settings = ProtocolSettings(filters_per_neighbour_max=NODES * FILTERS_PER_NODE)
+    before = resident_mb()
+    node = fill_node([_filters(number) for number in range(NODES)], settings)
+    gc.collect()
+    sys.stdout.write(f"{before} {resident_mb()}\n")
+    del node  # until here it stays in memory
+
+
+def fill_node(filters: Sequence[Sequence[str]], settings: ProtocolSettings) -> Node:
+    """Return a node that knows one other node for each of these sets of filters; its neighbour is
+    the first of them, and has the filters of that one at its broker."""
     node = Node(Identity(NodeId(1), bytes(32), 1), settings)
-    before = _resident_mb()
     hello = Hello(
         PROTOCOL_VERSION,
         settings.federation,
@@ -45,27 +55,28 @@ def weigh() -> None:
     )
     node.handle(LinkOpened(LinkId(1), dialled=True), 0.0)
     node.handle(FrameReceived(LinkId(1), hello), 0.0)
-    for number in range(2, 2 + NODES):
-        node.handle(FrameReceived(LinkId(1), Update(tuple(_records(NodeId(number))))), 0.0)
-    node.handle(SubscriptionsGranted(tuple(_filters(NodeId(2)))), 0.0)
-    gc.collect()
-    sys.stdout.write(f"{before} {_resident_mb()}\n")
+    for place, names in enumerate(filters):
+        records = tuple(_records(place, len(filters), tuple(names)))
+        node.handle(FrameReceived(LinkId(1), Update(records)), 0.0)
+    node.handle(SubscriptionsGranted(tuple(filters[0])), 0.0)
+    return node
 
 
-def _records(node: NodeId) -> list[Record]:
-    near = [1, *range(3, 2 + NODES)] if node == 2 else [2]
+def _records(place: int, nodes: int, filters: tuple[str, ...]) -> list[Record]:
+    node = NodeId(2 + place)
+    near = [2] if place else [1, *range(3, 2 + nodes)]
     links = tuple((NodeId(number), 0) for number in near)
     return [
         NodeRecord(node, 1, 1, 1, bytes(32), f"n{node}", (), 1.0, links),
-        InterestRecord(node, 1, 1, 0, _filters(node)),
+        InterestRecord(node, 1, 1, 0, filters),
     ]
 
 
-def _filters(node: NodeId) -> tuple[str, ...]:
-    return tuple(f"site/{node}/line/{n % 100}/sensor/{n}" for n in range(FILTERS_PER_NODE))
+def _filters(place: int) -> tuple[str, ...]:
+    return tuple(f"site/{place}/line/{n % 100}/sensor/{n}" for n in range(FILTERS_PER_NODE))
 
 
-def _resident_mb() -> float:
+def resident_mb() -> float:
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024

@@ -59,16 +59,17 @@ def _measure(path: Path) -> dict[str, object]:
 
 def _costs(spark: "SparkSession", path: Path, messages: int) -> list[Cost]:
     """Return what bronze, all tables after it, and plain Parquet take."""
-    from hansa.pipeline import bronze, builder
+    from hansa.pipeline import bronze, runner
+    from hansa.pipeline.catalog import PLACES, create_tables
     from hansa.pipeline.lake import Lake
 
     _record(path / "source", messages)
     work = bronze.PipelineJob([str(path / "source")])
-    lake = Lake.open_or_create(path / "lake")
-    with lake.write_lock():
-        ingested = cost_of(lambda: bronze.ingest(spark, lake, work))
-        built = cost_of(lambda: builder.build_tables(spark, lake))
-    found = bronze.read_bronze(spark, lake, "messages").count()
+    lake = Lake.open_or_create(spark, str(path / "lake"))
+    create_tables(lake)
+    ingested = cost_of(lambda: bronze.ingest(lake, work, "messages"))
+    built = cost_of(lambda: runner.run_once(lake, work))
+    found = lake.read(PLACES["messages"]).count()
     assert found == messages, found
     return [ingested, built, cost_of(lambda: _plain(spark, path))]
 
@@ -91,7 +92,7 @@ def _record(path: Path, messages: int) -> None:
 
 def _plain(spark: "SparkSession", path: Path) -> None:
     """The same rows, by Spark's own stream from Parquet files to Parquet files."""
-    source = str(path / "lake" / "bronze" / "messages" / "batch=*" / "day=*")
+    source = str(path / "lake" / "bronze" / "messages" / "*.parquet")
     stream = spark.readStream.schema(spark.read.parquet(source).schema).parquet(source)
     (
         stream.writeStream.format("parquet")

@@ -7,6 +7,7 @@ passes on and delivers, the third delivers. Encoding and writing the records is 
 import asyncio
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,7 @@ from bench.console import say
 from hansa.agent.driver import Driver
 from hansa.agent.links.link import Address
 from hansa.agent.telemetry.sampler import Sampler
+from hansa.identity.certificates import NodeCertificate
 from hansa.protocol.events import InterestChanged, SubscriptionsGranted
 from hansa.protocol.model import (
     KEY_BYTES,
@@ -49,13 +51,15 @@ class Line:
 
     is_ordered, remote, is_admitted = True, "next door", True
     expected_node: NodeId | None = None
-    bytes_in = bytes_out = frames_out = dropped_publications = outstanding_bytes = 0
+    certificate: NodeCertificate | None = None
+    bytes_in = bytes_out = frames_out = outstanding_bytes = 0
 
     def __init__(self, number: int, dialled: bool) -> None:
         self.id = LinkId(number)
         self.dialled_address = Address("next.door", 1) if dialled else None
         self.closed = asyncio.Event()
         self.waiting: list[bytes] = []
+        self.drop_reasons: Counter[str] = Counter()
 
     def send(self, frames: Sequence[bytes | bytearray]) -> None:
         """Pass the frames to the other end."""
@@ -66,6 +70,9 @@ class Line:
 
     def allow_last_frames(self) -> None:
         pass
+
+    def pause(self, seconds: float) -> None:
+        raise AssertionError(f"paused for {seconds} s")
 
     def close(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -174,7 +181,7 @@ class _Row:
         before = self.places[2].delivered
         began = time.process_time()
         for _ in range(BATCHES):
-            self.places[0].driver.on_captured(self._batch)
+            self.places[0].driver.capture_qos0(self._batch)
             self.pump()
         for log, recorder in self._logs:
             recorder.flush()
@@ -186,6 +193,6 @@ class _Row:
     def close(self) -> None:
         for place in self.places:
             place.driver.links.clear()
-            place.driver.close_links("done")
+            place.driver.close_links()
         for log, _ in self._logs:
             log.close()
