@@ -20,6 +20,7 @@ import pytest
 from hansa.agent.admin.metrics import AGENT_METRICS, FEDERATOR_METRICS, MetricFamily
 from hansa.cli import simulate
 from hansa.cli.main import COMMANDS, HELP, main
+from hansa.delivery.effects import LogName
 from hansa.protocol.settings import PRESETS, ProtocolSettings
 from hansa.telemetry import schema
 from hansa.telemetry.columns import COLUMNS
@@ -282,15 +283,14 @@ def column(page: Path, heading: str) -> set[str]:
 
 
 def alarms() -> set[str]:
-    """The names of all alarms in the source of the agent."""
-    texts = [read(path) for path in (PACKAGE / "agent").rglob("*.py")]
-    raised = {
-        name
-        for text in texts
-        for name in re.findall(r'(?:alarms\.set|self\.set|\bsetter)\(\s*("[a-z ]+"|[A-Z_]+)', text)
-    }
+    """The names of all alarms in the source of the agent and of delivery."""
+    parts = (PACKAGE / "agent", PACKAGE / "delivery")
+    texts = [read(path) for part in parts for path in part.rglob("*.py")]
+    call = r'(?:alarms\.set|self\.set|\bsetter|\.set_alarm)\(\s*("[a-z ]+"|[A-Z_]+\b)'
+    raised = {name for text in texts for name in re.findall(call, text)}
     constants = {name: value for text in texts for name, value in CONSTANT.findall(text)}
-    return {constants.get(name, name).strip('"') for name in raised}
+    named = {constants.get(name, name).strip('"') for name in raised}
+    return named | {each.alarm for each in LogName}
 
 
 CONSTANT = re.compile(r'^([A-Z_]+) = ("[a-z ]+")$', flags=re.M)
@@ -320,7 +320,7 @@ def status_fields(module: str, function: str) -> set[str]:
 def test_monitoring_explains_exactly_the_fields_of_status():
     documented = column(DOCS / "how-to" / "monitor.md", "Fields of `/status`")
     fields = status_fields("admin/endpoints.py", "status")
-    delivery = status_fields("delivery/service.py", "status")
+    delivery = status_fields("delivery/reports.py", "status")
     assert documented - {"delivery"} == (fields | delivery) - {"delivery"}
 
 
@@ -332,34 +332,9 @@ def test_configuring_explains_the_files_of_the_state_directory():
     assert files - {name.rstrip("/") for name in documented} == old_names
 
 
-def renamed(kind: str) -> list[str]:
-    """The new names of one of the tables in the how-to page about upgrades."""
-    table = read(DOCS / "how-to" / "upgrade.md").partition(f"| {kind} in 0.1 |")[2]
-    rows = [line.split(" | ")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
-    return [word for row in rows for word in CODE.findall(row)]
-
-
-def test_new_names_in_the_how_to_page_about_upgrades_exist():
-    records = {
-        column for record in schema.RECORD_TYPES.values() for column in record.__struct_fields__
-    }
-    kinds = set(schema.KIND_NAMES.values())
-    options = SOURCE + read(DOCS / "reference" / "cli.md")
-    assert set(renamed("alarm")) <= alarms()
-    assert set(renamed("kind of telemetry record")) <= kinds
-    assert set(renamed("column of telemetry")) <= records | kinds | set(COLUMNS)
-    for table in ("interface for programs", "table or column of a lake"):
-        assert renamed(table)
-        assert [name for name in renamed(table) if name not in SOURCE] == []
-    assert [name for name in renamed("setting") if f"{name}: " not in SOURCE] == []
-    assert [name for name in renamed("counter") if name.removesuffix(" …") not in SOURCE] == []
-    assert [name for name in renamed("option") if name.split(" ")[0] not in options] == []
-
-
 def test_metrics_in_how_to_pages_exist():
     known = {metric.name for metric in (*AGENT_METRICS, *FEDERATOR_METRICS)}
-    pages = [page for page in HOW_TO if page.name != "upgrade.md"]
-    texts = [word for page in pages for word in CODE.findall(read(page))] + renamed("metric")
+    texts = [word for page in HOW_TO for word in CODE.findall(read(page))]
     named = set(re.findall(r"\bhansa_[a-z_]+\b", " ".join(texts)))
     assert named - known == set()
 
@@ -373,8 +348,7 @@ def test_settings_in_documents_exist():
         f"{name(page)}: [{section}] {setting}"
         for page in (*HOW_TO, *DOCS.glob("*.md"))
         for section, setting in re.findall(r"`\[([a-z_.]+)\] (\w+)", read(page))
-        if page.name != "upgrade.md"
-        and setting not in reduce(lambda table, key: table[key], section.split("."), settings)
+        if setting not in reduce(lambda table, key: table[key], section.split("."), settings)
     ]
     assert unknown == []
 
@@ -485,7 +459,7 @@ WALK = CODE.findall(read(DOCS / "walk-of-a-message.md"))
 
 def test_functions_in_the_walk_of_a_message_exist():
     """`node.handle` may stand for node.Node.handle: parts can be left out, but not the last."""
-    parts_of_it = ("protocol", "agent", "journal", "mqtt")
+    parts_of_it = ("protocol", "delivery", "agent", "journal", "mqtt")
     known = [path for part in parts_of_it for path in definitions(PACKAGE / part)]
     words = [text.split(".") for text in WALK if re.fullmatch(r"[A-Za-z_][\w.]*", text)]
     names = [parts for parts in words if parts[-1] not in ("py", "txt", "md")]
