@@ -7,6 +7,7 @@ from tests.simulator.worlds import SimulatedRun
 from hansa.mqtt.packets import UnsubscribePacket
 from hansa.protocol.model import HOPS_MAX
 from hansa.simulator.actions import ClientPublish, ClientSubscribe, CrashAgent
+from hansa.simulator.byzantine.attacks import CompromisedMember
 from hansa.simulator.checkers import AtMostOnce, Completeness, NoLoop, NoPhantom
 
 
@@ -78,6 +79,25 @@ def test_sequences_of_qos_0_and_guaranteed_are_separate(world, violations):
     checker.on_copy_sent(end(world), publication(qos=0))
     checker.on_copy_sent(end(world), publication(qos=1))
     assert violations == []
+
+
+def test_compromised_origin_may_repeat_a_number_but_not_exceed_the_hop_limit(world, violations):
+    attacker = world.compromised[2] = CompromisedMember(world, world.sites[2])
+    checker = NoLoop(world, violations)
+    for _ in range(2):
+        checker.on_copy_sent(end(world), publication(origin=attacker.id))
+    assert violations == []
+    checker.on_copy_sent(end(world), publication(origin=attacker.id, hops=HOPS_MAX + 1))
+    assert "hops" in violations[0]
+    for _ in range(2):
+        checker.on_copy_sent(end(world), publication(origin=world.sites[1].state.id))
+    assert "crosses n0>n1 2 times" in violations[1]
+
+
+def test_compromised_site_with_another_id_is_not_honest(world):
+    world.compromised[2] = CompromisedMember(world, world.sites[2])
+    world.sites[2].state.id += 1
+    assert [site.place for site in world.honest_sites()] == [0, 1]
 
 
 def test_exceeded_hop_limit_is_a_violation(world, violations):

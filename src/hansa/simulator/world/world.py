@@ -143,10 +143,15 @@ class World:
         return not any(node in each.ids for each in self.compromised.values())
 
     def honest_sites(self) -> list[Site]:
-        """Return the sites whose node no attacker controls."""
+        """Return the sites whose node no attacker controls. A compromised one stays so when it
+        starts again with another id, of which its attacker has no frame yet."""
         if not self.compromised:
             return self.sites
-        return [site for site in self.sites if self.is_honest(site.state.id)]
+        return [
+            site
+            for site in self.sites
+            if site.place not in self.compromised and self.is_honest(site.state.id)
+        ]
 
     def report_disturbance(
         self, what: str, fault: bool = True, places: tuple[int, ...] = ()
