@@ -5,11 +5,14 @@ repeated after a crash is not written again; the same offsets give the same rows
 """
 
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.errors import UsageError
@@ -18,10 +21,18 @@ from hansa.pipeline.lake import BRONZE_PLACES, Lake
 from hansa.pipeline.source import FeedStreamReader, SourceOptions
 
 ATTEMPTS = 20
-SPARK_STARTUP_ERRORS = ("Python worker failed to connect back", "of collection, expected ")
-"""Errors of Spark if the machine is too busy to start Python within ten seconds, and if Spark sends
-a map to its workers while the plan of another stream changes it. A restarted stream continues where
-it was."""
+SPARK_STARTUP_ERRORS = ("Python worker failed to connect back",)
+"""Errors of Spark if the machine is too busy to start Python within ten seconds. A restarted stream
+continues where it was."""
+
+STREAM_VARIABLES = {
+    "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""Environment variables that Spark sets for the Python process of a stream, with values to start
+with."""
 
 ProgressCallback = Callable[[str, str, int | None], None]
 """Called with layer, table, and the number of rows if it is known."""
@@ -88,6 +99,25 @@ def _committed_offsets(lake: Lake, table: str) -> dict[str, dict[str, int]]:
     text = lake.storage.read(f"{checkpoint}/offsets/{max(numbers)}") or ""
     offsets: dict[str, dict[str, int]] = json.loads(text.splitlines()[-1])
     return offsets
+
+
+def worker_variables(spark: SparkSession) -> Any:
+    """Return the environment variables of the source's Python processes: a map of Spark's that all
+    streams of the session share."""
+    sources = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001
+    return sources.lookupDataSource("hansa").dataSourceCls().envVars()
+
+
+def prepare_parallel_streams(spark: SparkSession) -> None:
+    """Set the variables that streams will set, before several streams start.
+
+    Spark 4.2 lets each stream add them to the shared map without a lock. Two streams that start at
+    the same time can destroy the map, and then no task with this source can be sent to a worker any
+    more ("Illegal size 5 of collection, expected 6"). Replacing values does no harm."""
+    variables = worker_variables(spark)
+    for name, value in STREAM_VARIABLES.items():
+        if name not in variables:
+            variables[name] = value
 
 
 def ingest(

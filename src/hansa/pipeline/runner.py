@@ -13,6 +13,7 @@ from hansa.pipeline.bronze import (
     ProgressCallback,
     ignore_progress,
     ingest,
+    prepare_parallel_streams,
     unread_bytes,
 )
 from hansa.pipeline.catalog import RESERVED_NAMES, create_tables, places_of, stored_contracts
@@ -43,10 +44,10 @@ def _run_once(lake: Lake, job: PipelineJob, on_progress: ProgressCallback) -> bo
     progress = lake.progress()
     unread = {table: unread_bytes(lake, job, table) for table in BRONZE}
     plan_for_size(lake.spark, sum(unread.values()) >= COMPILED_BYTES)
-    _for_each(
-        [table for table, size in unread.items() if size],
-        lambda table: ingest(lake, job, table, on_progress),
-    )
+    tables = [table for table, size in unread.items() if size]
+    if len(tables) > 1:
+        prepare_parallel_streams(lake.spark)
+    _for_each(tables, lambda table: ingest(lake, job, table, on_progress))
     versions = {f"bronze_{table}": lake.version(BRONZE_PLACES[table]) for table in BRONZE}
     changed = [
         table
