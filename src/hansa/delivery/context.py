@@ -7,7 +7,8 @@ from hansa.delivery.effects import Effect, SetAlarm
 
 
 class Context:
-    """The time of the current input, the effects that it has caused so far, and the counters."""
+    """The time of the current input, the effects that it has caused so far, the counters, and what
+    one part waits for on account of another."""
 
     def __init__(self, wall_ns: Callable[[], int]) -> None:
         """`wall_ns` returns the wall clock in nanoseconds since 1970, for the times
@@ -17,6 +18,8 @@ class Context:
         """Monotonic seconds."""
         self.effects: list[Effect] = []
         self.counters: Counter[str] = Counter()
+        self.is_change_waiting = False
+        """Whether new publications wait for a change of subscriptions (`change_gate`)."""
         self._alarms: dict[str, str] = {}
 
     def set_alarm(self, name: str, text: str) -> None:

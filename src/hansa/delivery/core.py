@@ -85,7 +85,11 @@ class DeliveryCore:
         self.saved_subscriptions = saved_subscriptions
         self.subscriptions = SubscriptionTable(broker.local_topics)
         self._reconciler = SubscriptionReconciler(
-            context, self.subscriptions, saved_subscriptions, outbox.is_cloned
+            context,
+            self.subscriptions,
+            saved_subscriptions,
+            lambda: self.selection.has_qos2_in_flight(),
+            outbox.is_cloned,
         )
         self.capture = Capture(
             context, outbox, self._assign_position, lambda: self.subscriptions.last_confirmed
@@ -163,10 +167,16 @@ class DeliveryCore:
     def handle(self, happened: inputs.Input, now: float) -> list[Effect]:
         """Handle an input and return its effects, in the order to perform."""
         self._context.now = now
+        was_change_waiting = self._context.is_change_waiting
         self._handlers[type(happened)](happened)
         effects = self._context.take_effects()
         if self.selection.expects_echoes:
             self.selection.expect_injected(effects)
+            if was_change_waiting and self._reconciler.resume():
+                self.injection.resume()
+                following = self._context.take_effects()
+                self.selection.expect_injected(following)
+                effects += following
         return effects
 
     def next_deadline(self) -> float | None:
@@ -176,6 +186,7 @@ class DeliveryCore:
             self.injection.deadline,
             self.selection.deadline,
             self._reconciler.retry_at,
+            self._reconciler.gate.deadline,
             self._acks_due_at,
         )
         return min((each for each in times if each is not None), default=None)
@@ -191,6 +202,8 @@ class DeliveryCore:
             self.counters["broker sessions lost"] += 1
             self._context.set_alarm(SESSION_LOST_ALARM, SESSION_LOST)
         self.capture.on_connected(is_present)
+        if self.selection.expects_echoes:  # they are counted as if requests came first
+            self._reconciler.reconcile_all()
         self.injection.on_connected(is_present, limits)
         self._context.effects.append(FeedNode(StoreUncertain((), True)))
         if is_present:
@@ -198,7 +211,8 @@ class DeliveryCore:
         else:
             self._connect_attempts.on_session_lost()
             self._await_loss_durable()
-        self._reconciler.reconcile_all()
+        if not self.selection.expects_echoes:
+            self._reconciler.reconcile_all()
 
     def _await_loss_durable(self) -> None:
         """Keep the connect marker until the session loss is durable in both logs."""
@@ -372,8 +386,8 @@ class DeliveryCore:
     def _on_timer(self, _: inputs.TimerFired) -> None:
         """Do what is due; the timer may fire a little early."""
         self.capture.on_timer()
-        self.injection.on_timer()
         self._reconciler.on_timer()
+        self.injection.on_timer()
         decided = self.selection.decide_waiting()
         if decided:
             self.capture.receive_publications(decided)

@@ -202,6 +202,11 @@ class Injection:
         else:
             insort(self._ready, entry, key=lambda each: each.record.index)
 
+    def resume(self) -> None:
+        """Publish what waited for a change of subscriptions."""
+        with self._stop_on_log_error():
+            self._publish_ready()
+
     def _send_pubrels(self) -> None:
         """Send PUBREL for durably accepted publications, in order. The limit of the back-off holds
         for them, too: it isolates a poison message."""
@@ -230,6 +235,8 @@ class Injection:
             in_flight_max = min(in_flight_max, self.quota_backoff.in_flight_max)
         batch: list[PublishPacket] = []
         while self._ready and len(self._in_flight) + len(self._completed_offsets) < in_flight_max:
+            if self._context.is_change_waiting and not self._ready[0].was_sent:
+                break
             entry = self._ready.popleft()
             assert entry.packet_id not in self._in_flight
             properties = entry.properties(self._context.wall_ns())

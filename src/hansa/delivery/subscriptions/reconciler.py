@@ -5,11 +5,12 @@ request is sent once the change is durable (`saved`); meanwhile others gather.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hansa.delivery.context import Context
 from hansa.delivery.effects import FeedNode, SaveSubscriptions, Subscribe, Unsubscribe
 from hansa.delivery.group_commit import RETRY_S
+from hansa.delivery.subscriptions.change_gate import ChangeGate
 from hansa.delivery.subscriptions.saved import ENDED, LEAVING, SavedSubscriptions
 from hansa.delivery.subscriptions.table import SubscriptionTable
 from hansa.mqtt.fields import VARIABLE_INTEGER_MAX, has_refusable_characters
@@ -34,12 +35,15 @@ class SubscriptionReconciler:
         context: Context,
         subscriptions: SubscriptionTable,
         saved: SavedSubscriptions,
+        has_qos2_in_flight: Callable[[], bool],
         is_copy: bool,
     ) -> None:
-        """`is_copy` says that the saved state is a restored copy."""
+        """`has_qos2_in_flight` returns whether this node publishes at QoS 2 now. `is_copy` says
+        that the saved state is a restored copy."""
         self._context = context
         self._subscriptions = subscriptions
         self._saved = saved
+        self.gate = ChangeGate(context, has_qos2_in_flight)
         self._is_copy = is_copy
         for name, identifier in saved.identifiers.items():
             if identifier != LEAVING:
@@ -47,8 +51,6 @@ class SubscriptionReconciler:
         subscriptions.restore_identifiers(saved.last_identifier, saved.last_identifier_at_end)
         self._limits: BrokerLimits | None = None
         """Limits of the broker; None while disconnected."""
-        self._is_mqtt311 = False
-        """Whether the broker only supports MQTT 3.1.1."""
         self._unconfirmed: set[str] = set()
         """Filters of the session whose state the broker has to confirm."""
         self._to_reconcile: deque[str] = deque()
@@ -60,6 +62,11 @@ class SubscriptionReconciler:
         self.retry_at: float | None = None
         """When a failed save is repeated."""
 
+    @property
+    def _is_mqtt311(self) -> bool:
+        """Whether the broker only supports MQTT 3.1.1."""
+        return self._limits is not None and self._limits.version is Version.V311
+
     def reconcile(self, filters: Iterable[str]) -> None:
         """Check filters that are required now, or no longer."""
         self._to_reconcile.extend(filters)
@@ -68,7 +75,6 @@ class SubscriptionReconciler:
     def on_connected(self, session_present: bool, limits: BrokerLimits) -> bool:
         """Start from the session that the broker has; return whether it should have one."""
         self._limits = limits
-        self._is_mqtt311 = limits.version is Version.V311
         self._in_flight = 0
         saved, subscriptions = self._saved, self._subscriptions
         # For every version, and also without filters: handshakes may be in flight.
@@ -101,6 +107,7 @@ class SubscriptionReconciler:
         self._limits = None
         self._to_reconcile.clear()
         self._requests.clear()
+        self.gate.reset()
 
     def on_subscribed(self, answered: Sequence[Subscription], reasons: bytes) -> None:
         """Report the results of requests to the node. An answer for a filter that is being
@@ -139,12 +146,20 @@ class SubscriptionReconciler:
         if self._limits is None:
             self._to_reconcile.clear()
             return
+        waiting: list[str] = []
         while (
             self._to_reconcile
             and not self._awaits_save
             and self._in_flight + len(self._requests) < REQUESTS_MAX
         ):
-            self._requests += self._make_requests(self._to_reconcile.popleft())
+            name = self._to_reconcile.popleft()
+            if self._is_mqtt311 and self._is_change(name) and (waiting or self.gate.is_closed()):
+                waiting.append(name)
+            else:
+                self._requests += self._make_requests(name)
+        self._to_reconcile.extendleft(reversed(waiting))
+        if not waiting:
+            self.gate.reset()
         if self._saved.has_unsaved and not self._is_saving and self.retry_at is None:
             self._is_saving = True
             self._context.effects.append(SaveSubscriptions())
@@ -156,6 +171,12 @@ class SubscriptionReconciler:
         """Whether changes must be durable before the next request. Not for MQTT 3.1.1: queued
         publications name no identifiers, and echoes are counted from when a request is sent."""
         return self._is_saving and not self._is_mqtt311
+
+    def resume(self) -> bool:
+        """Make the change that waits for publications in flight, if it need not wait any longer;
+        return whether it was made."""
+        self._continue()
+        return not self._context.is_change_waiting
 
     def on_saved(self, succeeded: bool) -> None:
         """The changes are durable, or could not be saved; requests are sent in both cases."""
@@ -177,6 +198,15 @@ class SubscriptionReconciler:
         self._in_flight += len(self._requests)
         self._context.effects += self._requests
         self._requests = []
+
+    def _is_change(self, name: str) -> bool:
+        """Whether a filter is subscribed or unsubscribed next, not only requested again."""
+        if name in self._unconfirmed:
+            was_held = self._saved.identifiers.get(name) != LEAVING
+        else:
+            was_held = self._subscriptions.is_subscribed(name)
+        is_required = name in self._subscriptions
+        return is_required != was_held and not self._subscriptions.is_unsubscribing(name)
 
     def _make_requests(self, name: str) -> list[Subscribe | Unsubscribe]:
         """Return the next requests and record their changes."""
