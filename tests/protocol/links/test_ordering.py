@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from hansa.protocol.links.ordering import (
     MISSING_SPAN,
+    RETRANSMIT_AGAIN_MIN,
     RETRANSMIT_MAX,
     RETRY_MAX,
     RETRY_MIN,
@@ -135,6 +136,15 @@ def test_retransmitted_frames_may_be_in_flight_too():
     misses = FrameAck(1, missing=(1,))
     times = [channel.receive_ack(misses, rtt=0.1, now=now) for now in (0.1, 0.15, 0.2)]
     assert times == [frames[:1], [], frames[:1]]
+
+
+def test_feigned_round_trip_of_zero_does_not_multiply_retransmissions():
+    channel = OrderedChannel(8)
+    frames = sent(channel, 2)
+    misses = FrameAck(1, missing=(1,))
+    times = (0.0, 0.001, RETRANSMIT_AGAIN_MIN, RETRANSMIT_AGAIN_MIN + 0.001)
+    found = [channel.receive_ack(misses, rtt=0.0, now=now) for now in times]
+    assert found == [frames[:1], [], frames[:1], []]
 
 
 def test_frame_retransmitted_by_timeout_counts_as_in_flight():

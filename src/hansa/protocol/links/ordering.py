@@ -18,6 +18,11 @@ while nothing gets through."""
 RETRANSMIT_MAX = 16
 """Frames retransmitted when nothing was heard: the tail of a burst may be lost."""
 
+RETRANSMIT_AGAIN_MIN = 0.005
+"""Least pause in seconds before a frame is retransmitted once more, however short the round trip
+seems. A neighbour that feigns a round trip of 0 would otherwise get up to MISSING_SPAN frames for
+every acknowledgement that it sends."""
+
 MISSING_SPAN = 64
 """How far above the next expected number an acknowledgement reports missing frames."""
 
@@ -40,8 +45,8 @@ class OrderedChannel:
         self._waiting_max = waiting_max
         self._next = 1
         self._unacknowledged: dict[
-            int, tuple[SequencedFrame, float]
-        ] = {}  # unacknowledged, with the time last sent
+            int, tuple[SequencedFrame, float, float]
+        ] = {}  # unacknowledged, with the time last sent and the least pause after it
         self._expected = 1
         self._out_of_order: dict[int, SequencedFrame] = {}  # arrived out of order
         self._retry = 4 * RETRY_MIN
@@ -61,7 +66,7 @@ class OrderedChannel:
         """Number a frame and keep it until it is acknowledged."""
         numbered = SequencedFrame(self._next, frame)
         self._next += 1
-        self._unacknowledged[numbered.sequence] = (numbered, now)
+        self._unacknowledged[numbered.sequence] = (numbered, now, 0.0)
         if self._due is None:
             self._due = now + self._retry
         return numbered
@@ -92,9 +97,11 @@ class OrderedChannel:
             self._retry = min(max(RETRY_MIN, 4 * retransmit_after), RETRY_MAX)
             self._due = now + self._retry if self._unacknowledged else None
         lost = [n for n in dict.fromkeys(frame.missing) if n in self._unacknowledged]
-        return self._retransmit(
-            [n for n in lost if now >= self._unacknowledged[n][1] + retransmit_after], now
-        )
+        return self._retransmit([n for n in lost if self._is_due(n, retransmit_after, now)], now)
+
+    def _is_due(self, number: int, retransmit_after: float, now: float) -> bool:
+        _, sent, pause = self._unacknowledged[number]
+        return now >= sent + max(retransmit_after, pause)
 
     def handle_timer(self, now: float) -> list[SequencedFrame]:
         """Return the oldest unacknowledged frames if they are due; the acknowledgement will report
@@ -117,5 +124,7 @@ class OrderedChannel:
 
     def _retransmit(self, numbers: list[int], now: float) -> list[SequencedFrame]:
         frames = [self._unacknowledged[number][0] for number in numbers]
-        self._unacknowledged.update({frame.sequence: (frame, now) for frame in frames})
+        self._unacknowledged.update(
+            {frame.sequence: (frame, now, RETRANSMIT_AGAIN_MIN) for frame in frames}
+        )
         return frames
