@@ -16,6 +16,7 @@ from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.options import ConnectOptions
 from hansa.mqtt.properties import Property, encode_properties
+from hansa.mqtt.types import PACKET_IDS_MAX
 from hansa.testbed.chaos.history import (
     HistoryEvent,
     HistoryOperation,
@@ -184,7 +185,10 @@ class HistorySubscriber(_HistoryClient):
         record: EventSink,
         session_s: int = SESSION_S,
     ) -> None:
-        options = ConnectOptions(client_id=name, session_expiry=session_s)
+        # Mosquitto 2.0 itself changes the order for a client with a full window.
+        options = ConnectOptions(
+            client_id=name, session_expiry=session_s, receive_maximum=PACKET_IDS_MAX
+        )
         super().__init__(address, options, record)
         self.name = name
         self.arrival_count = 0
