@@ -93,7 +93,7 @@ class OldIncarnation(CoreIncarnation):
             match effect:
                 case effects.Publish(batch) | effects.SendHandshakePackets(batch):
                     self._broker.to_broker.extend(batch)
-                case effects.Subscribe():
+                case effects.Subscribe() | effects.Unsubscribe():
                     self._broker.to_broker.append(effect)
         self.sent.clear()
         self.requests.clear()
@@ -113,7 +113,7 @@ class Play:
     ) -> None:
         self._dice = random.Random(seed)
         self._injected_qos = injected_qos
-        self._filters = filters
+        self.filters = filters
         self.broker = OldBroker(1 + seed % 5, 0, delivers_at_pubrel=delivers_at_pubrel)
         self.published: Counter[bytes] = Counter()
         self._sequences = count(1)
@@ -123,7 +123,7 @@ class Play:
         self.drain()  # subscribe
 
     def _begin_incarnation(self) -> OldIncarnation:
-        return OldIncarnation(self._disk, self.broker, self._filters)
+        return OldIncarnation(self._disk, self.broker, self.filters)
 
     def publish(self) -> None:
         payload = self._dice.choice(PAYLOADS)
@@ -142,7 +142,7 @@ class Play:
             batch: list[Any] = list(each)
             if kind is PublishPacket:
                 self._incarnation.handle(inputs.PublicationsReceived(batch))
-            elif kind is inputs.SubscribeAnswered:
+            elif kind in (inputs.SubscribeAnswered, inputs.UnsubscribeAnswered):
                 for answer in batch:
                     self._incarnation.handle(answer)
             else:
@@ -163,8 +163,23 @@ class Play:
             self._has_session = True
 
     def subscribe(self) -> None:
-        self._filters = ("a/#",)
-        self._incarnation.require(*self._filters)
+        self.filters = ("a/#",)
+        self._incarnation.require(*self.filters)
+
+    def toggle(self) -> None:
+        """Require a filter, or release it."""
+        name = self._dice.choice(("a/#", "a/b", "+/b"))
+        if name in self.filters:
+            self.filters = [each for each in self.filters if each != name]
+            self._incarnation.release(name)
+        else:
+            self.filters = [*self.filters, name]
+            self._incarnation.require(name)
+
+    def expected_echoes(self) -> Counter[bytes]:
+        """Return the echoes that are still expected."""
+        saved = self._incarnation.core.selection.save_echoes()
+        return Counter(dict(saved.expected) if saved else ())
 
     def part(self) -> None:
         self.broker.disconnect()
@@ -193,6 +208,10 @@ class Play:
                     each.payload for each in log.captured_records(1, log.next_sequence - 1)
                 )
         raise AssertionError("it does not end")
+
+    def has_pending(self) -> bool:
+        """Whether an injected publication is not completed."""
+        return bool(self._incarnation.core.inbox.entries)
 
     def quarantined(self) -> Counter[bytes]:
         """Return injected publications that met several broken connections: they are sent again
@@ -226,6 +245,23 @@ def test_echoes_are_recognised_if_the_agent_subscribes_during_handshakes(seed, d
     options = {"filters": (), "delivers_at_pubrel": delivers_at_pubrel}
     scene, captured = play(seed, ("part", "stop", "subscribe"), injected_qos=(2,), **options)
     assert scene.published - scene.quarantined() <= captured <= scene.published
+
+
+@pytest.mark.parametrize("delivers_at_pubrel", [False, True])
+@pytest.mark.parametrize("rare", [("toggle",), ("toggle", "part"), ("toggle", "part", "stop")])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_echo_is_captured_or_missed_while_subscriptions_change(seed, rare, delivers_at_pubrel):
+    """Clients publish nothing. An echo that is expected and does not come would hide an equal
+    publication of a client."""
+    scene = Play(seed, (2,), ("a/#",), delivers_at_pubrel)
+    dice = random.Random(seed)
+    usual = [each for each in USUAL if each != "publish"]
+    for _ in range(STEPS):
+        getattr(scene, dice.choice(rare if dice.random() < 0.1 else usual))()
+    assert scene.drain() == Counter()
+    if not scene.has_pending():  # a quarantined publication is sent again later
+        assert scene.expected_echoes() == Counter()
+        assert set(scene.broker.filters) == set(scene.filters)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -88,7 +88,7 @@ class DeliveryCore:
             context,
             self.subscriptions,
             saved_subscriptions,
-            lambda: self.selection.has_qos2_in_flight(),
+            lambda: self.injection.blocks_changes(),
             outbox.is_cloned,
         )
         self.capture = Capture(
@@ -172,7 +172,8 @@ class DeliveryCore:
         effects = self._context.take_effects()
         if self.selection.expects_echoes:
             self.selection.expect_injected(effects)
-            if was_change_waiting and self._reconciler.resume():
+            is_change_waiting = was_change_waiting or self._context.is_change_waiting
+            if is_change_waiting and self._reconciler.resume():
                 self.injection.resume()
                 following = self._context.take_effects()
                 self.selection.expect_injected(following)
@@ -202,7 +203,7 @@ class DeliveryCore:
             self.counters["broker sessions lost"] += 1
             self._context.set_alarm(SESSION_LOST_ALARM, SESSION_LOST)
         self.capture.on_connected(is_present)
-        if self.selection.expects_echoes:  # they are counted as if requests came first
+        if self.selection.expects_echoes:  # they were counted with what is requested again
             self._reconciler.reconcile_all()
         self.injection.on_connected(is_present, limits)
         self._context.effects.append(FeedNode(StoreUncertain((), True)))

@@ -202,6 +202,16 @@ class Injection:
         else:
             insort(self._ready, entry, key=lambda each: each.record.index)
 
+    def blocks_changes(self) -> bool:
+        """Whether the broker would send back an unknown number of echoes if subscriptions changed
+        now: of QoS 2 publications in flight, and of those that are not sent again yet."""
+        return not self._has_failed and any(
+            each.is_echo_expected
+            and (each.record.qos == 2 or each.packet_id not in self._in_flight)
+            and each not in self.quarantine
+            for each in self.inbox.entries.values()
+        )
+
     def resume(self) -> None:
         """Publish what waited for a change of subscriptions."""
         with self._stop_on_log_error():
@@ -235,9 +245,9 @@ class Injection:
             in_flight_max = min(in_flight_max, self.quota_backoff.in_flight_max)
         batch: list[PublishPacket] = []
         while self._ready and len(self._in_flight) + len(self._completed_offsets) < in_flight_max:
-            if self._context.is_change_waiting and not self._ready[0].was_sent:
+            entry = self._take_ready()
+            if entry is None:
                 break
-            entry = self._ready.popleft()
             assert entry.packet_id not in self._in_flight
             properties = entry.properties(self._context.wall_ns())
             is_at_broker = entry.was_sent and entry.record.qos == 2  # it waits for PUBREL there
@@ -261,6 +271,16 @@ class Injection:
             self._context.counters["injected"] += len(batch)
             self._context.effects.append(Publish(batch))
         self._write_waiting()
+
+    def _take_ready(self) -> InboxEntry | None:
+        """Return the next entry to publish. While a change of subscriptions waits, only those that
+        were sent before in this broker session follow; their echoes are accounted for."""
+        if not self._context.is_change_waiting:
+            return self._ready.popleft()
+        entry = next((each for each in self._ready if each.is_echo_expected), None)
+        if entry is not None:
+            self._ready.remove(entry)
+        return entry
 
     def _make_publish(self, entry: InboxEntry, limits: BrokerLimits) -> PublishPacket:
         record, qos = entry.record, _effective_qos(entry, limits)

@@ -1,12 +1,21 @@
 """At MQTT 3.1.1, subscriptions change only while no QoS 2 publication is in flight."""
 
+from dataclasses import replace
+
+import pytest
 from tests.delivery.core_shell import V311_LASTING, CoreIncarnation
 from tests.delivery.shell import YOU
 
-from hansa.delivery.effects import Subscribe, Unsubscribe
+from hansa.delivery import inputs
+from hansa.delivery.effects import Publish, Subscribe, Unsubscribe
+from hansa.delivery.poison_quarantine import DISCONNECTS_MAX
 from hansa.delivery.subscriptions.change_gate import WAIT_S
+from hansa.delivery.subscriptions.reconciler import REQUESTS_MAX
+from hansa.errors import JournalUnusable
 from hansa.mqtt.packets import PubCompPacket, PublishPacket, PubRecPacket, PubRelPacket
 from hansa.protocol.model import Publication
+
+TWO_IN_FLIGHT = replace(V311_LASTING, receive_maximum=2)
 
 
 def connected(*filters):
@@ -124,7 +133,7 @@ def test_requests_are_repeated_before_publications_and_without_waiting():
     agent.require("d")
     requested(agent)
     agent.connect(True, V311_LASTING)
-    assert requested(agent) == [(Subscribe, "a/#"), (Unsubscribe, "b")]
+    assert requested(agent) == [(Subscribe, "a/#"), (Unsubscribe, "b"), (Subscribe, "c")]
     complete(agent, 2)
     assert requested(agent) == [(Subscribe, "d"), (Unsubscribe, "c")]
 
@@ -141,3 +150,128 @@ def test_accepted_publication_of_an_earlier_incarnation_is_in_flight():
     assert requested(again) == [(Subscribe, "a/#")]
     again.answer(PubCompPacket(2))
     assert requested(again) == [(Subscribe, "b")]
+
+
+# ---------------------------------------------------------------- reconnections
+
+
+def reconnect(agent, filters):
+    """Reconnect; return how many echoes a broker sends that has these filters and not yet the
+    publications that are sent now."""
+    agent.handle(inputs.ConnectStarted())
+    echoes = 0
+    for effect in agent.handle(inputs.Connected(True, V311_LASTING)):
+        match effect:
+            case Subscribe(subscription):
+                filters |= {subscription.topic_filter}
+            case Unsubscribe(name):
+                filters -= {name}
+            case Publish(batch):
+                echoes += len(batch) * len(filters)
+    return echoes
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    ("before", "while_connected", "while_disconnected"),
+    [
+        (("a/#", "a/b"), (), (("release", "a/#"),)),
+        (("a/b",), (), (("require", "a/#"),)),
+        (("a/#", "a/b"), (("release", "a/b"),), (("require", "a/b"),)),
+        (("a/#",), (("require", "a/b"),), (("release", "a/b"),)),
+    ],
+    ids=["released", "required", "required again", "released again"],
+)
+def test_publication_sent_again_is_counted_with_the_earlier_filters(
+    qos, before, while_connected, while_disconnected
+):
+    """Requests and publication are lost with the connection, and the requirements change."""
+    agent = connected(*before)
+    for change, name in while_connected:
+        getattr(agent, change)(name)
+    inject(agent, 1, qos)
+    agent.disconnect()
+    for change, name in while_disconnected:
+        getattr(agent, change)(name)
+    count = reconnect(agent, set(before))
+    agent.receive(
+        *(PublishPacket("a/b", b"x", qos, packet_id=each) for each in range(1, count + 1))
+    )
+    assert (agent.counters["echoes"], agent.counters["captured"]) == (count, 0)
+    agent.receive(PublishPacket("a/b", b"x", qos, packet_id=99))
+    assert agent.counters["captured"] == 1, "no echo is expected any more"
+
+
+def test_recovered_publications_that_were_not_sent_wait_for_the_change():
+    agent = CoreIncarnation()
+    agent.connect(False, TWO_IN_FLIGHT)
+    for each in range(1, 7):
+        inject(agent, each)
+    assert published(agent) == [2, 3]
+    again = CoreIncarnation(agent.stopped())
+    again.connect(True, TWO_IN_FLIGHT)
+    assert published(again) == [2, 3]
+    again.require("a/#")
+    complete(again, 2)
+    assert (requested(again), published(again)) == ([], [])
+    complete(again, 3)
+    assert (requested(again), published(again)) == ([(Subscribe, "a/#")], [4, 5])
+
+
+def test_publications_behind_one_that_was_not_sent_are_sent_again():
+    agent = connected()
+    agent.deliver(
+        Publication(YOU, 8, 1, 2, "t", b"1", retain=True),
+        Publication(YOU, 8, 2, 1, "t", b"2", retain=True),  # waits for the first
+        Publication(YOU, 8, 3, 2, "a/b", b"x"),
+    )
+    agent.commit()
+    assert published(agent) == [2, 4]
+    agent.disconnect()
+    agent.require("a/#")
+    agent.connect(True, V311_LASTING)
+    assert published(agent) == [2, 4]
+
+
+# ---------------------------------------------------------------- nothing to wait for
+
+
+def test_quarantined_publication_delays_no_change():
+    agent = connected()
+    inject(agent, 1)
+    for _ in range(DISCONNECTS_MAX):
+        agent.disconnect()
+        agent.connect(True, V311_LASTING)
+    agent.commit()
+    assert len(agent.core.injection.quarantine) == 1
+    agent.require("a/#")
+    assert requested(agent) == [(Subscribe, "a/#")]
+
+
+def test_failed_log_delays_no_change(monkeypatch):
+    def fail(_):
+        raise JournalUnusable("disk")
+
+    agent = connected()
+    inject(agent, 1)
+    monkeypatch.setattr(agent.core.inbox.log, "append", fail)
+    agent.answer(PubRecPacket(2))
+    agent.require("a/#")
+    assert requested(agent) == [(Subscribe, "a/#")]
+
+
+# ---------------------------------------------------------------- many filters
+
+
+def test_changes_that_exceed_the_requests_in_flight_do_not_wait_again():
+    names = [f"h/{each:03}" for each in range(REQUESTS_MAX + 10)]
+    agent = connected(*names)
+    inject(agent, 1)
+    agent.release(*names)
+    inject(agent, 2)
+    assert (requested(agent), published(agent)) == ([], [2])
+    agent.advance(WAIT_S)
+    assert (len(requested(agent)), published(agent)) == (REQUESTS_MAX, [3])
+    assert agent.deadline() is None
+    agent.unsubscribed(names[0])
+    assert requested(agent) == [(Unsubscribe, names[REQUESTS_MAX])]

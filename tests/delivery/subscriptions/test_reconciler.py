@@ -238,7 +238,10 @@ def test_lasting_session_of_mqtt_3_1_1_is_saved_without_waiting_for_the_disk():
     assert following.saved_subscriptions.version is Version.V311
     following.require("b")
     following.connect(True, V311_LASTING)
-    assert following.requests == [Subscribe(Subscription("b", 2), None), Unsubscribe("a")]
+    assert following.requests == [
+        *(Subscribe(Subscription(name, 2), None) for name in ("b", "a")),
+        Unsubscribe("a"),
+    ]
     following.disconnect()
     following.connect(False, V311_LASTING)
     assert following.alarm(SESSION_LOST_ALARM) == SESSION_LOST

@@ -36,12 +36,6 @@ class InjectedEchoes:
         """Return the entries that are expected, for the next incarnation."""
         return [index for index, each in self._inbox.entries.items() if each.is_echo_expected]
 
-    def has_qos2_in_flight(self) -> bool:
-        """Whether the broker has QoS 2 publications whose handshake is not complete."""
-        return any(
-            each.is_echo_expected and each.record.qos == 2 for each in self._inbox.entries.values()
-        )
-
     def on_connected(self, session_present: bool, limits: BrokerLimits) -> int:
         """Find out which publications were sent in this session. After a crash these can be the
         oldest `in_flight_max`; return their number, as their echoes are in doubt."""

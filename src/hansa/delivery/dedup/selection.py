@@ -75,11 +75,6 @@ class CopySelection:
         """Whether no more should be published before some echoes have arrived."""
         return self._echo_filter is not None and self._echo_filter.is_full
 
-    def has_qos2_in_flight(self) -> bool:
-        """Whether QoS 2 publications of this node are in flight to the broker."""
-        assert self._injected is not None
-        return self._injected.has_qos2_in_flight()
-
     def on_connected(self, session_present: bool, limits: BrokerLimits) -> None:
         """Start a connection."""
         if self._injected is not None:

@@ -35,15 +35,15 @@ class SubscriptionReconciler:
         context: Context,
         subscriptions: SubscriptionTable,
         saved: SavedSubscriptions,
-        has_qos2_in_flight: Callable[[], bool],
+        are_changes_blocked: Callable[[], bool],
         is_copy: bool,
     ) -> None:
-        """`has_qos2_in_flight` returns whether this node publishes at QoS 2 now. `is_copy` says
-        that the saved state is a restored copy."""
+        """`are_changes_blocked` returns whether publications in flight forbid changes at MQTT 3.1.1
+        (`change_gate`). `is_copy` says that the saved state is a restored copy."""
         self._context = context
         self._subscriptions = subscriptions
         self._saved = saved
-        self.gate = ChangeGate(context, has_qos2_in_flight)
+        self.gate = ChangeGate(context, are_changes_blocked)
         self._is_copy = is_copy
         for name, identifier in saved.identifiers.items():
             if identifier != LEAVING:
@@ -107,7 +107,7 @@ class SubscriptionReconciler:
         self._limits = None
         self._to_reconcile.clear()
         self._requests.clear()
-        self.gate.reset()
+        self.gate.stop_waiting()
 
     def on_subscribed(self, answered: Sequence[Subscription], reasons: bytes) -> None:
         """Report the results of requests to the node. An answer for a filter that is being
@@ -146,6 +146,7 @@ class SubscriptionReconciler:
         if self._limits is None:
             self._to_reconcile.clear()
             return
+        is_closed = self._is_mqtt311 and self.gate.is_closed()
         waiting: list[str] = []
         while (
             self._to_reconcile
@@ -153,13 +154,15 @@ class SubscriptionReconciler:
             and self._in_flight + len(self._requests) < REQUESTS_MAX
         ):
             name = self._to_reconcile.popleft()
-            if self._is_mqtt311 and self._is_change(name) and (waiting or self.gate.is_closed()):
+            if is_closed and self._is_change(name):
                 waiting.append(name)
             else:
                 self._requests += self._make_requests(name)
         self._to_reconcile.extendleft(reversed(waiting))
-        if not waiting:
-            self.gate.reset()
+        if waiting:
+            self.gate.wait()
+        else:
+            self.gate.stop_waiting(are_all_made=not self._to_reconcile)
         if self._saved.has_unsaved and not self._is_saving and self.retry_at is None:
             self._is_saving = True
             self._context.effects.append(SaveSubscriptions())
@@ -173,9 +176,10 @@ class SubscriptionReconciler:
         return self._is_saving and not self._is_mqtt311
 
     def resume(self) -> bool:
-        """Make the change that waits for publications in flight, if it need not wait any longer;
-        return whether it was made."""
-        self._continue()
+        """Make the changes that wait for publications in flight, if they need not wait any longer;
+        return whether none waits any more."""
+        if not self.gate.is_closed():
+            self._continue()
         return not self._context.is_change_waiting
 
     def on_saved(self, succeeded: bool) -> None:
@@ -201,12 +205,9 @@ class SubscriptionReconciler:
 
     def _is_change(self, name: str) -> bool:
         """Whether a filter is subscribed or unsubscribed next, not only requested again."""
-        if name in self._unconfirmed:
-            was_held = self._saved.identifiers.get(name) != LEAVING
-        else:
-            was_held = self._subscriptions.is_subscribed(name)
-        is_required = name in self._subscriptions
-        return is_required != was_held and not self._subscriptions.is_unsubscribing(name)
+        is_required, held = name in self._subscriptions, self._subscriptions.is_subscribed(name)
+        is_pending = name in self._unconfirmed or self._subscriptions.is_unsubscribing(name)
+        return is_required != held and not is_pending
 
     def _make_requests(self, name: str) -> list[Subscribe | Unsubscribe]:
         """Return the next requests and record their changes."""
@@ -214,6 +215,10 @@ class SubscriptionReconciler:
         is_required, held = name in subscriptions, subscriptions.is_subscribed(name)
         is_unconfirmed = name in self._unconfirmed
         self._unconfirmed.discard(name)
+        if self._is_mqtt311 and is_unconfirmed:
+            was_leaving = self._saved.identifiers.get(name) == LEAVING
+            if is_required == was_leaving:
+                return [self._repeat_request(name, was_leaving)]
         if is_required and held:  # unconfirmed, or required again before its answer
             return [self._make_subscribe(name, subscriptions.identifier_of(name))]
         if is_required and (reason := self._refusal_reason(name)):
@@ -229,6 +234,21 @@ class SubscriptionReconciler:
             self._record_change(name, LEAVING)
             return [Unsubscribe(name)]
         return []
+
+    def _repeat_request(self, name: str, was_leaving: bool) -> Subscribe | Unsubscribe:
+        """Return the last request for a filter that is to change: publications in flight were
+        counted with it. The change follows."""
+        subscriptions = self._subscriptions
+        if was_leaving:
+            subscriptions.start_unsubscribe(name)  # its confirmation lets it be subscribed again
+            return Unsubscribe(name)
+        self._to_reconcile.append(name)
+        if subscriptions.is_subscribed(name):
+            identifier = subscriptions.identifier_of(name)
+        else:
+            identifier = subscriptions.assign_identifier(name)
+        self._record_change(name, identifier)
+        return self._make_subscribe(name, identifier)
 
     def _refusal_reason(self, name: str) -> str:
         """Return why the broker is not asked for a new filter; empty if it is."""
