@@ -300,7 +300,7 @@ def test_frames_at_their_bounds_pass(frame):
             replace(SOLICIT, hops=65),
             "announcement request of 0000000000000003: hops: 65, the limit is 64",
         ),
-        (FrameAck(0, numbers(257)), "frame ack: missing: 257 items, the limit is 256"),
+        (FrameAck(0, numbers(65)), "frame ack: missing: 65 items, the limit is 64"),
         (
             InterestAcks((CONFIRMATION,) * 8_193),
             "interest acks: entries: 8193 items, the limit is 8192",

@@ -18,13 +18,14 @@ while nothing gets through."""
 RETRANSMIT_MAX = 16
 """Frames retransmitted when nothing was heard: the tail of a burst may be lost."""
 
-RETRANSMIT_AGAIN_MIN = 0.005
-"""Least pause in seconds before a frame is retransmitted once more, however short the round trip
-seems. A neighbour that feigns a round trip of 0 would otherwise get up to MISSING_SPAN frames for
-every acknowledgement that it sends."""
+PAUSE_MIN = 0.001
+"""Pause in seconds after the first retransmission of a frame, however short the round trip seems.
+It doubles with every further one, up to RETRY_MAX. Otherwise a neighbour that feigns a round trip
+of 0 would get up to MISSING_SPAN frames for every acknowledgement that it sends."""
 
 MISSING_SPAN = 64
-"""How far above the next expected number an acknowledgement reports missing frames."""
+"""How far above the next expected number an acknowledgement reports missing frames. Numbers beyond
+are ignored."""
 
 
 class OrderedChannel:
@@ -38,6 +39,7 @@ class OrderedChannel:
         "_retry",
         "_unacknowledged",
         "_waiting_max",
+        "_withheld",
     )
 
     def __init__(self, waiting_max: int) -> None:
@@ -47,6 +49,7 @@ class OrderedChannel:
         self._unacknowledged: dict[
             int, tuple[SequencedFrame, float, float]
         ] = {}  # unacknowledged, with the time last sent and the least pause after it
+        self._withheld: dict[int, float] = {}  # missing frames, with the end of their pause
         self._expected = 1
         self._out_of_order: dict[int, SequencedFrame] = {}  # arrived out of order
         self._retry = 4 * RETRY_MIN
@@ -90,31 +93,41 @@ class OrderedChannel:
             self._unacknowledged and (oldest := next(iter(self._unacknowledged))) < frame.expected
         ):
             del self._unacknowledged[oldest]
+            self._withheld.pop(oldest, None)
             progress = True
         # A frame sent less than a round trip ago may still be in flight.
         retransmit_after = RETRY_MIN if rtt is None else rtt
         if progress:
             self._retry = min(max(RETRY_MIN, 4 * retransmit_after), RETRY_MAX)
             self._due = now + self._retry if self._unacknowledged else None
-        lost = [n for n in dict.fromkeys(frame.missing) if n in self._unacknowledged]
-        return self._retransmit([n for n in lost if self._is_due(n, retransmit_after, now)], now)
-
-    def _is_due(self, number: int, retransmit_after: float, now: float) -> bool:
-        _, sent, pause = self._unacknowledged[number]
-        return now >= sent + max(retransmit_after, pause)
+        span = range(frame.expected, frame.expected + MISSING_SPAN)
+        due: list[int] = []
+        for number in dict.fromkeys(frame.missing):
+            if number not in self._unacknowledged or number not in span:
+                continue
+            _, sent, pause = self._unacknowledged[number]
+            if now >= sent + max(retransmit_after, pause):
+                due.append(number)
+            elif now >= sent + retransmit_after:
+                self._withheld[number] = sent + pause
+        return self._retransmit(due, now)
 
     def handle_timer(self, now: float) -> list[SequencedFrame]:
-        """Return the oldest unacknowledged frames if they are due; the acknowledgement will report
-        the rest."""
-        if self._due is None or now < self._due:
-            return []
-        self._retry = min(2 * self._retry, RETRY_MAX)
-        self._due = now + self._retry
-        return self._retransmit(list(islice(self._unacknowledged, RETRANSMIT_MAX)), now)
+        """Return missing frames whose pause has ended and, if they are due, the oldest
+        unacknowledged ones; the acknowledgement will report the rest."""
+        due = [number for number, pause_end in self._withheld.items() if now >= pause_end]
+        if self._due is not None and now >= self._due:
+            self._retry = min(2 * self._retry, RETRY_MAX)
+            self._due = now + self._retry
+            due += islice(self._unacknowledged, RETRANSMIT_MAX)
+        return self._retransmit(sorted(set(due)), now)
 
     def next_deadline(self) -> float | None:
         """When `handle_timer` is due."""
-        return self._due
+        pause_end = min(self._withheld.values(), default=None)
+        if pause_end is None or self._due is None:
+            return self._due
+        return min(pause_end, self._due)
 
     def _missing(self) -> tuple[int, ...]:
         if not self._out_of_order:
@@ -123,8 +136,11 @@ class OrderedChannel:
         return tuple(n for n in range(self._expected, last) if n not in self._out_of_order)
 
     def _retransmit(self, numbers: list[int], now: float) -> list[SequencedFrame]:
-        frames = [self._unacknowledged[number][0] for number in numbers]
-        self._unacknowledged.update(
-            {frame.sequence: (frame, now, RETRANSMIT_AGAIN_MIN) for frame in frames}
-        )
+        frames: list[SequencedFrame] = []
+        for number in numbers:
+            frame, _, pause = self._unacknowledged[number]
+            longer = min(2 * pause, RETRY_MAX) if pause else PAUSE_MIN
+            self._unacknowledged[number] = frame, now, longer
+            self._withheld.pop(number, None)
+            frames.append(frame)
         return frames

@@ -35,7 +35,7 @@ FLAGS_MAX = 64
 PARENTS_MAX = 64
 """Parents in an announcement; the settings allow 16."""
 
-MISSING_MAX = 256
+MISSING_MAX = 64
 """Missing frames in one acknowledgement."""
 
 PUBLICATIONS_PER_FRAME_MAX = 1 << 14
