@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -111,13 +112,16 @@ def worker_variables(spark: SparkSession) -> Any:
 def prepare_parallel_streams(spark: SparkSession) -> None:
     """Set the variables that streams will set, before several streams start.
 
-    Spark 4.2 lets each stream add them to the shared map without a lock. Two streams that start at
+    Spark 4.2 lets each stream set them in the shared map without a lock. Two streams that start at
     the same time can destroy the map, and then no task with this source can be sent to a worker any
-    more ("Illegal size 5 of collection, expected 6"). Replacing values does no harm."""
+    more ("Illegal size 5 of collection, expected 6"). Scala's map grows before it looks for the
+    key: so each variable is set twice here, and a stream only replaces values."""
     variables = worker_variables(spark)
-    for name, value in STREAM_VARIABLES.items():
-        if name not in variables:
-            variables[name] = value
+    for _ in range(2):
+        for name, value in STREAM_VARIABLES.items():
+            variables[name] = variables[name] if name in variables else value
+    # Py4J starts its server for `foreachBatch` at the first use, without a lock, too.
+    ensure_callback_server_started(spark._sc._gateway)  # noqa: SLF001
 
 
 def ingest(

@@ -45,7 +45,7 @@ def _run_once(lake: Lake, job: PipelineJob, on_progress: ProgressCallback) -> bo
     unread = {table: unread_bytes(lake, job, table) for table in BRONZE}
     plan_for_size(lake.spark, sum(unread.values()) >= COMPILED_BYTES)
     tables = [table for table, size in unread.items() if size]
-    if len(tables) > 1:
+    if tables:
         prepare_parallel_streams(lake.spark)
     _for_each(tables, lambda table: ingest(lake, job, table, on_progress))
     versions = {f"bronze_{table}": lake.version(BRONZE_PLACES[table]) for table in BRONZE}

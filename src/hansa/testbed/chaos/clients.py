@@ -185,7 +185,8 @@ class HistorySubscriber(_HistoryClient):
         record: EventSink,
         session_s: int = SESSION_S,
     ) -> None:
-        # Mosquitto 2.0 itself changes the order for a client with a full window.
+        # Mosquitto 2.0 itself changes the order for a client with a full window. In return it may
+        # repeat QoS 2 after a restart with more than `max_inflight_messages` in flight.
         options = ConnectOptions(
             client_id=name, session_expiry=session_s, receive_maximum=PACKET_IDS_MAX
         )
