@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from tests.protocol.federation import (
     LINE,
     RING,
@@ -22,6 +23,7 @@ from hansa.protocol.delivery.state import RestoredState
 from hansa.protocol.effects import (
     CoreElected,
     Ignored,
+    IncarnationRaised,
     NodeUnreachable,
     QueryReceived,
     QueryResponseReceived,
@@ -346,6 +348,23 @@ def test_3_7_interest_stays_until_the_new_one_is_announced():
     for filters in (("g",), ("g", "h")):
         wire.run(3.0)
         assert wire.nodes[2].status().interest[NodeId(1)].filters == filters
+
+
+def test_3_7_interest_stays_if_the_incarnation_is_raised_before_it_is_known():
+    """3.7 A node with a restored older state meets records of its lost incarnation."""
+    wire = settled("1-2 2-3", (1, "g"))
+    wire.stop(1)
+    restart(wire, 1, "1-2")
+    wire.run(0.5)
+    lost = structs.replace(wire.nodes[1].membership.known[NodeId(1)], incarnation=50)
+    wire.give(1, FrameReceived(link_of(wire, 1, 2), Update((lost,))))
+    wire.run(0.5)
+    assert wire.effects(1, IncarnationRaised) == [IncarnationRaised(51)]
+    for place in (2, 3):
+        assert wire.nodes[place].status().groups["g"].interested_nodes == (1,)
+    wire.give(1, InterestChanged())
+    wire.run(0.2)
+    assert all("g" not in view.groups for view in views(wire).values())
 
 
 def test_3_7_large_interest_is_never_withdrawn_during_a_restart():

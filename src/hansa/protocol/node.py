@@ -448,9 +448,9 @@ class Node:
         return self._delivery.retained.on_filters_granted(granted)
 
     def _restart_installation(self, now: float) -> None:
-        self._interest_acks.restart_installation(
-            self._overlay.database.stamp(RecordKind.INTEREST, self.id), now
-        )
+        stamp = self._overlay.database.stamp(RecordKind.INTEREST, self.id)
+        if stamp[0] == self._overlay.incarnation:  # otherwise it is not known yet
+            self._interest_acks.restart_installation(stamp, now)
 
     def _check_installed(self, now: float) -> list[Effect]:
         return self._interest_acks.check_installed(self._overlay.graph.reachable, now)

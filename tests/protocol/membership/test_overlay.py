@@ -747,6 +747,7 @@ def test_goodbye_before_hello_is_ignored():
 def test_foreign_record_of_this_node_is_outranked_with_all_rows():
     it = overlay()
     link = known(it)
+    it.mark_interest_known(0.0)
     it.change_own_set(RecordKind.INTEREST, ["a"], [], 0.0)
     it.change_own_set(RecordKind.CLAIMS, ["g"], [], 0.0)
     it.flush(0.0)

@@ -617,15 +617,15 @@ class Overlay:
         return True
 
     def _raise_incarnation(self, now: float) -> OverlayOutput:
-        """If due, give all our rows an incarnation above that of a conflicting record."""
+        """If due, give all our rows an incarnation above that of a conflicting record; interest
+        once it is known."""
         incarnation = self.conflict.pop_due_incarnation(now)
         if incarnation is None:
             return []
-        me = self.identity.node
         self.incarnation = incarnation
         self._write_own_record()
-        for kind in (RecordKind.INTEREST, RecordKind.CLAIMS):
-            self.database.restamp_own_set(kind, me, self.incarnation)
+        self._superseded_kinds |= dict.fromkeys((RecordKind.INTEREST, RecordKind.CLAIMS))
+        self._replace_former_rows(now)
         self._schedule_flush(now)
         return [IncarnationRaised(self.incarnation)]
 
