@@ -138,6 +138,20 @@ def test_cost_is_not_limited_while_neighbours_change(world, violations):
     assert checker.frames_per_announcement_max == 12
 
 
+def test_cost_is_not_limited_while_a_copy_of_the_core_runs(world, violations):
+    """Both make announcements with the same numbers."""
+    checker = AnnouncementCost(world, violations)
+    all_up(checker, world)
+    (core,) = [site for site in world.sites if site.state.id == CORE]
+    copy = next(site for site in world.sites if site is not core)
+    before, copy.state.id = copy.state.id, CORE
+    announce(checker, world, 9)
+    assert violations == []
+    copy.state.id = before
+    announce(checker, world, 1)
+    assert "takes 10 frames on 3.0 links" in violations[0]
+
+
 def test_frames_on_new_links_are_not_counted(world, violations):
     checker = AnnouncementCost(world, violations)
     announce(checker, world, 1)
