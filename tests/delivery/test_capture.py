@@ -12,6 +12,7 @@ from hansa.delivery.group_commit import RETRY_S
 from hansa.delivery.outbox import OutboxLog
 from hansa.journal.records import SessionStartedRecord
 from hansa.mqtt.packets import PubAckPacket, PubCompPacket, PublishPacket, PubRecPacket
+from hansa.mqtt.types import PACKET_IDS_MAX
 from hansa.protocol.events import EpochStarted, JournalCommitted, ProgressReportPersisted
 from hansa.protocol.model import Publication
 from hansa.simulator.world.memory_log import MemoryLog
@@ -904,3 +905,36 @@ def test_reused_packet_id_moves_its_candidate_to_the_end():
     agent.receive(publish(1, b"a"), publish(2, b"b"), publish(1, b"c"))
     candidates = agent.outbox.dedup.redelivery.candidates()
     assert [each.packet_id for each in candidates] == [2, 1]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_packet_id_of_a_full_round_ago_is_no_redelivery_after_a_crash(qos):
+    """With 15 filters that match, the broker uses 15 packet ids per publication, so the window of
+    captured publications is longer than all packet ids."""
+    before = incarnation(segment_records=100_000)
+    packet_ids = range(1, PACKET_IDS_MAX, 15)
+    before.receive(*[publish(each, qos=qos) for each in packet_ids])
+    before.commit()
+    if qos == 2:
+        before.receive_pubrel(*packet_ids)
+        before.commit()
+    after = before.crash()
+    after.receive(publish(1, qos=qos, dup=True))
+    assert after.captured_payloads == [b"x"]
+
+
+def test_completed_publication_is_forgotten_half_a_round_later_also_after_a_crash():
+    """The packet ids of the previous incarnation count."""
+    before = incarnation(segment_records=100_000)
+    packet_ids = range(1, PACKET_ID_HALF_RANGE, 15)
+    before.receive(*[publish(each, qos=2) for each in packet_ids])
+    before.commit()
+    before.receive_pubrel(*packet_ids)
+    before.commit()
+    after = before.crash()
+    after.receive(*[publish(each, qos=1, topic="no") for each in range(40_000, 40_020)])
+    after.reconnect()
+    after.receive(publish(1, qos=2, dup=True))
+    assert after.captured_payloads == [b"x"]
+    after.receive(publish(16 + 15 * 100, qos=2, dup=True))
+    assert after.captured_payloads == [b"x"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from hansa.delivery.dedup.reconnect_overlap import PreviousCaptures, ReconnectOverlapDedup
 from hansa.delivery.dedup.redelivery import (
+    PACKET_ID_HALF_RANGE,
     RECENT_MAX,
     PacketIdOrder,
     RedeliveryCandidate,
@@ -24,6 +25,7 @@ from hansa.journal.records import (
     RedeliverableRecord,
     SessionStartedRecord,
 )
+from hansa.mqtt.types import PACKET_IDS_MAX
 
 DedupRecord = CapturedRecord | RedeliverableRecord | SessionStartedRecord | CaptureCompletedRecord
 """Records that `CaptureHistory` is restored from."""
@@ -39,6 +41,10 @@ class CaptureHistory:
     packet_id_order: PacketIdOrder = field(default_factory=PacketIdOrder)
     completed: OrderedDict[int, RedeliveryCandidate] = field(default_factory=OrderedDict)
     """By packet id: a restarted Mosquitto may send them again."""
+    received_count: int = 0
+    """Publications that the broker sent in this segment, at least, judged by the packet ids of the
+    captured ones: overlap copies and echoes have packet ids, too, and leave no record."""
+    _last_packet_id: int = 0
     _packet_ids: dict[int, int] = field(default_factory=dict)
     """By sequence number."""
 
@@ -48,6 +54,7 @@ class CaptureHistory:
             case CapturedRecord(packet_id=packet_id):
                 self.candidates.pop(packet_id, None)  # the broker reused the packet id
                 self.completed.pop(packet_id, None)
+                self._count_received(packet_id)
                 self._add(candidate_from_record(record, content_digest(record)))
                 self.packet_id_order.observe(packet_id)
             case RedeliverableRecord():
@@ -67,7 +74,14 @@ class CaptureHistory:
             if candidate.qos == 2:
                 remember_completed(self.completed, candidate)
 
+    def _count_received(self, packet_id: int) -> None:
+        step = (packet_id - self._last_packet_id) % PACKET_IDS_MAX
+        if self._last_packet_id and step < PACKET_ID_HALF_RANGE:
+            self.received_count += step
+        self._last_packet_id = packet_id
+
     def _add(self, candidate: RedeliveryCandidate) -> None:
+        candidate.received_index = self.received_count
         self.candidates[candidate.packet_id] = candidate
         self.previous.add(candidate)
         self._packet_ids[candidate.sequence] = candidate.packet_id
@@ -84,7 +98,10 @@ class CaptureDedup:
 
     def __init__(self, history: CaptureHistory) -> None:
         self.redelivery = RedeliveryFilter(
-            history.recent_candidates(), history.packet_id_order, history.completed
+            history.recent_candidates(),
+            history.packet_id_order,
+            history.completed,
+            history.received_count,
         )
         self.overlap = ReconnectOverlapDedup(history.previous)
 

@@ -58,7 +58,8 @@ class RedeliveryCandidate:
     last_connection: int = 0
     """Number of the connection on which it last arrived; 0 for a previous incarnation."""
     received_index: int = 0
-    """Count of received publications when it last arrived; 0 for a previous incarnation."""
+    """Count of received publications when it last arrived; at a previous incarnation, the least
+    that its records show (`history`)."""
     is_acknowledged: bool = False
     subscription: int = 0
     """Identifier of the subscription that matched; 0 if unknown."""
@@ -141,7 +142,9 @@ class RedeliveryFilter:
         recovered: Iterable[RedeliveryCandidate],
         packet_id_order: PacketIdOrder,
         completed: Mapping[int, RedeliveryCandidate],
+        received_count: int = 0,
     ) -> None:
+        """`received_count` continues the count of the previous incarnation."""
         self._candidates = {candidate.packet_id: candidate for candidate in recovered}
         """In the order of capture."""
         self._completed: OrderedDict[int, RedeliveryCandidate] = OrderedDict(completed)
@@ -149,8 +152,7 @@ class RedeliveryFilter:
         forget that it sent PUBREL, and sends PUBLISH again."""
         self._packet_id_order = packet_id_order
         self._connection = 0
-        self._received_count = 0
-        self._pruned_at = 0
+        self._received_count = self._pruned_at = received_count
         self._has_new_publication = False
         """Whether redeliveries have ended on this connection: a new publication has arrived, or the
         broker had no session."""
