@@ -114,9 +114,9 @@ def test_effects_of_a_first_connection_are_complete_and_in_order():
     assert agent.handle(inputs.ConnectStarted()) == []
     assert agent.handle(inputs.Connected(False, limits())) == [
         Commit(LogName.OUTBOX),
+        SaveSubscriptions(),
         FeedNode(StoreUncertain((), True)),
         Commit(LogName.INBOX),
-        SaveSubscriptions(),
     ]
 
 

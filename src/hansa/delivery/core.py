@@ -203,8 +203,8 @@ class DeliveryCore:
             self.counters["broker sessions lost"] += 1
             self._context.set_alarm(SESSION_LOST_ALARM, SESSION_LOST)
         self.capture.on_connected(is_present)
-        if self.selection.expects_echoes:  # they were counted with what is requested again
-            self._reconciler.reconcile_all()
+        # First: at MQTT 3.1.1, echoes were counted with what is requested again.
+        self._reconciler.reconcile_all()
         self.injection.on_connected(is_present, limits)
         self._context.effects.append(FeedNode(StoreUncertain((), True)))
         if is_present:
@@ -212,8 +212,6 @@ class DeliveryCore:
         else:
             self._connect_attempts.on_session_lost()
             self._await_loss_durable()
-        if not self.selection.expects_echoes:
-            self._reconciler.reconcile_all()
 
     def _await_loss_durable(self) -> None:
         """Keep the connect marker until the session loss is durable in both logs."""

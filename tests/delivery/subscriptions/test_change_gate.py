@@ -275,3 +275,11 @@ def test_changes_that_exceed_the_requests_in_flight_do_not_wait_again():
     assert agent.deadline() is None
     agent.unsubscribed(names[0])
     assert requested(agent) == [(Unsubscribe, names[REQUESTS_MAX])]
+
+
+def test_inbox_is_not_searched_if_no_filter_has_to_be_reconciled(monkeypatch):
+    """It may have thousands of entries, and every SUBACK would search them."""
+    agent = connected()
+    agent.require("a/#")
+    monkeypatch.setattr(agent.core.injection, "blocks_changes", lambda: pytest.fail("searched"))
+    agent.grant("a/#")

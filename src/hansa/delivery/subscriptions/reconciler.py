@@ -146,7 +146,7 @@ class SubscriptionReconciler:
         if self._limits is None:
             self._to_reconcile.clear()
             return
-        is_closed = self._is_mqtt311 and self.gate.is_closed()
+        is_closed = bool(self._to_reconcile) and self._is_mqtt311 and self.gate.is_closed()
         waiting: list[str] = []
         while (
             self._to_reconcile
