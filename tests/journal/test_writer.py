@@ -247,6 +247,26 @@ def test_many_threads_may_append_and_commit(path):
 # ---------------------------------------------------------------- errors
 
 
+def test_nothing_is_written_after_a_commit_that_raised(path, monkeypatch):
+    """Its records are gone. Later ones would follow a hole, and the journal would be damaged."""
+    writer = open_writer(path)
+    writer.append(captured(1))
+    writer.commit()
+    writer.append(captured(2))
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(JournalWriter, "_write_batch", raise_memory_error)
+        writer.commit()
+    with pytest.raises(JournalUnusable, match="MemoryError"):
+        writer.append(captured(3))
+    writer.close()
+    assert numbers(path) == [1]
+    open_writer(path).close()
+
+
+def raise_memory_error(*_):
+    raise MemoryError
+
+
 def test_two_writers_cannot_share_a_journal(path):
     with (
         open_writer(path),

@@ -208,6 +208,10 @@ class JournalWriter:
                     del batches[0]
             except OSError as error:
                 raise self._handle_write_error(error, batches) from error
+            except BaseException as fault:
+                with self._append_lock:  # without these records, later ones would follow a hole
+                    self._failure = f"a commit of {self._path} failed: {fault!r}; start again"
+                raise
             return self.durable
 
     def close(self) -> None:

@@ -316,6 +316,26 @@ def test_fault_of_one_effect_does_not_stop_the_others(tmp_path, monkeypatch):
     asyncio.run(work())
 
 
+def test_commit_that_raised_is_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr("hansa.delivery.group_commit.RETRY_S", 0.05)
+
+    async def work() -> None:
+        faults: list[BaseException] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
+        scene = Scene(tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(JournalWriter, "commit", fail)
+            scene.delivery.deliver([Publication(NodeId(9), 7, 1, 1, "a", b"x")])
+            await until(lambda: "inbox not writable" in scene.alarms.active, "the alarm")
+        await until(lambda: InboxCommitted(NodeId(9), 7, 1) in scene.driver.events, "durable")
+        assert str(faults[0]) == "a fault"
+        assert "inbox not writable" not in scene.alarms.active
+        await scene.close()
+
+    asyncio.run(work())
+
+
 def fail(*_: object) -> None:
     raise RuntimeError("a fault")
 

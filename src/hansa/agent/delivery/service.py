@@ -268,10 +268,10 @@ class DeliveryService:
         self._files.start_commit(effect.log, self._on_commit_ended)
 
     def _on_commit_ended(self, name: LogName, error: Exception | None) -> None:
-        if isinstance(error, UsageError):
+        if error is not None:
+            if not isinstance(error, UsageError):
+                tasks.report_fault(error)
             self.handle(inputs.CommitFailed(name, str(error)))
-        elif error is not None:
-            tasks.report_fault(error)
         else:
             self.handle(inputs.Committed(name))
             if name is LogName.OUTBOX:
