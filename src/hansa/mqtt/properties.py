@@ -3,6 +3,9 @@
 Properties of a PUBLISH stay encoded: `split_publish_properties` checks them once, extracts the
 subscription identifiers, which concern only this connection, and leaves the rest in order, ready to
 be published again. Those of other packets are decoded into pairs of property and value.
+
+Brokers pass on values that the standard forbids, as their clients sent them. A connection that ended
+at such a publication would get it again, for ever; so the property is left out of it.
 """
 
 from collections.abc import Callable
@@ -67,7 +70,6 @@ class _ValueType(Enum):
     FOUR_BYTES = 4
     VARIABLE = "variable"
     TEXT = "text"
-    TOPIC = "topic"
     BINARY = "binary"
     PAIR = "pair"
 
@@ -139,7 +141,7 @@ _VALUE_TYPES: dict[Property, _ValueType] = {
     _P.PAYLOAD_FORMAT_INDICATOR: _ValueType.BYTE,
     _P.MESSAGE_EXPIRY_INTERVAL: _ValueType.FOUR_BYTES,
     _P.CONTENT_TYPE: _ValueType.TEXT,
-    _P.RESPONSE_TOPIC: _ValueType.TOPIC,
+    _P.RESPONSE_TOPIC: _ValueType.TEXT,
     _P.CORRELATION_DATA: _ValueType.BINARY,
     _P.SUBSCRIPTION_IDENTIFIER: _ValueType.VARIABLE,
     _P.SESSION_EXPIRY_INTERVAL: _ValueType.FOUR_BYTES,
@@ -175,14 +177,13 @@ _VALUE_READERS: dict[_ValueType, Callable[[FieldCursor], PropertyValue]] = {
     _ValueType.FOUR_BYTES: lambda cursor: cursor.read_integer(4),
     _ValueType.VARIABLE: FieldCursor.read_variable_integer,
     _ValueType.TEXT: FieldCursor.read_text,
-    _ValueType.TOPIC: FieldCursor.read_topic,
     _ValueType.BINARY: FieldCursor.read_binary,
     _ValueType.PAIR: lambda cursor: (cursor.read_text(), cursor.read_text()),
 }
 
 # Everything about a property by its number; the lookup of an enumeration is slow.
 _BY_IDENTIFIER = {
-    int(name): (name, form, _VALUE_READERS[form]) for name, form in _VALUE_TYPES.items()
+    int(name): (name, _VALUE_READERS[form]) for name, form in _VALUE_TYPES.items()
 }
 
 
@@ -210,7 +211,7 @@ def read_properties(cursor: FieldCursor, owner: PacketType) -> Properties:
     while cursor.position < end:
         if len(found) == PROPERTIES_MAX:
             raise cursor.make_error(f"more than {PROPERTIES_MAX} properties")
-        found.append(_read_property(cursor, owner, seen))
+        found.append(_read_valid_property(cursor, owner, seen))
     if cursor.position > end:
         raise cursor.make_error(
             f"the last property crosses the end of {length} bytes of properties"
@@ -220,12 +221,22 @@ def read_properties(cursor: FieldCursor, owner: PacketType) -> Properties:
     return tuple(found)
 
 
+def _read_valid_property(
+    cursor: FieldCursor, packet_type: PacketType, seen: set[Property]
+) -> tuple[Property, PropertyValue]:
+    name, value = _read_property(cursor, packet_type, seen)
+    if not _is_valid(name, value):
+        raise cursor.make_error(f"{_display_name(name)} is {value!r}", Reason.PROTOCOL_ERROR)
+    return name, value
+
+
 def _read_property(
     cursor: FieldCursor, packet_type: PacketType, seen: set[Property]
 ) -> tuple[Property, PropertyValue]:
+    """Read a property whose value may be one that the standard forbids."""
     number = cursor.read_byte()  # a variable integer, but all defined ones fit in one byte
     try:
-        name, value_type, read_value = _BY_IDENTIFIER[number]
+        name, read_value = _BY_IDENTIFIER[number]
     except KeyError:
         raise cursor.make_error(f"unknown property 0x{number:02x}") from None
     if name not in _ALLOWED[packet_type]:
@@ -233,11 +244,18 @@ def _read_property(
     if name in seen and not _may_repeat(name, packet_type):
         raise cursor.make_error(f"{_display_name(name)} occurs twice", Reason.PROTOCOL_ERROR)
     seen.add(name)
-    value = read_value(cursor)
-    # All one-byte properties are booleans [3.1.2.11, 3.2.2.3, 3.3.2.3].
-    if (value_type is _ValueType.BYTE and value not in (0, 1)) or (value == 0 and name in _NONZERO):
-        raise cursor.make_error(f"{_display_name(name)} is {value!r}", Reason.PROTOCOL_ERROR)
-    return name, value
+    return name, read_value(cursor)
+
+
+def _is_valid(name: Property, value: PropertyValue) -> bool:
+    """Whether the standard allows the value."""
+    if isinstance(value, int):
+        # All one-byte properties are booleans [3.1.2.11, 3.2.2.3, 3.3.2.3].
+        is_boolean = _VALUE_TYPES[name] is _ValueType.BYTE
+        return value in (0, 1) if is_boolean else value != 0 or name not in _NONZERO
+    if name is _P.RESPONSE_TOPIC and isinstance(value, str):  # [MQTT-3.3.2-14], [MQTT-4.7.3-1]
+        return bool(value) and "+" not in value and "#" not in value
+    return True
 
 
 def _display_name(name: Property) -> str:
@@ -253,7 +271,8 @@ def _may_repeat(name: Property, packet_type: PacketType) -> bool:
 def split_publish_properties(raw: bytes) -> tuple[tuple[int, ...], bytes]:
     """Check a PUBLISH's properties; return the subscription identifiers, and all others encoded.
 
-    A topic alias is an error: this client allows none [MQTT-3.1.2-26].
+    A response topic that is no topic name, and a payload format that is not defined, are left out:
+    brokers pass them on. A topic alias is an error: this client allows none [MQTT-3.1.2-26].
     """
     cursor = FieldCursor(raw, 0, len(raw), "PUBLISH properties")
     identifiers: list[int] = []
@@ -267,12 +286,17 @@ def split_publish_properties(raw: bytes) -> tuple[tuple[int, ...], bytes]:
             raise cursor.make_error(
                 "a topic alias, although none is allowed", Reason.TOPIC_ALIAS_INVALID
             )
+        is_valid = _is_valid(name, value)
+        if is_valid and name is not _P.SUBSCRIPTION_IDENTIFIER:
+            continue
+        forwarded_runs.append(raw[start:at])
+        start = cursor.position
         if name is _P.SUBSCRIPTION_IDENTIFIER:
             assert isinstance(value, int)
+            if not is_valid:
+                raise cursor.make_error("subscription identifier is 0", Reason.PROTOCOL_ERROR)
             identifiers.append(value)
-            forwarded_runs.append(raw[start:at])
-            start = cursor.position
-    return tuple(identifiers), b"".join((*forwarded_runs, raw[start:])) if identifiers else raw
+    return tuple(identifiers), b"".join((*forwarded_runs, raw[start:])) if start else raw
 
 
 def decode_properties(raw: bytes) -> Properties:
@@ -281,7 +305,7 @@ def decode_properties(raw: bytes) -> Properties:
     found: list[tuple[Property, PropertyValue]] = []
     seen: set[Property] = set()
     while cursor.remaining:
-        found.append(_read_property(cursor, _K.PUBLISH, seen))
+        found.append(_read_valid_property(cursor, _K.PUBLISH, seen))
     return tuple(found)
 
 
@@ -344,7 +368,7 @@ def _write_value(value_type: _ValueType, value: PropertyValue) -> bytes:
     match value_type, value:
         case _ValueType.VARIABLE, int():
             return write_variable_integer(value)
-        case _ValueType.TEXT | _ValueType.TOPIC, str():
+        case _ValueType.TEXT, str():
             return write_text(value)
         case _ValueType.BINARY, bytes():
             return write_binary(value)
