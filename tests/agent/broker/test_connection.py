@@ -271,6 +271,18 @@ def test_lost_connection_is_reestablished_at_once(monkeypatch):
     assert [type(each).__name__ for each in scene.reported[:4]] == ["Connected", "Disconnected"] * 2
 
 
+def test_invalid_request_ends_the_connection(monkeypatch):
+    scene = Scene(lambda level: V5_ACCEPTED)
+
+    async def work(connection: Connection) -> None:
+        await until(lambda: effects.Connected in map(type, scene.reported))
+        with pytest.raises(ValueError, match="not 1 to"):
+            connection.submit(inputs.Publish([packets.PublishPacket("t", b"", 1, packet_id=0)]))
+        await until(lambda: len(scene.levels) == 2)
+
+    run(monkeypatch, scene, work)
+
+
 def test_reconnection_happens_even_if_owner_raises(monkeypatch):
     scene = Scene(lambda level: V5_ACCEPTED)
 
