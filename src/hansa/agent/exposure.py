@@ -11,7 +11,7 @@ other than those of this machine are refused.
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from hansa.errors import UsageError
@@ -47,11 +47,14 @@ def check_admin_exposure(host: str) -> None:
         )
 
 
-def is_by_foreign_page(site: str | None, mode: str | None) -> bool:
-    """Whether a page of another site or server causes a request, by the headers `Sec-Fetch-Site`
-    and `Sec-Fetch-Mode` of browsers. It could not read the answer, but hold streams open and let
-    the agent ask all nodes. A link to a page is allowed."""
-    return site in ("cross-site", "same-site") and mode != "navigate"
+def is_by_foreign_page(header: Callable[[str], str | None]) -> bool:
+    """Whether a page of another site or server causes a request, by the headers that browsers add;
+    `header` returns one of them by its name in lower case. The page could not read the answer, but
+    hold streams open and let the agent ask all nodes, also in frames. A link to a page is
+    allowed."""
+    if header("sec-fetch-site") not in ("cross-site", "same-site"):
+        return False
+    return header("sec-fetch-mode") != "navigate" or header("sec-fetch-dest") != "document"
 
 
 class HostRule:

@@ -79,9 +79,10 @@ class RequestGuard:
 
     def _is_from_here(self, scope: Scope) -> bool:
         """Whether Host and Origin exclude a request by a web page of another site."""
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origin, host = headers.get(b"origin"), headers.get(b"host")
-        if is_by_foreign_page(headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")):
+        pairs = scope["headers"]
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+        origin, host = headers.get("origin"), headers.get("host")
+        if is_by_foreign_page(headers.get):
             return False
         return self._rule.accepts(host) and (origin is None or origin.partition("://")[2] == host)
 

@@ -1,12 +1,14 @@
 """Tokens of the HTTP endpoints."""
 
 import base64
+from functools import partial
 
 import pytest
 
 from hansa.agent.admin import access
 from hansa.agent.admin.access import FAILURES_MAX, FAILURES_WINDOW_S, AdminAccess, Scope
 
+HOST = partial(str, "192.0.2.1")
 REFUSED = (401, "the token is missing or wrong")
 
 
@@ -38,31 +40,31 @@ def basic(password: str) -> dict[str, str]:
     ],
 )
 def test_pages_need_a_token_once_one_is_required(made, headers, answer):
-    assert made.refusal("/status", headers, "192.0.2.1", 0.0) == answer
+    assert made.refusal("/status", headers, HOST, 0.0) == answer
 
 
 def test_health_needs_no_token():
-    assert AdminAccess("", "read").refusal("/healthz", {}, "192.0.2.1", 0.0) is None
+    assert AdminAccess("", "read").refusal("/healthz", {}, HOST, 0.0) is None
 
 
 def test_host_with_many_wrong_tokens_has_to_wait():
     made = AdminAccess("", "read")
     for _ in range(FAILURES_MAX):
-        assert made.refusal("/", bearer("guess"), "192.0.2.1", 1.0) == REFUSED
-    assert made.refusal("/", bearer("read"), "192.0.2.1", 2.0) == (
+        assert made.refusal("/", bearer("guess"), HOST, 1.0) == REFUSED
+    assert made.refusal("/", bearer("read"), HOST, 2.0) == (
         429,
         "too many wrong tokens; wait a minute",
     )
-    assert made.refusal("/", bearer("read"), "192.0.2.2", 2.0) is None
-    assert made.refusal("/", bearer("read"), "192.0.2.1", 2.0 + FAILURES_WINDOW_S) is None
+    assert made.refusal("/", bearer("read"), lambda: "192.0.2.2", 2.0) is None
+    assert made.refusal("/", bearer("read"), HOST, 2.0 + FAILURES_WINDOW_S) is None
 
 
 def test_request_without_token_is_not_counted_as_guess():
     """A browser asks without a token first."""
     made = AdminAccess("", "read")
     for _ in range(2 * FAILURES_MAX):
-        assert made.refusal("/", {}, "192.0.2.1", 1.0) == REFUSED
-    assert made.refusal("/", bearer("read"), "192.0.2.1", 1.0) is None
+        assert made.refusal("/", {}, HOST, 1.0) == REFUSED
+    assert made.refusal("/", bearer("read"), HOST, 1.0) is None
 
 
 def test_remembered_hosts_are_bounded(monkeypatch):
@@ -70,8 +72,10 @@ def test_remembered_hosts_are_bounded(monkeypatch):
     made = AdminAccess("", "read")
     for host in "abcd":
         for _ in range(FAILURES_MAX):
-            made.refusal("/", bearer("guess"), host, 1.0)
-    held = [made.refusal("/", bearer("read"), host, 1.0) is not None for host in "abcd"]
+            made.refusal("/", bearer("guess"), partial(str, host), 1.0)
+    held = [
+        made.refusal("/", bearer("read"), partial(str, host), 1.0) is not None for host in "abcd"
+    ]
     assert held == [False, True, True, True]
 
 
@@ -96,14 +100,14 @@ def test_remembered_hosts_are_bounded(monkeypatch):
     ],
 )
 def test_commands_need_the_scope_operate(made, headers, needed, answer):
-    assert made.refusal("/quarantine/release", headers, "192.0.2.1", 0.0, needed) == answer
+    assert made.refusal("/quarantine/release", headers, HOST, 0.0, needed) == answer
 
 
 def test_exposed_endpoints_without_tokens_take_no_commands():
     made = AdminAccess()
     made.protect_commands()
-    assert made.refusal("/status", {}, "192.0.2.1", 0.0) is None
-    assert made.refusal("/x", bearer(""), "192.0.2.1", 0.0, Scope.OPERATE) == REFUSED
+    assert made.refusal("/status", {}, HOST, 0.0) is None
+    assert made.refusal("/x", bearer(""), HOST, 0.0, Scope.OPERATE) == REFUSED
 
 
 @pytest.mark.parametrize(
@@ -116,6 +120,17 @@ def test_exposed_endpoints_without_tokens_take_no_commands():
         (AdminAccess("all"), bearer("all"), None),
     ],
 )
-def test_messages_of_clients_need_the_admin_token(made, headers, answer):
-    needed = access.RESTRICTED_PATHS["/tail"]
-    assert made.refusal("/tail", headers, "192.0.2.1", 0.0, needed) == answer
+@pytest.mark.parametrize("path", ["/tail", "/logs", "/logs/journal/1"])
+def test_messages_of_clients_need_the_admin_token(made, headers, answer, path):
+    assert made.refusal(path, headers, HOST, 0.0, access.scope_of(path)) == answer
+
+
+def test_sender_is_looked_up_only_for_wrong_tokens():
+    """On loopback that reads a table of all connections of the machine."""
+
+    def fail() -> str:
+        raise AssertionError
+
+    made = AdminAccess("all", "read")
+    assert made.refusal("/status", bearer("read"), fail, 0.0) is None
+    assert made.refusal("/status", {}, fail, 0.0) == REFUSED

@@ -61,7 +61,7 @@ def test_pages_are_read_with_a_token_only(agent, certificate, monkeypatch, capsy
         ("/metrics", "guess", 401),
         ("/status", READ, 200),
         ("/status", ALL, 200),
-        ("/logs", READ, 401),
+        ("/logs", READ, 403),
         ("/logs", ALL, 200),
     ):
         assert (path, token, ask(agent, certificate, path, token)) == (path, token, status)

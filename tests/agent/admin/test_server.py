@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from hansa.agent.admin import server as server_module
-from hansa.agent.admin.access import AdminAccess
+from hansa.agent.admin.access import FAILURES_MAX, AdminAccess
 from hansa.agent.admin.server import (
     REQUEST_BYTES_MAX,
     Endpoints,
@@ -206,6 +206,21 @@ def test_process_of_another_user_cannot_send_commands(user, line):
     assert asyncio.run(run()).decode().strip() == line
 
 
+def test_wrong_tokens_of_one_user_keep_no_other_user_out(monkeypatch):
+    """All users of a machine have the same address."""
+    owners = {"attacker": 65_534, "operator": 1_000}
+    access = AdminAccess(read_token="read")
+
+    def status_line(user: str, token: bytes) -> bytes:
+        monkeypatch.setattr(server_module, "find_owner", lambda client, server: owners[user])
+        return ask(b"GET /status HTTP/1.1\r\nAuthorization: Bearer %b\r\n\r\n" % token, access)[0]
+
+    for _ in range(FAILURES_MAX):
+        assert status_line("attacker", b"guess") == b"HTTP/1.1 401 Unauthorized"
+    assert status_line("attacker", b"read") == b"HTTP/1.1 429 Too Many Requests"
+    assert status_line("operator", b"read") == b"HTTP/1.1 200 OK"
+
+
 def test_idle_connections_keep_no_request_out(monkeypatch):
     monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 3)
 
@@ -298,18 +313,20 @@ def test_clients_that_do_not_read_keep_no_request_out(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("site", "mode", "line"),
+    ("site", "mode", "use", "line"),
     [
-        (b"cross-site", b"no-cors", FORBIDDEN),
-        (b"same-site", b"cors", FORBIDDEN),
-        (b"cross-site", b"navigate", b"HTTP/1.1 200 OK"),
-        (b"same-origin", b"cors", b"HTTP/1.1 200 OK"),
-        (b"none", b"navigate", b"HTTP/1.1 200 OK"),
+        (b"cross-site", b"no-cors", b"script", FORBIDDEN),
+        (b"same-site", b"cors", b"empty", FORBIDDEN),
+        (b"cross-site", b"navigate", b"iframe", FORBIDDEN),
+        (b"cross-site", b"navigate", b"embed", FORBIDDEN),
+        (b"cross-site", b"navigate", b"document", b"HTTP/1.1 200 OK"),
+        (b"same-origin", b"cors", b"empty", b"HTTP/1.1 200 OK"),
+        (b"none", b"navigate", b"document", b"HTTP/1.1 200 OK"),
     ],
 )
-def test_requests_of_other_web_pages_are_refused(site, mode, line):
-    head = b"GET /status HTTP/1.1\r\nSec-Fetch-Site: %b\r\nSec-Fetch-Mode: %b\r\n\r\n"
-    assert ask(head % (site, mode))[0] == line
+def test_requests_of_other_web_pages_are_refused(site, mode, use, line):
+    head = b"GET /status HTTP/1.1\r\nSec-Fetch-Site: %b\r\nSec-Fetch-Mode: %b\r\n"
+    assert ask(head % (site, mode) + b"Sec-Fetch-Dest: %b\r\n\r\n" % use)[0] == line
 
 
 def test_command_is_not_a_page():

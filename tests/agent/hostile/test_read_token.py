@@ -67,7 +67,7 @@ def test_no_endpoint_shows_a_message_to_the_read_token(agent):
 
 @pytest.mark.parametrize("path", ["/logs", "/logs/telemetry", "/logs/audit", "/logs/journal"])
 def test_recordings_are_closed_to_the_read_token(agent, path):
-    assert ask(agent, path)[0] == 401
+    assert ask(agent, path)[0] == 403
 
 
 def test_no_command_is_performed_for_the_read_token(agent):

@@ -9,8 +9,10 @@ import pytest
 from tests.agent.live import LoopThread, eventually
 from tests.journal.journals import EPOCH, NODE, captured, open_writer, write
 
+from hansa.agent.admin.access import FAILURES_MAX, AdminAccess
 from hansa.agent.admin.server import Endpoints as AdminPages
-from hansa.agent.admin.server import LogHandler, json_response, serve
+from hansa.agent.admin.server import LogHandler, Protection, json_response, serve
+from hansa.agent.exposure import HostRule
 from hansa.agent.storage.state_directory import JOURNAL_DIRECTORY
 from hansa.agent.telemetry.endpoints import LogEndpoints
 from hansa.errors import JournalDamaged, JournalTrimmed, JournalUnusable
@@ -27,7 +29,9 @@ NAME = f"journal/{EPOCH:020d}"
 
 
 @contextmanager
-def listening(pages: AdminPages, logs: LogHandler | None = None) -> Iterator[str]:
+def listening(
+    pages: AdminPages, logs: LogHandler | None = None, token: str = TOKEN
+) -> Iterator[str]:
     """Run a server in a background event loop; yield its address."""
     thread = LoopThread()
 
@@ -35,7 +39,8 @@ def listening(pages: AdminPages, logs: LogHandler | None = None) -> Iterator[str
         server.close()
         await server.wait_closed()
 
-    server = thread.run(serve("127.0.0.1", 0, pages, logs))
+    protection = Protection(HostRule("127.0.0.1"), AdminAccess(token))
+    server = thread.run(serve("127.0.0.1", 0, pages, logs, protection))
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -46,8 +51,8 @@ def listening(pages: AdminPages, logs: LogHandler | None = None) -> Iterator[str
 @contextmanager
 def served(state: Path, token: str = TOKEN) -> Iterator[str]:
     """The endpoints of an agent for a state directory."""
-    logs = LogEndpoints(token, state / JOURNAL_DIRECTORY, {"telemetry": state / "telemetry"})
-    with listening({"/healthz": lambda: json_response({})}, logs.handle_request) as url:
+    logs = LogEndpoints(state / JOURNAL_DIRECTORY, {"telemetry": state / "telemetry"})
+    with listening({"/healthz": lambda: json_response({})}, logs.handle_request, token) as url:
         yield url
 
 
@@ -128,8 +133,19 @@ def test_request_without_valid_token_is_refused(state, token):
         LogClient(url, token).list_logs()
 
 
+def test_wrong_tokens_for_logs_are_limited(state):
+    """Otherwise the token of the scope admin could be guessed here, without an entry in the audit
+    log."""
+    with served(state) as url:
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(JournalUnusable, match="token is missing or wrong"):
+                LogClient(url, "guess").list_logs()
+        with pytest.raises(JournalUnusable, match="too many wrong tokens"):
+            LogClient(url, "guess").list_logs()
+
+
 def test_logs_are_not_served_without_configured_token(state):
-    with served(state, token="") as url, pytest.raises(JournalUnusable, match="set .admin. token"):
+    with served(state, token="") as url, pytest.raises(JournalUnusable, match="of .admin. token"):
         LogClient(url, "").list_logs()
 
 

@@ -17,7 +17,7 @@ import base64
 import binascii
 import hmac
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 OPEN_PATHS = ("/healthz",)
@@ -25,13 +25,14 @@ OPEN_PATHS = ("/healthz",)
 
 FAILURES_MAX = 10
 FAILURES_WINDOW_S = 60.0
-"""A host with so many wrong tokens within this time gets 429 until the time is over."""
+"""A sender of so many wrong tokens within this time gets 429 until the time is over."""
 
 HOSTS_MAX = 1_024
-"""Hosts with wrong tokens that are remembered; the oldest one is forgotten first."""
+"""Senders of wrong tokens that are remembered; the oldest one is forgotten first."""
 
 NO_ADMIN_TOKEN = (
-    "messages of clients are shown only with the token of [admin] token, and none is set"
+    "journals and messages of clients are shown only with the token of [admin] token, and none is"
+    " set"
 )
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="hansa", charset="UTF-8"'}
@@ -46,8 +47,21 @@ class Scope(IntEnum):
     ADMIN = 3
 
 
-RESTRICTED_PATHS = {"/tail": Scope.ADMIN}
-"""Endpoints that need more than the scope read. `/logs` checks its token itself."""
+LOGS_PATH = "/logs"
+
+RESTRICTED_PATHS = {"/tail": Scope.ADMIN, LOGS_PATH: Scope.ADMIN}
+"""Endpoints that need more than the scope read, with everything below them."""
+
+
+def is_below(path: str, top: str) -> bool:
+    return path == top or path.startswith(f"{top}/")
+
+
+def scope_of(path: str) -> Scope:
+    """Return what a request to read an endpoint needs."""
+    return next(
+        (scope for top, scope in RESTRICTED_PATHS.items() if is_below(path, top)), Scope.READ
+    )
 
 
 class AdminAccess:
@@ -90,13 +104,18 @@ class AdminAccess:
         self,
         path: str,
         headers: Mapping[str, str],
-        remote: str,
+        identify: Callable[[], str],
         now: float,
         needed: Scope = Scope.READ,
     ) -> tuple[int, str] | None:
-        """Return status and reason if a request is refused, None if it is accepted."""
+        """Return status and reason if a request is refused, None if it is accepted. `identify`
+        returns who sends it."""
         if needed < self._least_protected or path in OPEN_PATHS:
             return None
+        given = presented_token(headers)
+        allowed = self._scope_of(given)
+        is_wrong = bool(given) and allowed is Scope.NONE
+        remote = identify() if is_wrong or self._failures else ""
         count, since = self._failures.get(remote, (0, now))
         if now - since > FAILURES_WINDOW_S:
             count, since = 0, now
@@ -104,13 +123,11 @@ class AdminAccess:
             return 429, "too many wrong tokens; wait a minute"
         if needed is Scope.ADMIN and all(scope < Scope.ADMIN for scope, _ in self._tokens):
             return 403, NO_ADMIN_TOKEN
-        given = presented_token(headers)
-        allowed = self._scope_of(given)
         if allowed >= needed:
             return None
         if allowed > Scope.NONE:
             return 403, f"this needs a token of scope {needed.name.lower()}"
-        if given:
+        if is_wrong:
             self._failures[remote] = (count + 1, since)
             self._failures.move_to_end(remote)
             if len(self._failures) > HOSTS_MAX:

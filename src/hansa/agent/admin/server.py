@@ -16,9 +16,16 @@ from functools import partial
 
 import msgspec
 
-from hansa.agent.admin.access import CHALLENGE, RESTRICTED_PATHS, AdminAccess, Scope
+from hansa.agent.admin.access import (
+    CHALLENGE,
+    LOGS_PATH,
+    AdminAccess,
+    Scope,
+    is_below,
+    scope_of,
+)
 from hansa.agent.admin.socket_owner import find_owner
-from hansa.agent.exposure import HostRule, is_by_foreign_page
+from hansa.agent.exposure import HostRule, is_by_foreign_page, is_loopback
 from hansa.agent.handshakes import SHUTDOWN_TIMEOUT_S, TlsServer
 from hansa.agent.sockets import listen
 from hansa.web_console import CONTENT_SECURITY_POLICY, load_assets
@@ -84,6 +91,11 @@ class HttpPeer:
     find_owner: Callable[[], int | None]
     """Returns the user id of its process, if that runs on this machine and is known."""
 
+    def identify(self) -> str:
+        """Return who counts as the sender of wrong tokens. All users of this machine have the same
+        address: one of them must not keep the others out."""
+        return f"{self.host} user {self.find_owner()}" if is_loopback(self.host) else self.host
+
 
 Response = HttpResponse | StreamedResponse | EventStream
 
@@ -97,8 +109,6 @@ COMMAND = "POST "
 
 LogHandler = RequestHandler
 """Handles /logs and everything below it."""
-
-LOGS_PATH = "/logs"
 
 PATH_CHARS_MAX = 100
 """Characters of a refused path that are reported."""
@@ -340,17 +350,18 @@ async def _handle_request(
     pairs = (line.decode("latin-1").partition(":") for line in rest)
     headers = {name.lower(): text.strip() for name, _, text in pairs}
     command = handlers.get(COMMAND + path) if words[0] == b"POST" else None
-    is_log = path == LOGS_PATH or path.startswith(f"{LOGS_PATH}/")
     if words[0] != b"GET" and command is None:
         return json_response({"error": "there is no such command"}, 405)
-    scope = RESTRICTED_PATHS.get(path, Scope.READ) if command is None else Scope.OPERATE
-    refusal = _refusal(protection, path, headers, client.host, scope)
+    scope = scope_of(path) if command is None else Scope.OPERATE
+    refusal = _refusal(protection, path, headers, client, scope)
     if refusal is None and command is not None and not protection.access.may_command(headers):
         refusal = _refuse_other_users(client.find_owner())
     if refusal is not None:
         protection.on_refused(client.host, f"{refusal.status} {path[:PATH_CHARS_MAX]}")
         return refusal
-    handler = logs if is_log and logs is not None else command or handlers.get(path)
+    if logs is not None and is_below(path, LOGS_PATH):
+        return await logs(path, query, headers)
+    handler = command or handlers.get(path)
     if handler is not None:
         return await handler(path, query, headers)
     endpoint = endpoints.get(path)
@@ -361,21 +372,21 @@ async def _handle_request(
 
 
 def _refusal(
-    protection: Protection, path: str, headers: Mapping[str, str], remote: str, scope: Scope
+    protection: Protection, path: str, headers: Mapping[str, str], client: HttpPeer, scope: Scope
 ) -> HttpResponse | None:
     """Return the answer to a request that is not allowed."""
     if not protection.host_rule.accepts(headers.get("host")):
         return json_response({"error": "this host name is not in [admin] names"}, 403)
-    if is_by_foreign_page(headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")):
+    if is_by_foreign_page(headers.get):
         return json_response({"error": "requests of other web pages are refused"}, 403)
     if scope is Scope.OPERATE and not is_same_origin(headers):
         return json_response({"error": "commands of other web pages are refused"}, 403)
     now = asyncio.get_running_loop().time()
-    if (refused := protection.access.refusal(path, headers, remote, now, scope)) is None:
+    if (refused := protection.access.refusal(path, headers, client.identify, now, scope)) is None:
         return None
     body = json_response({"error": refused[1]}).body
     # The page asks for the token of a restricted path itself: no login dialogue.
-    is_challenged = refused[0] == 401 and path not in RESTRICTED_PATHS
+    is_challenged = refused[0] == 401 and scope is not Scope.ADMIN
     return HttpResponse(body, refused[0], headers=CHALLENGE if is_challenged else {})
 
 

@@ -41,7 +41,6 @@ class AdminService:
         `request_stop` stops the agent."""
         admin = self._settings.admin
         logs = LogEndpoints(
-            admin.token,
             self._state / JOURNAL_DIRECTORY,
             {
                 "telemetry": self._settings.telemetry.path(self._state),
