@@ -121,7 +121,7 @@ class FakeMembership:
     neighbours = {NEIGHBOUR: SimpleNamespace(id=LinkId(7))}
 
     def rights_of(self, node):
-        return Rights(may_publish=("allowed/#",))
+        return Rights(may_publish=("allowed/#", "$allowed/#"))
 
 
 def fake_driver() -> Any:
@@ -209,6 +209,7 @@ def test_invalid_marker_is_refused(marker):
     ("topic", "has_connections", "error"),
     [
         ("other", True, "the certificate of the asking node does not allow 'other'"),
+        ("$allowed/a", True, "topics that begin with \\$ never leave their broker"),
         ("a/#", True, "'\\+' and '#' are for filters only"),
         ("allowed/a", False, "cannot be published at the embedded broker"),
     ],

@@ -17,15 +17,13 @@ from hansa.agent.admin.real_trace import trace_publication
 from hansa.agent.admin.retained import compare_retained, list_retained
 from hansa.agent.admin.server import HttpResponse, json_response
 from hansa.agent.admin.status import format_node_id
-from hansa.agent.admin.trace_watch import TraceWatches
+from hansa.agent.admin.trace_watch import TraceWatches, check_traceable
 from hansa.agent.admin.tracing import answer_trace, name_of, trace_topic
 from hansa.agent.queries import QueryFailed, QueryService, Question
-from hansa.errors import InvalidTopic
 from hansa.protocol.effects import QueryReceived, QueryResponseReceived
 from hansa.protocol.events import QueryAnswered, QueryRequested
 from hansa.protocol.model import NodeId
 from hansa.protocol.node import Node
-from hansa.protocol.topics import check_name
 
 FRESH_S = 0.5
 """Requests within this time get the same document, so that ten open pages cost as much as one."""
@@ -231,16 +229,6 @@ class FederationView:
 
         nodes = sorted(known, key=lambda node: (known[node].name, node))
         return dict(zip(nodes, await asyncio.gather(*map(answer_of, nodes)), strict=True))
-
-
-def check_traceable(topic: str) -> None:
-    """Raise ValueError if a topic is not one that can cross."""
-    try:
-        check_name(topic)
-    except InvalidTopic as error:
-        raise ValueError(str(error)) from error
-    if topic.startswith("$"):
-        raise ValueError(f"{topic}: topics that begin with $ never leave their broker")
 
 
 def _only(query: str, name: str, default: str | None = None) -> str:

@@ -50,6 +50,16 @@ PUBLICATION_BURST_S = 8.0
 AUDITED = "trace published"
 
 
+def check_traceable(topic: str) -> None:
+    """Raise ValueError if a topic is not one that can cross."""
+    try:
+        check_name(topic)
+    except InvalidTopic as error:
+        raise ValueError(str(error)) from error
+    if topic.startswith("$"):
+        raise ValueError(f"{topic}: topics that begin with $ never leave their broker")
+
+
 class _BrokerRefused(HansaError):
     """The broker does not take the client of the trace."""
 
@@ -133,10 +143,7 @@ class TraceWatches:
 
     def _publish(self, watch: _Watch, topic: str, payload: bytes, source: NodeId) -> None:
         """Publish in the background, if `source` may; its result is in the report."""
-        try:
-            check_name(topic)
-        except InvalidTopic as error:
-            raise ValueError(str(error)) from error
+        check_traceable(topic)
         if self._make_connection is None:
             raise ValueError("a trace cannot be published at the embedded broker")
         if not self._driver.node.membership.rights_of(source).allows_publishing(topic):
