@@ -464,6 +464,36 @@ def test_newer_revocation_list_of_a_neighbour_is_used_and_passed_on(authority, m
     assert restarted and restarted.status()["revoked"] == 2
 
 
+def test_removed_or_older_list_readmits_no_node(authority, member, tmp_path):
+    """A backup, or an operator who tidies up, must not do what an attacker cannot."""
+    for name in ("b", "c"):
+        certify(authority, tmp_path / name, Claims(name))
+    authority.revoke("c", now())
+    older = authority.revoked_pem
+    authority.revoke("b", now())
+    (member / REVOKED_FILE).write_bytes(authority.revoked_pem)
+    security = SecureSide(member).security
+    assert security
+    (member / REVOKED_FILE).unlink()
+    security.check()
+    assert security.status()["revoked"] == 2
+    (member / REVOKED_FILE).write_bytes(older)
+    security.check()
+    assert security.status()["revoked"] == 2
+
+
+def test_list_of_a_replaced_authority_counts_no_longer(authority, member, tmp_path):
+    certify(authority, tmp_path / "b", Claims("b"))
+    authority.revoke("b", now())
+    (member / REVOKED_FILE).write_bytes(authority.revoked_pem)
+    security = SecureSide(member).security
+    assert security and security.status()["revoked"] == 1
+    (member / REVOKED_FILE).unlink()
+    certify(make_authority(tmp_path / "other"), member)
+    security.check()
+    assert security.status()["revoked"] == 0
+
+
 def test_revocation_list_that_no_root_signed_is_an_invalid_frame(member, tmp_path):
     side = SecureSide(member)
     assert side.security

@@ -2,7 +2,8 @@
 
 Agents pass the newest revocation list on to each other, in a frame of its own that the node does
 not see: when a link is admitted, and when the list changes; on links that lose frames also once a
-minute. A list counts if a root has signed it and its number is greater than that of the known one.
+minute. A list counts if a root has signed it and its number is greater than that of the known one;
+so a file that is removed, or restored from a backup, readmits no node while the agent runs.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class LinkSecurity:
         self._key_file = key_file
         self._set_alarm = set_alarm
         self.clock = clock
-        self._received = revocation.EMPTY  # from neighbours; the file may not be writable
+        self._newest = revocation.EMPTY  # of all lists so far, whatever became of the file
         self._files = self._file_stamps()
         self.contexts = self._load()
         self._reload_problem = ""
@@ -165,7 +166,7 @@ class LinkSecurity:
             return
         log.warning("revocation list received number=%d", found.number)
         self.on_event("revocation", f"list {found.number} received from a neighbour")
-        self._received = found
+        self._newest = found
         try:
             replace_file(self._directory / REVOKED_FILE, found.pem)
         except OSError as error:
@@ -189,9 +190,18 @@ class LinkSecurity:
 
     def _load(self) -> LinkContexts:
         found = load_credentials(self._directory, self._key_file, self.clock())
-        if self._received.number > found.revoked.number:
-            found = replace(found, revoked=self._received)
+        if self._newest.number > found.revoked.number and self._is_signed(found):
+            found = replace(found, revoked=self._newest)
+        self._newest = found.revoked
         return make_contexts(found)
+
+    def _is_signed(self, credentials: Credentials) -> bool:
+        """Whether one of the roots has signed the newest list: a new authority counts anew."""
+        try:
+            revocation.parse_list(self._newest.der, credentials.roots, "the list")
+        except InvalidCertificate:
+            return False
+        return True
 
     def _file_stamps(self) -> list[tuple[int, int] | None]:
         return [_file_stamp(self._directory / name) for name in WATCHED_FILES]
