@@ -182,9 +182,7 @@ _VALUE_READERS: dict[_ValueType, Callable[[FieldCursor], PropertyValue]] = {
 }
 
 # Everything about a property by its number; the lookup of an enumeration is slow.
-_BY_IDENTIFIER = {
-    int(name): (name, _VALUE_READERS[form]) for name, form in _VALUE_TYPES.items()
-}
+_BY_IDENTIFIER = {int(name): (name, _VALUE_READERS[form]) for name, form in _VALUE_TYPES.items()}
 
 
 def find_property(
