@@ -10,6 +10,8 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from tests.agent.live import eventually
 from tests.agent.process import Process, Scene
 from tests.conftest import Brokers
 
+from hansa.agent.broker.proxy.connection import WITHOUT_CONNECT
+from hansa.agent.broker.proxy.server import UNFINISHED
+from hansa.agent.broker.settings import ProxySettings
 from hansa.testbed.mosquitto import free_port
 
 CONNECT = bytes.fromhex("100d00044d5154540402000000017a")
@@ -221,6 +226,54 @@ def test_tls_ends_at_the_proxy(pair, tmp_path):
     with context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
         encrypted.sendall(CONNECT)
         assert encrypted.recv(4) == bytes.fromhex("20020000")
+
+
+@pytest.mark.parametrize(("has_tls", "count"), [(False, 2_000), (True, 700)])
+def test_client_is_served_beside_unfinished_connections(pair, tmp_path, has_tls, count):
+    """They have sent a ClientHello, or completed TLS without a CONNECT. All come from the host of
+    the client, so that nothing but their age differs."""
+    key, certificate = _make_certificate(tmp_path)
+    pair.agent.process.terminate()
+    pair.agent.wait()
+    pair.agent = pair.start_agent(
+        proxy_tls_certificate=certificate, proxy_tls_key=key, proxy_handshake_timeout=60
+    )
+    context = ssl.create_default_context(cafile=certificate)
+    hello = _client_hello(context)
+    before = _resident_bytes(pair.agent)
+    with contextlib.ExitStack() as idle:
+        for _ in range(count):
+            raw = socket.create_connection(("127.0.0.1", pair.proxy_port), 60)
+            idle.enter_context(contextlib.closing(raw))
+            if has_tls:
+                wrapped = context.wrap_socket(raw, server_hostname="127.0.0.1")
+                idle.enter_context(contextlib.closing(wrapped))
+            else:
+                raw.sendall(hello)
+        eventually(lambda: pair.status()["counters"]["proxy connections"] == count, "all accepted")
+        began = time.monotonic()
+        plain = socket.create_connection(("127.0.0.1", pair.proxy_port), 60)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
+            client.sendall(CONNECT)
+            assert client.recv(4) == bytes.fromhex("20020000")
+            took = time.monotonic() - began
+            files = len(list(Path(f"/proc/{pair.agent.process.pid}/fd").iterdir()))
+            grown = _resident_bytes(pair.agent) - before
+            counters = pair.status()["counters"]
+    sys.stdout.write(f"served in {took:.3f} s, {files} files, {grown >> 10} kB more\n")
+    unfinished_max = ProxySettings().unfinished_max
+    assert files < unfinished_max * (2 if has_tls else 1) + 100
+    reason = WITHOUT_CONNECT if has_tls else UNFINISHED
+    assert 0 < counters[reason] <= count + 1 - unfinished_max
+    assert f"{reason} closed=" in pair.agent.log
+
+
+def _client_hello(context: ssl.SSLContext) -> bytes:
+    outgoing = ssl.MemoryBIO()
+    connection = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        connection.do_handshake()
+    return outgoing.read()
 
 
 def test_occupied_port_is_reported(pair, scene):

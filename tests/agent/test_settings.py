@@ -271,6 +271,8 @@ def rest(**values: str | float) -> str:
         ),
         ("[proxy]\nwebsocket_port = 1", "[proxy] websocket_port needs broker_websocket_port"),
         ("[proxy]\nwebsocket_port = 70000", "[proxy] websocket_port must be from 0 to 65535"),
+        ("[proxy]\nunfinished_max = 0", "[proxy] unfinished_max must be at least 1"),
+        ("[proxy]\nhandshake_timeout = 0", "[proxy] handshake_timeout must be more than 0"),
         (
             "[proxy]\npassthrough_names = ['a']",
             "[proxy] passthrough_names needs tls_certificate and passthrough_port",

@@ -3,21 +3,21 @@
 The servers of asyncio and uvloop report a connection only when its handshake is complete. Before
 that, connections that send nothing take a file descriptor and memory each, without a limit on
 their number. This one has at most HANDSHAKES_MAX unfinished handshakes, for HANDSHAKE_TIMEOUT_S
-each. A further connection closes the oldest.
+each. A further connection closes the oldest of the host that has most.
 """
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
+from hansa.agent import tasks
 from hansa.agent.sockets import SocketServer
-
-log = logging.getLogger("hansa.agent")
+from hansa.agent.unfinished import UnfinishedConnections
 
 HANDSHAKES_MAX = 64
 """Handshakes that are not complete, at the same time, per server."""
@@ -27,11 +27,51 @@ HANDSHAKE_TIMEOUT_S = 5.0
 SHUTDOWN_TIMEOUT_S = 5.0
 """Seconds that a client may take to close its side after the answer."""
 
-REPORT_INTERVAL_S = 60.0
-"""Seconds between two log lines about closed handshakes."""
-
 EVICTED = "HTTPS connections closed: too many unfinished TLS handshakes"
 FAILED = "HTTPS connections closed: no TLS handshake"
+
+
+class Handshakes:
+    """Runs a limited number of handshakes, each as a task."""
+
+    def __init__(self, most: int, counters: Counter[str], counter: str) -> None:
+        """`counters` gets the number of handshakes that were ended for newer ones."""
+        self._unfinished = UnfinishedConnections(most, counters, counter)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._unfinished)
+
+    def start(self, client: socket.socket, handshake: Coroutine[Any, Any, None]) -> None:
+        """Run a handshake, which closes the socket if it fails."""
+        client.setblocking(False)
+        task = tasks.start_task(handshake)
+        self._tasks.add(task)
+        self._unfinished.add(task, client, partial(self._end, task, client))
+        task.add_done_callback(partial(self._on_done, client))
+
+    def end_one(self) -> bool:
+        """End a handshake; return whether there was one."""
+        return self._unfinished.end_one()
+
+    def end_all(self) -> None:
+        """End all handshakes."""
+        self._unfinished.end_all()
+
+    async def wait_ended(self) -> None:
+        """Wait until handshakes that were ended have closed their sockets."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[None], client: socket.socket) -> None:
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)  # the transport closes it a little later
+        task.cancel()
+
+    def _on_done(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._unfinished.remove(task)
+        if task.cancelled():  # maybe before it began
+            client.close()
 
 
 class TlsServer:
@@ -50,43 +90,20 @@ class TlsServer:
         self._make_protocol = make_protocol
         self._context = context
         self._counters = counters
-        self._unfinished: dict[asyncio.Task[None], socket.socket] = {}
-        """The oldest first."""
-        self._reported_at: float | None = None
+        self._handshakes = Handshakes(HANDSHAKES_MAX, counters, EVICTED)
         self._server = SocketServer(sockets, self._accept)
 
     def close(self) -> None:
         """Accept no more connections, and close those without a complete handshake."""
         self._server.close()
-        for task in list(self._unfinished):
-            self._end(task)
+        self._handshakes.end_all()
 
     async def wait_closed(self) -> None:
         """Wait for the handshakes that `close` has ended."""
-        await asyncio.gather(*self._unfinished, return_exceptions=True)
+        await self._handshakes.wait_ended()
 
     def _accept(self, client: socket.socket) -> None:
-        if len(self._unfinished) >= HANDSHAKES_MAX:
-            self._counters[EVICTED] += 1
-            oldest = next(iter(self._unfinished))
-            self._end(oldest)
-            del self._unfinished[oldest]
-            self._report()
-        client.setblocking(False)
-        task = asyncio.create_task(self._secure(client))
-        self._unfinished[task] = client
-        task.add_done_callback(partial(self._on_done, client))
-
-    def _on_done(self, client: socket.socket, task: asyncio.Task[None]) -> None:
-        self._unfinished.pop(task, None)
-        if task.cancelled():  # maybe before it began
-            client.close()
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        client = self._unfinished[task]
-        with suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)  # the transport closes it a little later
-        task.cancel()
+        self._handshakes.start(client, self._secure(client))
 
     async def _secure(self, client: socket.socket) -> None:
         try:
@@ -100,10 +117,3 @@ class TlsServer:
         except OSError:  # SSLError and TimeoutError are such errors
             self._counters[FAILED] += 1
             client.close()
-
-    def _report(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._reported_at is None or now - self._reported_at >= REPORT_INTERVAL_S:
-            self._reported_at = now
-            count = self._counters[EVICTED]
-            log.warning("too many unfinished TLS handshakes at an HTTPS port closed=%d", count)

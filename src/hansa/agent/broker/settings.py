@@ -126,6 +126,12 @@ class ProxySettings:
     no_earlier_sessions: bool = False
     """Whether no client has left a persistent session at the broker before the proxy first ran.
     Until this is set, subscriptions may be unknown and the agent announces filters_when_unknown."""
+    unfinished_max: int = 512
+    """Connections that have not completed TLS, and as many that have not sent a CONNECT. A further
+    one ends the oldest of the host that has most. More costs memory during an attack, fewer may
+    cut off clients on slow paths when very many connect at once."""
+    handshake_timeout: float = 10.0
+    """Seconds for the TLS handshake of a client. Small devices and slow radio need several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +277,15 @@ def _check_proxy(proxy: ProxySettings, broker: BrokerSettings) -> None:
             raise UsageError(f"[proxy] {name} must be from 0 to {PORT_MAX}")
     if proxy.websocket_port and not proxy.broker_websocket_port:
         raise UsageError("[proxy] websocket_port needs broker_websocket_port")
+    _check_unfinished(proxy)
     _check_passthrough(proxy)
+
+
+def _check_unfinished(proxy: ProxySettings) -> None:
+    if proxy.unfinished_max < 1:
+        raise UsageError("[proxy] unfinished_max must be at least 1")
+    if proxy.handshake_timeout <= 0:
+        raise UsageError("[proxy] handshake_timeout must be more than 0")
 
 
 def _check_passthrough(proxy: ProxySettings) -> None:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import pytest
 from cryptography import x509
@@ -16,6 +16,7 @@ from tests.agent.broker.proxy.test_tls import write_certificate
 
 from hansa.agent.alarms import Alarms
 from hansa.agent.broker.proxy import ProxyServer, open_files, server
+from hansa.agent.broker.proxy.connection import WITHOUT_CONNECT
 from hansa.agent.broker.settings import ProxySettings
 from hansa.agent.links.link import Address
 from hansa.observers.proxy.inspector import ConnectionInspector
@@ -147,21 +148,16 @@ def test_clients_beyond_the_open_files_are_refused_with_an_alarm(tmp_path, monke
 
     async def work(scene: Scene) -> None:
         proxy, alarms = scene.server, scene.alarms
-        await scene.connect()
-        while not proxy.clients:
-            await asyncio.sleep(0.01)
+        assert await is_served(scene)
         refused, _ = await scene.connect()
         assert await read_some(refused) == b""
         assert "1 clients are connected" in alarms.active["proxy full"]
         assert proxy.counters["proxy connections refused: too many open files"] == 1
         monkeypatch.setattr(resource, "getrlimit", lambda which: (4_096, 4_096))
-        third_reader, third = await scene.connect()
-        third.write(CONNECT)
-        await read_some(third_reader)
-        assert scene.arrived[-1] == CONNECT
+        assert await is_served(scene)
         assert alarms.active == {}
 
-    run(tmp_path, plain, work)
+    run(tmp_path, plain, work, echo)
 
 
 def test_unreachable_broker_raises_an_alarm_until_it_answers(tmp_path):
@@ -307,6 +303,104 @@ def test_tls_of_listed_names_ends_at_the_broker(tmp_path):
         )
 
     run(tmp_path, settings, work, echo, context)
+
+
+def tls(tmp_path: Path, **more: Any) -> Callable[[int], ProxySettings]:
+    write_certificate(tmp_path / "proxy.pem")
+    certificate = str(tmp_path / "proxy.pem")
+    return lambda port: ProxySettings(port=0, tls_certificate=certificate, **more)
+
+
+async def is_served(scene: Scene, tls_name: str = "") -> bool:
+    """Whether a new client gets back what it sends."""
+    reader, writer = await scene.connect(tls_name=tls_name)
+    writer.write(CONNECT)
+    return await reader.readexactly(len(CONNECT)) == CONNECT
+
+
+async def end_of(reader: Reader) -> None:
+    """Return when the proxy has closed a connection."""
+    assert await read_some(reader) == b""
+
+
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01"
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_HELLO])
+@pytest.mark.parametrize("names", [(), ("own.example",)])
+def test_client_is_served_beside_unfinished_handshakes_and_the_oldest_end(tmp_path, sent, names):
+    async def work(scene: Scene) -> None:
+        idle = [await scene.connect() for _ in range(5)]
+        for _, writer in idle:
+            writer.write(sent)
+        assert await is_served(scene, "localhost")
+        for reader, _ in idle[:3]:
+            await end_of(reader)
+        assert scene.server.counters[server.UNFINISHED] == 3
+        assert not any(reader.at_eof() for reader, _ in idle[3:])
+
+    more = {"passthrough_names": names, "passthrough_port": 1} if names else {}
+    run(tmp_path, tls(tmp_path, unfinished_max=3, **more), work, echo)
+
+
+def test_handshake_that_takes_too_long_is_ended_and_counted(tmp_path):
+    async def work(scene: Scene) -> None:
+        reader, writer = await scene.connect()
+        writer.write(HALF_HELLO)
+        await end_of(reader)
+        assert scene.server.counters[server.NO_TLS] == 1
+        assert scene.server.counters[server.UNFINISHED] == 0
+
+    run(tmp_path, tls(tmp_path, handshake_timeout=0.05), work)
+
+
+@pytest.mark.parametrize("tls_name", ["", "localhost"])
+def test_client_is_served_beside_clients_without_connect(tmp_path, tls_name):
+    async def work(scene: Scene) -> None:
+        proxy = scene.server
+        idle = []
+        for number in range(3):
+            idle.append(await scene.connect(tls_name=tls_name))
+            idle[-1][1].write(CONNECT[: 5 * number])
+            while len(proxy.without_connect) + proxy.counters[WITHOUT_CONNECT] <= number:
+                await asyncio.sleep(0.01)
+        assert await is_served(scene, tls_name)
+        await end_of(idle[0][0])
+        idle[2][1].write(CONNECT[10:])
+        assert await idle[2][0].readexactly(len(CONNECT)) == CONNECT
+        # The second one is still there, or had to give way until the CONNECT had arrived.
+        assert len(proxy.without_connect) + proxy.counters[WITHOUT_CONNECT] == 2
+
+    settings = tls(tmp_path, unfinished_max=2) if tls_name else few
+    run(tmp_path, settings, work, echo)
+
+
+def few(port: int) -> ProxySettings:
+    return ProxySettings(port=0, unfinished_max=2)
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_client_without_connect_is_ended_when_open_files_run_out(
+    is_encrypted, tmp_path, monkeypatch
+):
+    files = open_files.FILES_RESERVED + 4  # room for two clients
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+
+    async def work(scene: Scene) -> None:
+        proxy, name = scene.server, "localhost" if is_encrypted else ""
+        assert await is_served(scene, name)
+        idle, _ = await scene.connect()
+        while not len(proxy.without_connect) + len(proxy._handshakes):  # noqa: SLF001
+            await asyncio.sleep(0.01)
+        assert await is_served(scene, name)
+        await end_of(idle)
+        assert scene.alarms.active == {}
+        refused, _ = await scene.connect()
+        await end_of(refused)
+        assert set(scene.alarms.active) == {"proxy full"}
+
+    run(tmp_path, tls(tmp_path) if is_encrypted else plain, work, echo)
 
 
 def test_client_that_leaves_at_once_raises_no_alarm(tmp_path, monkeypatch):

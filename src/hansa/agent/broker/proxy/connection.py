@@ -17,6 +17,7 @@ from typing import cast
 from hansa.agent import tasks
 from hansa.agent.sockets import SocketTransport
 from hansa.agent.storage.proxy_sessions import SessionFile
+from hansa.agent.unfinished import UnfinishedConnections
 from hansa.observers.base import NO_CHANGE, ObserverOutput
 from hansa.observers.proxy.inspector import ConnectionInspector
 from hansa.observers.proxy.observer import ProxyObserver, SessionChange
@@ -35,18 +36,22 @@ CLOSE_GRACE_S = 5.0
 BUFFER_BYTES = 1 << 18
 """Most bytes of one read."""
 
+WITHOUT_CONNECT = "proxy connections ended: too many without CONNECT"
+
 FAULT = "a fault of the proxy; see the alarm internal error"
 
 
 class ProxyState:
     """What all clients of a proxy share."""
 
-    def __init__(self, observer: ProxyObserver, file: SessionFile) -> None:
+    def __init__(self, observer: ProxyObserver, file: SessionFile, unfinished_max: int) -> None:
         self.observer = observer
         self._file = file
         self.on_observer_output: Callable[[ObserverOutput], None] = lambda output: None
         """Is called when subscriptions or deadlines of the observer have changed."""
         self.counters: Counter[str] = Counter()
+        self.without_connect = UnfinishedConnections(unfinished_max, self.counters, WITHOUT_CONNECT)
+        """Clients, by number, whose CONNECT is not complete although the broker is there."""
         self.clients: dict[int, ProxyConnection] = {}
         """Open connections of clients, by number."""
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -57,6 +62,7 @@ class ProxyState:
     def on_closed(self, number: int, output: ObserverOutput) -> None:
         """A client connection has ended."""
         self.clients.pop(number, None)
+        self.without_connect.remove(number)
         self.on_observer_output(output)
         self.save_soon()
 
@@ -211,6 +217,9 @@ class InspectedClient(ProxyConnection):
     def on_broker_connected(self, broker: ProxyConnection) -> None:
         super().on_broker_connected(broker)
         self._forward_connect()
+        if self._gate is not None:
+            connected = self.transport.get_extra_info("socket")
+            self._state.without_connect.add(self._number, connected, self.abort)
 
     def receive_from_broker(self, data: bytes) -> None:
         self.write(data)  # nothing that it says must be saved before
@@ -254,6 +263,7 @@ class InspectedClient(ProxyConnection):
             size, is_complete = len(self._early), True
         if is_complete:
             self._gate = None
+            self._state.without_connect.remove(self._number)
         data, self._early = self._early[:size], self._early[size:]
         if data:
             self._forward(data)

@@ -28,13 +28,18 @@ class OpenFileLimit:
 
     def has_room(self, client_count: int) -> bool:
         """Whether as many clients fit."""
-        clients_max = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_RESERVED, 0) // 2
-        if client_count > clients_max:
-            self._counters["proxy connections refused: too many open files"] += 1
-            text = f"{clients_max} clients are connected, and the limit of open files allows no"
-            text += " more: raise LimitNOFILE of the service (ulimit -n)"
-            self._alarms.set("proxy full", text)
-            return False
+        clients_max = self._clients_max()
         if client_count < clients_max * ROOM_AGAIN:
             self._alarms.set("proxy full", "")
-        return True
+        return client_count <= clients_max
+
+    def report_full(self) -> None:
+        """A client was refused for want of room."""
+        self._counters["proxy connections refused: too many open files"] += 1
+        text = f"{self._clients_max()} clients are connected, and the limit of open files allows no"
+        text += " more: raise LimitNOFILE of the service (ulimit -n)"
+        self._alarms.set("proxy full", text)
+
+    @staticmethod
+    def _clients_max() -> int:
+        return max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_RESERVED, 0) // 2

@@ -3,6 +3,9 @@
 Keep-alive, authentication and limits stay between client and broker. TLS of clients ends here,
 except for names that are passed through: their connections go to the broker's own TLS port, and
 the proxy cannot read what they subscribe to.
+
+Connections without a complete TLS handshake, and those without a complete CONNECT, have
+`unfinished_max` places each. They give way to new connections, also when open files run out.
 """
 
 import asyncio
@@ -27,8 +30,8 @@ from hansa.agent.broker.proxy.proxy_protocol import make_header
 from hansa.agent.broker.proxy.tls import ServerCertificate, peek_server_name
 from hansa.agent.broker.settings import ProxySettings
 from hansa.agent.error_text import listen_error_text
+from hansa.agent.handshakes import Handshakes
 from hansa.agent.links.link import Address
-from hansa.agent.sockets import SocketServer, SocketTransport
 from hansa.agent.storage.proxy_sessions import SESSIONS_FILE, SessionFile
 from hansa.errors import UsageError
 from hansa.observers.proxy.observer import ProxyObserver
@@ -37,9 +40,11 @@ log = logging.getLogger("hansa.agent")
 
 CONNECT_TIMEOUT_S = 10.0
 """Seconds until a broker that does not answer counts as unreachable, and the client's connection
-ends; also the time that a client has for the TLS handshake."""
+ends."""
 
 UNREACHABLE = "proxy cannot reach broker"
+NO_TLS = "proxy connections ended: no TLS"
+UNFINISHED = "proxy connections ended: too many unfinished TLS handshakes"
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ class _Listener:
     """Where their bytes go."""
     is_websocket: bool
     listening: list[socket.socket]
-    server: SocketServer | None = None
+    server: sockets.SocketServer | None = None
 
 
 class ProxyServer(ProxyState):
@@ -80,12 +85,12 @@ class ProxyServer(ProxyState):
         )
         for client_id, session in file.sessions.items():
             observer.load_session(client_id, session.filters, session.expiry_s, session.doubt)
-        super().__init__(observer, file)
+        super().__init__(observer, file, settings.unfinished_max)
         self._open_files = OpenFileLimit(alarms, self.counters)
         self._certificate: ServerCertificate | None = None
         self._listeners: list[_Listener] = []
         self._accepted_count = 0
-        self._handshake_count = 0
+        self._handshakes = Handshakes(settings.unfinished_max, self.counters, UNFINISHED)
 
     @property
     def address(self) -> Address:
@@ -120,7 +125,7 @@ class ProxyServer(ProxyState):
         for each in self._listeners:
             what = "WebSocket clients" if each.is_websocket else "clients"
             log.info("proxy for %s at %s", what, each.address)
-            each.server = SocketServer(each.listening, partial(self._accept, each))
+            each.server = sockets.SocketServer(each.listening, partial(self._accept, each))
         if self._certificate is not None:
             await self._certificate.run()
         await asyncio.Event().wait()
@@ -132,6 +137,7 @@ class ProxyServer(ProxyState):
                 each.server.close()
             for listening in each.listening:
                 listening.close()
+        self._handshakes.end_all()
         for client in list(self.clients.values()):
             client.abort()
 
@@ -150,43 +156,49 @@ class ProxyServer(ProxyState):
     def _accept(self, listener: _Listener, client: socket.socket) -> None:
         self.counters["proxy connections"] += 1
         self._accepted_count += 1
-        if not self._open_files.has_room(len(self.clients) + self._handshake_count + 1):
+        if not self._has_room():
+            self._open_files.report_full()
             client.close()
         elif self._certificate is None:
             side = InspectedClient(self, self._accepted_count, listener.is_websocket)
-            SocketTransport(client, side)
+            sockets.SocketTransport(client, side)
             tasks.start_task(self._connect(side, listener.broker, self._broker_tls))
         else:
-            client.setblocking(False)
             number, context = self._accepted_count, self._certificate.context
-            tasks.start_task(self._accept_tls(client, number, listener, context))
+            self._handshakes.start(client, self._accept_tls(client, number, listener, context))
+
+    def _has_room(self) -> bool:
+        """Whether one more client fits, maybe in place of one that has not proved anything."""
+        count = len(self.clients) + len(self._handshakes) + 1
+        if self._open_files.has_room(count):
+            return True
+        if len(self._handshakes) > len(self.without_connect):
+            return self._handshakes.end_one()
+        return self.without_connect.end_one()
 
     async def _accept_tls(
         self, client: socket.socket, number: int, listener: _Listener, context: ssl.SSLContext
     ) -> None:
         """Agree on TLS with a client, or find out that it is to be passed through."""
-        self._handshake_count += 1
         side: ProxyConnection
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(self._settings.handshake_timeout):
                 if await self._is_passed_through(client):
                     side = OpaqueClient(self, number)
-                    SocketTransport(client, side)
+                    sockets.SocketTransport(client, side)
                 else:
                     side = InspectedClient(self, number, listener.is_websocket)
                     loop = asyncio.get_running_loop()
                     await loop.connect_accepted_socket(lambda: side, client, ssl=context)
         except OSError:  # SSLError and TimeoutError are such errors
-            self.counters["proxy connections ended: no TLS"] += 1
+            self.counters[NO_TLS] += 1
             client.close()
             return
-        finally:
-            self._handshake_count -= 1
         if isinstance(side, OpaqueClient):
             broker = Address(self._broker.host, self._settings.passthrough_port)
-            await self._connect(side, broker, None)
+            tasks.start_task(self._connect(side, broker, None))
         else:
-            await self._connect(side, listener.broker, self._broker_tls)
+            tasks.start_task(self._connect(side, listener.broker, self._broker_tls))
 
     async def _is_passed_through(self, client: socket.socket) -> bool:
         names = self._settings.passthrough_names
@@ -204,7 +216,7 @@ class ProxyServer(ProxyState):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if tls is None:
-                    SocketTransport(await sockets.connect(broker.host, broker.port), side)
+                    sockets.SocketTransport(await sockets.connect(broker.host, broker.port), side)
                 else:
                     loop = asyncio.get_running_loop()
                     await loop.create_connection(lambda: side, broker.host, broker.port, ssl=tls)
