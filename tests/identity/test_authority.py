@@ -1,6 +1,7 @@
 """The authority's directory: signing, renewal, revocation, rotation; the files of a node."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -54,6 +55,40 @@ def test_files_are_private(authority, tmp_path):
     assert len(files) == 9
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert {(tmp_path / "ca").stat().st_mode & 0o777} == {0o700}
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_refused_certificate_leaves_the_present_files_as_they_are(authority, tmp_path):
+    enrol(authority, tmp_path / "a")
+    before = files_in(tmp_path / "a")
+    other = CertificateAuthority.create(tmp_path / "other", "office", NOW)
+    key = create_key(tmp_path / "k")
+    _, of_another_node = other.sign_request(make_request(key), Claims(), NOW)
+    own = load_key(tmp_path / "a" / KEY_FILE)
+    assert own is not None
+    _, genuine = other.sign_request(make_request(own), Claims(), NOW)
+    foreign = replace(genuine, roots=before[AUTHORITY_FILE])
+    for bundle in (of_another_node, foreign):
+        with pytest.raises(InvalidCertificate, match="the new certificate: "):
+            install(tmp_path / "a", bundle, NOW)
+        assert files_in(tmp_path / "a") == before
+
+
+def test_older_revocation_list_does_not_replace_a_newer_one(authority, tmp_path):
+    for name in ("b", "c"):
+        enrol(authority, tmp_path / name, name)
+    authority.revoke("b", NOW)
+    enrol(authority, tmp_path / "a")
+    key = load_key(tmp_path / "a" / KEY_FILE)
+    assert key is not None
+    _, old = authority.sign_request(make_request(key), Claims(), NOW)
+    authority.revoke("c", NOW)
+    newest = enrol(authority, tmp_path / "a").revoked
+    assert len(newest.serials) == 2
+    assert install(tmp_path / "a", old, NOW).revoked == newest
 
 
 def test_authority_is_never_overwritten(authority, tmp_path):

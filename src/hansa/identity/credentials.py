@@ -9,7 +9,8 @@
 Files are replaced as a whole, so a running agent can load them again at any time.
 """
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -83,11 +84,7 @@ def load_credentials(directory: Path, key_file: Path, now: datetime) -> Credenti
     path = directory / CERTIFICATE_FILE
     chain = certificates.load_certificates(_read(path), str(path))
     try:
-        certificate = certificates.parse_certificate(chain[0])
-        certificates.check_dates(chain[0], now)
-        key = load_key(key_file)
-        if key is None or key.public_key() != chain[0].public_key():
-            raise InvalidCertificate(f"it belongs to another key than {key_file}: get a new one")
+        certificate = _check_own(chain[0], key_file, now)
         roots = load_roots(directory)
         certificates.check_chain(chain, roots)
     except InvalidCertificate as error:
@@ -96,13 +93,37 @@ def load_credentials(directory: Path, key_file: Path, now: datetime) -> Credenti
     return Credentials(directory, key_file, certificate, tuple(chain), roots, revoked)
 
 
+def _check_own(certificate: x509.Certificate, key_file: Path, now: datetime) -> NodeCertificate:
+    """Return the certificate of this node; raise InvalidCertificate if it is not one."""
+    found = certificates.parse_certificate(certificate)
+    certificates.check_dates(certificate, now)
+    key = load_key(key_file)
+    if key is None or key.public_key() != certificate.public_key():
+        raise InvalidCertificate(f"it belongs to another key than {key_file}: get a new one")
+    return found
+
+
 def load_roots(directory: Path) -> tuple[x509.Certificate, ...]:
     path = directory / AUTHORITY_FILE
     return tuple(certificates.load_certificates(_read(path), str(path)))
 
 
 def install(directory: Path, bundle: Bundle, now: datetime) -> Credentials:
-    """Write what an authority has signed into a state directory, and check it."""
+    """Check what an authority has signed, and write it into a state directory. If it is refused,
+    the files there stay as they are. A revocation list that is not newer is left out."""
+    source = "the new certificate"
+    chain = certificates.load_certificates(bundle.certificate, source)
+    roots = tuple(certificates.load_certificates(bundle.roots, source))
+    try:
+        _check_own(chain[0], directory / KEY_FILE, now)
+        certificates.check_chain(chain, roots)
+    except InvalidCertificate as error:
+        raise InvalidCertificate(f"{source}: {error}") from error
+    if bundle.revoked:
+        number = revocation.parse_list(bundle.revoked, roots, "its revocation list").number
+        with suppress(UsageError):  # a list of another federation is replaced
+            if number <= _load_revoked(directory, roots).number:
+                bundle = replace(bundle, revoked=b"")
     install_files(directory, bundle)
     return load_credentials(directory, directory / KEY_FILE, now)
 
