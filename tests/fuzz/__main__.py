@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.all_targets import TARGETS
 
 REPORT_S = 60.0
 INPUTS_PER_SEED = 2_000

@@ -5,9 +5,17 @@ import resource
 
 import pytest
 from tests.fuzz.__main__ import fuzz
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.all_targets import TARGETS
 
-INPUTS = {"handshake": 200, "stream": 500, "datagrams": 20, "frames": 500, "http": 100}
+INPUTS = {
+    "handshake": 200,
+    "stream": 500,
+    "datagrams": 20,
+    "frames": 500,
+    "members": 300,
+    "http": 100,
+    "issuers": 60,
+}
 GROWTH_KB_MAX = 200_000
 
 
