@@ -31,6 +31,7 @@ from bench import (
     live_soak,
     live_throughput,
     live_tls,
+    live_tls_start,
     memory,
     mqtt_codec,
     peers,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "live-throughput": live_throughput.measure,
     "live-delay": live_delay.measure,
     "live-tls": live_tls.measure,
+    "live-tls-start": live_tls_start.measure,
     "live-fanout": live_fanout.measure,
     "live-durable": live_durable.measure,
     "live-recording": live_recording.measure,
@@ -86,6 +88,7 @@ BY_NAME_ONLY = (
     "live-manager",
     "live-healing",
     "live-soak",
+    "live-tls-start",
 )
 """Benchmarks that run only if they are named."""
 
