@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import (
+    areas,
     forwarding,
     growth,
     journal,
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "steady-control": steady_control.measure,
     "simulation-scale": simulation_scale.measure,
     "growth": growth.measure,
+    "areas": areas.measure,
     "pipeline": pipeline.measure,
     "lake-growth": lake_growth.measure,
     "sweep": sweep.measure,
@@ -77,6 +79,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "live-soak": live_soak.measure,
 }
 BY_NAME_ONLY = (
+    "areas",
     "growth",
     "peers",
     "pipeline",
