@@ -147,8 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         self._options = replace(self._options, will=will)
 
     def submit(self, event: inputs.Input) -> None:
-        """Pass a request to the `ClientConnection`; without one it is ignored. An invalid request is
-        a bug of ours. It ends the connection, because delivery counts it as sent until the next
+        """Pass a request to the `ClientConnection`; without one it is ignored. An invalid request
+        is a bug of ours. It ends the connection, because delivery counts it as sent until the next
         one."""
         if self._client_connection is not None:
             try:
