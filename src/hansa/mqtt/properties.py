@@ -4,8 +4,8 @@ Properties of a PUBLISH stay encoded: `split_publish_properties` checks them onc
 subscription identifiers, which concern only this connection, and leaves the rest in order, ready to
 be published again. Those of other packets are decoded into pairs of property and value.
 
-Brokers pass on values that the standard forbids, as their clients sent them. A connection that ended
-at such a publication would get it again, for ever; so the property is left out of it.
+Brokers pass on values that the standard forbids, as their clients sent them. A connection that
+ended at such a publication would get it again, for ever; so the property is left out of it.
 """
 
 from collections.abc import Callable
