@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tests.fuzz.documents import DocumentTarget
 from tests.fuzz.issuers import IssuerTarget
 from tests.fuzz.members import MemberTarget
 from tests.fuzz.targets import (
@@ -21,4 +22,5 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "members": MemberTarget,
     "http": HttpTarget,
     "issuers": IssuerTarget,
+    "documents": DocumentTarget,
 }

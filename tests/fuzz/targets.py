@@ -12,6 +12,7 @@ raises is a bug; refusals are part of the targets.
 | `http` | requests to the HTTP endpoints |
 | `members` | what a member signs and seals with its own keys: `members.py` |
 | `issuers` | connections to `hansa invite` and `hansa ca serve`: `issuers.py` |
+| `documents` | requests, certificates, revocation lists, bundles, tokens: `documents.py` |
 
 Requests to the manager: `tests/manager/test_fuzz.py`.
 """

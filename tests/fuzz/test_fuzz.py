@@ -15,6 +15,7 @@ INPUTS = {
     "members": 300,
     "http": 100,
     "issuers": 60,
+    "documents": 2_000,
 }
 GROWTH_KB_MAX = 200_000
 

@@ -1,6 +1,7 @@
 """The authority's directory: signing, renewal, revocation, rotation; the files of a node."""
 
 import json
+import ssl
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -296,3 +297,26 @@ def test_nothing_is_issued_that_cannot_be_recorded(authority, tmp_path):
     with pytest.raises(UsageError, match="cannot write"):
         enrol(authority, tmp_path / "a")
     assert authority.issued() == []
+
+
+@pytest.mark.parametrize(
+    ("part", "replaced"),
+    [
+        (b"\x06\x03\x2b\x65\x70", b"\x06\x03\x2b\x65\x1f"),  # an unknown kind of key
+        (b"\x02\x01\x00", b"\x02\x01\x20"),  # an unknown version
+    ],
+)
+def test_request_that_cannot_be_read_is_refused(tmp_path, part, replaced):
+    request = x509.load_pem_x509_csr(make_request(create_key(tmp_path / "k")))
+    der = request.public_bytes(Encoding.DER).replace(part, replaced, 1)
+    with pytest.raises(InvalidCertificate, match="this is no certificate request in PEM"):
+        parse_request(
+            ssl.DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "CERTIFICATE REQUEST").encode()
+        )
+
+
+def test_bundle_with_a_broken_certificate_is_refused(authority, tmp_path):
+    _, bundle = authority.sign_request(make_request(create_key(tmp_path / "k")), Claims(), NOW)
+    for broken in (bundle.pem.replace(b"-----END", b"----END", 1), b"-----BEGIN CERTIFICATE-----"):
+        with pytest.raises(InvalidCertificate):
+            parse_bundle(broken, "bundle")

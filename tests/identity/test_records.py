@@ -69,6 +69,9 @@ def test_refused_certificates(authority, tmp_path):
 
     assert refused(()) == "certificate refused: there is none"
     assert refused((b"x",)) == "certificate refused: it cannot be read"
+    (genuine,) = member(one).certificates
+    version = genuine.replace(b"\xa0\3\2\1\2", b"\xa0\3\2\1\x12", 1)
+    assert refused((version,)) == "certificate refused: it cannot be read"
     assert refused(judge.certificates) == "certificate refused: it is that of another node"
     assert "not signed by this federation's authority" in refused(member(stranger).certificates)
     late = member(judge_files, at=now() + timedelta(days=400))

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from hansa.errors import InvalidCertificate, UsageError
 from hansa.identity import certificates, revocation
-from hansa.identity.certificates import NODE_VALID, Claims, NodeCertificate
+from hansa.identity.certificates import NODE_VALID, UNREADABLE, Claims, NodeCertificate
 from hansa.identity.keys import KEY_FILE, create_key, load_key, store_key
 from hansa.journal.disk import replace_file
 from hansa.protocol.model import NodeId
@@ -345,7 +345,11 @@ def check_renewal_request(pem: bytes, presented: NodeCertificate) -> None:
     if parse_request(pem).public_bytes_raw() != presented.key:
         raise InvalidCertificate("the request is for another key than that of the certificate")
     request = x509.load_pem_x509_csr(pem)
-    if request.subject != x509.Name([]) or len(request.attributes):
+    try:
+        asks_for_more = request.subject != x509.Name([]) or len(request.attributes) > 0
+    except UNREADABLE:
+        asks_for_more = True
+    if asks_for_more:
         raise InvalidCertificate("the request asks for names or extensions: it must have none")
 
 
@@ -355,7 +359,7 @@ def parse_request(pem: bytes) -> Ed25519PublicKey:
         request = x509.load_pem_x509_csr(pem)
         key = request.public_key()
         is_valid = request.is_signature_valid
-    except (ValueError, InvalidSignature) as error:
+    except (*UNREADABLE, InvalidSignature) as error:
         raise InvalidCertificate("this is no certificate request in PEM") from error
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidCertificate("the key of the request is not Ed25519")

@@ -55,11 +55,11 @@ CLAIMS_BYTES_MAX = 1_024
 """With more, a certificate might not fit the bytes that a connection may send before it is
 authenticated (`agent.links.admission`)."""
 
-_UNREADABLE = (
-    *(ValueError, UnsupportedAlgorithm),
+UNREADABLE = (
+    *(ValueError, UnsupportedAlgorithm, x509.InvalidVersion),
     *(x509.DuplicateExtension, x509.UnsupportedGeneralNameType),
 )
-"""What `cryptography` raises for a certificate that it cannot read."""
+"""What `cryptography` raises for a certificate, request or list that it cannot read."""
 
 _LINK_PURPOSES = frozenset((ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH))
 """Either side of a link may be the TLS server."""
@@ -291,7 +291,7 @@ def load_certificates(pem: bytes, source: str) -> list[x509.Certificate]:
     """Return the certificates of a PEM file, at least one."""
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise InvalidCertificate(f"{source} is no PEM file with certificates") from error
 
 
@@ -300,7 +300,7 @@ def parse_certificate(certificate: x509.Certificate) -> NodeCertificate:
     try:
         key = certificate.public_key()
         certificate.extensions  # noqa: B018 -- parses them
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise InvalidCertificate(f"the certificate cannot be read: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidCertificate("the certificate's key is not Ed25519")
@@ -325,7 +325,7 @@ def parse_der(der: bytes) -> NodeCertificate:
     """Return the claims of a certificate as TLS presents it."""
     try:
         return parse_certificate(x509.load_der_x509_certificate(der))
-    except ValueError as error:
+    except UNREADABLE as error:
         raise InvalidCertificate(f"no certificate of a node: {error}") from error
 
 
@@ -447,7 +447,7 @@ def is_issued_by(
         constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
         certificate.verify_directly_issued_by(issuer)
         usage = _extension(issuer, x509.KeyUsage)
-    except (*_UNREADABLE, InvalidSignature, TypeError, x509.ExtensionNotFound):
+    except (*UNREADABLE, InvalidSignature, TypeError, x509.ExtensionNotFound):
         return False
     length = constraints.path_length
     return (
@@ -463,7 +463,7 @@ def _is_for_links(certificate: x509.Certificate) -> bool:
     try:
         purposes = _extension(certificate, x509.ExtendedKeyUsage)
         extensions = list(certificate.extensions)
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
     return (purposes is None or _LINK_PURPOSES.issubset(purposes)) and all(
         isinstance(each.value, _CHECKED_EXTENSIONS) for each in extensions if each.critical

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from hansa.errors import InvalidCertificate, UsageError
 from hansa.identity import certificates, revocation
@@ -28,7 +29,6 @@ CERTIFICATE_FILE = "certificate.pem"
 ISSUER_FILE = "issuer"
 
 _CRL_MARK = b"-----BEGIN X509 CRL-----"
-_CERTIFICATE_MARK = b"-----BEGIN CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +159,19 @@ def load_issuer(directory: Path) -> str:
 def parse_bundle(pem: bytes, source: str) -> Bundle:
     """Split a file made by `hansa ca sign`: certificate, intermediates, roots, revocation list."""
     body, mark, revoked = pem.partition(_CRL_MARK)
-    texts = [_CERTIFICATE_MARK + part for part in body.split(_CERTIFICATE_MARK)[1:]]
-    found = certificates.load_certificates(body, source)
-    chain = [text for text, each in zip(texts, found, strict=True) if each.subject != each.issuer]
-    roots = [text for text, each in zip(texts, found, strict=True) if each.subject == each.issuer]
+    chain, roots = b"", b""
+    for each in certificates.load_certificates(body, source):
+        try:
+            is_root = each.subject == each.issuer
+        except certificates.UNREADABLE as error:
+            raise InvalidCertificate(f"{source}: a certificate cannot be read") from error
+        if is_root:
+            roots += each.public_bytes(Encoding.PEM)
+        else:
+            chain += each.public_bytes(Encoding.PEM)
     if not chain or not roots:
         raise InvalidCertificate(f"{source} must hold the certificate of a node and its roots")
-    return Bundle(b"".join(chain), b"".join(roots), mark + revoked)
+    return Bundle(chain, roots, mark + revoked)
 
 
 def _load_revoked(directory: Path, roots: tuple[x509.Certificate, ...]) -> RevocationList:

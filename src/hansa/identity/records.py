@@ -13,7 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from hansa.errors import InvalidCertificate
-from hansa.identity.certificates import NodeCertificate, check_chain, check_dates, parse_certificate
+from hansa.identity.certificates import (
+    UNREADABLE,
+    NodeCertificate,
+    check_chain,
+    check_dates,
+    parse_certificate,
+)
 from hansa.identity.credentials import Credentials
 from hansa.identity.keys import sign, verify
 from hansa.protocol.membership.rights import Rights
@@ -77,7 +83,7 @@ class MemberAuthenticator:
                 raise InvalidCertificate("there is none")
             try:
                 chain = [x509.load_der_x509_certificate(each) for each in certificates]
-            except ValueError as error:
+            except UNREADABLE as error:
                 raise InvalidCertificate("it cannot be read") from error
             found = parse_certificate(chain[0])
             check_chain(chain, roots)

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from hansa.errors import InvalidCertificate
+from hansa.identity.certificates import UNREADABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,12 @@ def parse_list(data: bytes, roots: Sequence[x509.Certificate], source: str) -> R
     try:
         found = load(data)
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except (ValueError, x509.ExtensionNotFound) as error:
+        is_signed = any(_is_signed_by(found, root) for root in roots)
+        serials = frozenset(each.serial_number for each in found)
+    except (*UNREADABLE, x509.ExtensionNotFound) as error:
         raise InvalidCertificate(f"{source} is no revocation list with a number") from error
-    if not any(_is_signed_by(found, root) for root in roots):
+    if not is_signed:
         raise InvalidCertificate(f"{source} is not signed by this federation's authority")
-    serials = frozenset(each.serial_number for each in found)
     return RevocationList(serials, number, found.public_bytes(Encoding.DER))
 
 
