@@ -1,6 +1,6 @@
 """Which reports raise an alarm, and what its text says."""
 
-from hansa.agent.alarm_rules import ID_CONFLICT, AlarmRules
+from hansa.agent.alarm_rules import ID_CONFLICT, NO_CORE, AlarmRules
 from hansa.agent.alarms import Alarms
 from hansa.agent.broker.connection import LOGIN_REFUSED
 from hansa.agent.withheld_monitor import SLOT_S, SLOTS_MIN
@@ -71,3 +71,12 @@ def test_repairs_while_the_own_disk_or_broker_fails_are_expected():
         now += SLOT_S
         rules.on_notification(Repaired(NodeId(1), 1))
     assert "publications withheld" in alarms.active
+
+
+def test_missing_core_is_an_alarm_at_the_second_check_until_there_is_one():
+    answers = iter((False, False, False, True))
+    alarms = Alarms()
+    rules = AlarmRules(alarms, (), str, has_core=lambda: next(answers))
+    for is_raised in (False, True, True, False):
+        rules.check_cores()
+        assert alarms.active == ({"no core": NO_CORE} if is_raised else {})

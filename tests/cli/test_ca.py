@@ -33,11 +33,13 @@ def ca(tmp_path, capsys):
 def test_node_is_certified_by_request_and_file(ca, tmp_path):
     assert ca("init", "plant")[0] == 0
     state, request, signed = (str(tmp_path / name) for name in ("node", "node.csr", "node.pem"))
-    assert ca("request", "--state", state, "--out", request) == (0, "", "")
+    code, out, said = ca("request", "--state", state, "--out", request)
+    assert (code, out) == (0, "")
+    node = said.removeprefix("hansa: request of node ").strip()
     observe = ("--role", "observe", "--may-subscribe", "a/#", "--may-subscribe", "b/+")
     code, out, said = ca("sign", request, "--name", "line-2", *observe, "--out", signed)
     assert (code, out) == (0, "")
-    assert said.startswith("hansa: certificate of node ")
+    assert said.startswith(f"hansa: certificate of node {node}, ")
     code, shown, _ = ca("show")
     assert all(word in shown for word in ("federation plant", "line-2", "observe", "a/#, b/+"))
     assert (code, "revoked" in shown) == (0, False)

@@ -3,6 +3,7 @@
 Alarms of one part only are raised by that part. Each text says what to do.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from time import monotonic
 
@@ -30,6 +31,15 @@ FILTERS_REFUSED = {
 """Settings that bound filters, and what each bounds."""
 
 
+CORE_CHECK_S = 5.0
+"""Seconds between two checks whether a reachable node may become core."""
+
+NO_CORE = (
+    "no reachable node has the role core, so publications reach no other broker: sign one with"
+    " hansa ca sign --role core, or link to one"
+)
+
+
 class AlarmRules:
     def __init__(
         self,
@@ -37,17 +47,33 @@ class AlarmRules:
         filters_when_unknown: Sequence[str],
         name_of: Callable[[NodeId], str],
         now: Callable[[], float] = monotonic,
+        has_core: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`name_of` returns the name of a node, empty if it is not known."""
+        """`name_of` returns the name of a node, empty if it is not known. `has_core`: whether a
+        reachable node may become core, or none is needed."""
         self._alarms = alarms
         self._withheld = WithheldMonitor(alarms.setter("publications withheld"), name_of, now)
         self._filters_when_unknown = filters_when_unknown
         self._filters_refused: dict[str, None] = {}
         """The settings that the alarm names."""
+        self._has_core = has_core
+        self._had_core = True
 
     async def run(self) -> None:
-        """Clear alarms whose cause has ended."""
-        await self._withheld.run()
+        """Raise and clear alarms that depend on time."""
+        await asyncio.gather(self._withheld.run(), self._watch_cores())
+
+    async def _watch_cores(self) -> None:
+        while True:
+            await asyncio.sleep(CORE_CHECK_S)
+            self.check_cores()
+
+    def check_cores(self) -> None:
+        """Raise the alarm if no core was possible at the last check either: nodes become reachable
+        one after the other."""
+        has_core = self._has_core()
+        self._alarms.set("no core", "" if has_core or self._had_core else NO_CORE)
+        self._had_core = has_core
 
     def on_notification(self, effect: Effect) -> None:
         if not OWN_DISK_ALARMS.isdisjoint(self._alarms.active):

@@ -82,7 +82,8 @@ class Agent:
         self._shutdown = Shutdown()
         self._event_log = EventLog(self._name_of)
         self._alarm_rules = AlarmRules(
-            self._alarms, settings.broker.filters_when_unknown, self._name_of
+            *(self._alarms, settings.broker.filters_when_unknown, self._name_of),
+            has_core=self._has_core,
         )
 
         # The node with its links.
@@ -410,6 +411,15 @@ class Agent:
 
     def _name_of(self, node: NodeId) -> str:
         return status.node_name(self.driver.node, node)
+
+    def _has_core(self) -> bool:
+        """Whether a reachable node may become core; a node alone needs none."""
+        membership = self.driver.node.membership
+        return (
+            self._settings.protocol.strategy != "mesh"
+            or len(membership.reachable) == 1
+            or any(membership.rights_of(node).may_be_core for node in membership.reachable)
+        )
 
     @property
     def _broker_address(self) -> str:

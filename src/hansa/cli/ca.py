@@ -19,7 +19,7 @@ from hansa.errors import UsageError
 from hansa.identity.authority import Bundle, CertificateAuthority, make_request
 from hansa.identity.certificates import DEFAULT_ROLES, ROLES, Claims, NodeCertificate
 from hansa.identity.credentials import CERTIFICATE_FILE, install, save_issuer
-from hansa.identity.keys import KEY_FILE, create_key, load_key
+from hansa.identity.keys import KEY_FILE, create_key, load_key, node_of
 from hansa.identity.renewal import RENEWAL_PORT, Issuer
 from hansa.journal.disk import replace_file
 from hansa.printable import printable
@@ -158,7 +158,10 @@ def _init(args: argparse.Namespace) -> None:
 
 def _request(args: argparse.Namespace) -> None:
     file = state_directory(args.state) / KEY_FILE
-    _write(args.out, make_request(load_key(file) or create_key(file)))
+    key = load_key(file) or create_key(file)
+    _write(args.out, make_request(key))
+    node = node_of(key)
+    say(f"request of node {node:016x}")
 
 
 def _sign(args: argparse.Namespace) -> None:
