@@ -368,7 +368,7 @@ def test_client_is_served_beside_clients_without_connect(tmp_path, tls_name):
         await end_of(idle[0][0])
         idle[2][1].write(CONNECT[10:])
         assert await idle[2][0].readexactly(len(CONNECT)) == CONNECT
-        # The second one is still there, or had to give way until the CONNECT had arrived.
+        # The second one is still there, or was ended before the CONNECT had arrived.
         assert len(proxy.without_connect) + proxy.counters[WITHOUT_CONNECT] == 2
 
     settings = tls(tmp_path, unfinished_max=2) if tls_name else few
