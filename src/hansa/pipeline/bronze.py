@@ -17,14 +17,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.errors import UsageError
-from hansa.pipeline.errors import to_user_error
+from hansa.pipeline.errors import WORKER_IS_LATE, to_user_error
 from hansa.pipeline.lake import BRONZE_PLACES, Lake
 from hansa.pipeline.source import FeedStreamReader, SourceOptions
 
 ATTEMPTS = 20
-SPARK_STARTUP_ERRORS = ("Python worker failed to connect back",)
-"""Errors of Spark if the machine is too busy to start Python within ten seconds. A restarted stream
-continues where it was."""
+"""For a stream whose Python process is late. A restarted stream continues where it was."""
 
 STREAM_VARIABLES = {
     "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
@@ -157,7 +155,7 @@ def run_stream(start: Callable[[], StreamingQuery]) -> StreamingQuery:
             query.awaitTermination()
             return query
         except StreamingQueryException as error:
-            if attempt == ATTEMPTS or not any(text in str(error) for text in SPARK_STARTUP_ERRORS):
+            if attempt == ATTEMPTS or WORKER_IS_LATE not in str(error):
                 raise to_user_error(error) from error
         except BaseException:
             query.stop()

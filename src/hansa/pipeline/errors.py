@@ -16,8 +16,15 @@ HANSA_ERROR = re.compile(r"hansa\.errors\.(\w+): (.+)")
 PYTHON_ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a Python traceback."""
 
-SPARK_ERROR = re.compile(r"^\[([A-Z0-9_.]+)\] (.+)")
-"""Spark's error class and message."""
+SPARK_ERROR = re.compile(
+    r"^(?:\[[A-Z0-9_.]+\] )?(?:Query \[id = .+?\] terminated with exception: )?"
+    r"(.+?)(?: SQLSTATE: \w+.*)?$"
+)
+"""Spark's message, between its error class and the stream, and the code of the SQL standard. The
+line in the statement, which may follow that, would be one too large."""
+
+WORKER_IS_LATE = "Python worker failed to connect back"
+"""Error of Spark if the machine is too busy to start Python within ten seconds."""
 
 
 RULE_BROKEN = re.compile(
@@ -31,6 +38,11 @@ KEY_MISSING = re.compile(r"NOT NULL constraint violated for column: (\S+?)\.?\s"
 def to_user_error(error: Exception) -> UsageError | TableBroken:
     """Return the error without the traceback of a worker."""
     text = str(error)
+    if WORKER_IS_LATE in text:
+        return UsageError(
+            "the machine is too busy: Spark waited ten seconds for a Python process to start; run"
+            " the command again later, it continues where it was"
+        )
     broken = RULE_BROKEN.search(text)
     if broken:
         values = ", ".join(line.strip("- ") for line in broken["values"].strip().splitlines())
@@ -47,4 +59,4 @@ def to_user_error(error: Exception) -> UsageError | TableBroken:
         return UsageError(raised[0])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     named = SPARK_ERROR.match(first)
-    return UsageError(named[2] if named else first)
+    return UsageError(named[1] if named else first)
