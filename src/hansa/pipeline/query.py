@@ -18,6 +18,9 @@ NODE_COLUMNS = (
 SHOW_TABLES = re.compile(r"\s*show\s+tables\s*", re.IGNORECASE)
 INFORMATION = re.compile(r"\s*(show\s+tables|describe\s+\w+|desc\s+\w+)\s*", re.IGNORECASE)
 """Statements besides SELECT that `query` accepts."""
+COUNT = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
+WHOLE_ROWS = frozenset(("natural", "pivot", "table", "unpivot"))
+"""Words of statements whose result depends on columns that they do not mention."""
 
 
 def read_tables(
@@ -40,19 +43,20 @@ def create_views(lake: Lake, sql: str, as_of: str | None = None) -> None:
     """Create a view of each table that a statement mentions, with the names of nodes beside their
     ids and payloads as variants. `show tables` mentions all: a view takes a while to create."""
     mentioned = {word.lower() for word in re.findall(r"\w+", sql)}
+    named = named_columns(sql, mentioned)
     places = places_of(lake)
     selected = mentioned & {place.view for place in places}
     if SHOW_TABLES.fullmatch(sql):
         selected = {place.view for place in places}
     tables = read_tables(lake, as_of, selected)
-    if any(_lacks_names(table) for table in tables.values()):
+    if any(not named.isdisjoint(table.columns) for table in tables.values()):
         tables |= read_tables(lake, as_of, {"nodes"})
     plan_for_size(
         lake.spark, not all(lake.is_small(place) for place in places if place.view in tables)
     )
     names = tables["nodes"].select("run", "node_id", "node_name") if "nodes" in tables else None
     views = {
-        name: table if names is None or name == "nodes" else _with_names(table, names)
+        name: table if names is None or name == "nodes" else _with_names(table, names, named)
         for name, table in tables.items()
     }
     if "messages" in views:
@@ -62,11 +66,20 @@ def create_views(lake: Lake, sql: str, as_of: str | None = None) -> None:
         view.createOrReplaceTempView(name)
 
 
-def _lacks_names(table: DataFrame) -> bool:
-    return not {*NODE_COLUMNS}.isdisjoint(table.columns)
+def named_columns(sql: str, mentioned: Collection[str]) -> set[str]:
+    """Return the columns with ids whose names a statement may use; each costs a join. Without a
+    star, it can only use those that it mentions."""
+    has_star = "*" in COUNT.sub("", sql) or "|>" in sql
+    if has_star or INFORMATION.fullmatch(sql) or not WHOLE_ROWS.isdisjoint(mentioned):
+        return {*NODE_COLUMNS}
+    return {column for column in NODE_COLUMNS if _name_column(column) in mentioned}
 
 
-def _with_names(table: DataFrame, names: DataFrame) -> DataFrame:
+def _name_column(column: str) -> str:
+    return f"{column.removesuffix('_id')}_name"
+
+
+def _with_names(table: DataFrame, names: DataFrame, named: Collection[str]) -> DataFrame:
     """Add `node_name` after `node_id`, and so on."""
     columns = []
     joined = table
@@ -74,13 +87,13 @@ def _with_names(table: DataFrame, names: DataFrame) -> DataFrame:
     known = names if key else names.where("run = 'live'")
     for column in table.columns:
         columns.append(column)
-        if column in NODE_COLUMNS:
-            named = f"{column.removesuffix('_id')}_name"
-            if named in table.columns:
+        if column in named:
+            name = _name_column(column)
+            if name in table.columns:
                 continue
-            columns.append(named)
+            columns.append(name)
             other = known.select(
-                *key, F.col("node_id").alias(column), F.col("node_name").alias(named)
+                *key, F.col("node_id").alias(column), F.col("node_name").alias(name)
             )
             joined = joined.join(F.broadcast(other), [*key, column], "left")
     return joined.select(*(F.col(f"`{column}`") for column in columns))
