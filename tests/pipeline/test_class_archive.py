@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from hansa.pipeline.class_archive import ABANDONED_S, LOG_TO_STDERR, archive_options
+from hansa.pipeline.class_archive import (
+    ABANDONED_S,
+    LOG_TO_STDERR,
+    CommandKind,
+    archive_options,
+)
 
 pytest.importorskip("pyspark")
 
@@ -31,8 +36,13 @@ def written_by(options: list[str]) -> Path:
     return Path(options[-1].removeprefix("-XX:ArchiveClassesAtExit="))
 
 
-def options_of(directory: Path, java_home: Path, jars: tuple[str, ...] = ("a.jar",)) -> list[str]:
-    return archive_options(directory, java_home, [Path(jar) for jar in jars], may_create=True)
+def options_of(
+    directory: Path,
+    java_home: Path,
+    jars: tuple[str, ...] = ("a.jar",),
+    kind: CommandKind = CommandKind.QUERY,
+) -> list[str]:
+    return archive_options(directory, java_home, [Path(jar) for jar in jars], kind, may_create=True)
 
 
 def test_second_command_writes_the_archive_and_the_third_uses_it(directory, java_home):
@@ -71,9 +81,19 @@ def test_other_jars_get_an_archive_of_their_own_that_replaces_the_first(director
     assert [f"-XX:SharedArchiveFile={path}" for path in directory.iterdir()] == archives[1:]
 
 
+def test_queries_and_updates_have_an_archive_each(directory, java_home):
+    archives = []
+    for kind in CommandKind:
+        assert options_of(directory, java_home, kind=kind) == []
+        written_by(options_of(directory, java_home, kind=kind)).write_bytes(HEAD)
+        archives.append(options_of(directory, java_home, kind=kind)[-1])
+    assert {f"-XX:SharedArchiveFile={path}" for path in directory.iterdir()} == {*archives}
+
+
 def test_long_run_uses_an_archive_but_writes_none(directory, java_home):
     for _ in range(3):
-        assert archive_options(directory, java_home, [], may_create=False) == []
+        options = archive_options(directory, java_home, [], CommandKind.UPDATE, may_create=False)
+        assert options == []
     assert [*directory.iterdir()] == []
 
 

@@ -33,6 +33,7 @@ def start_spark(
     is_endless: bool = False,
 ) -> "SparkSession":
     from hansa.pipeline import jars
+    from hansa.pipeline.class_archive import CommandKind
     from hansa.pipeline.location import are_small, is_local
     from hansa.pipeline.session import OBJECT_STORE, session
 
@@ -40,7 +41,8 @@ def start_spark(
         os.environ[jars.DIRECTORY] = args.jars
     is_brief = not is_endless and are_small([args.lake, *sources])
     settings = {} if is_local(args.lake) else OBJECT_STORE
-    return session(args.master, settings, say=progress.show, is_brief=is_brief)
+    kind = CommandKind.UPDATE if sources else CommandKind.QUERY
+    return session(args.master, settings, say=progress.show, is_brief=is_brief, kind=kind)
 
 
 def open_lake(args: argparse.Namespace, progress: ConsoleProgress, create: bool = False) -> "Lake":

@@ -7,17 +7,18 @@ There is one JVM per process: a second call returns the running session. Spark l
 to the terminal.
 """
 
+import hashlib
 import importlib.util
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hansa.errors import UsageError, install_extra
-from hansa.pipeline.class_archive import archive_options
+from hansa.pipeline.class_archive import CommandKind, archive_options
 from hansa.pipeline.jars import delta_jars, jar_directory
 from hansa.pipeline.java import java_home
 
@@ -31,6 +32,8 @@ CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 CUBES = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize"
 ARRANGED_BYTES = str(64 << 20)
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+SPARK_DIRECTORIES = ("bin", "jars")
+"""What Spark's start scripts need."""
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 SETTINGS: Mapping[str, str] = {
@@ -98,12 +101,14 @@ def session(
     log: Path | None = None,
     say: Callable[[str], None] = lambda _text: None,
     is_brief: bool = False,
+    kind: CommandKind = CommandKind.QUERY,
 ) -> "SparkSession":
     """Return the Spark session of this process; start it if necessary.
 
     `settings` are Spark settings and override SETTINGS. `log` is Spark's log file, by default in
     the temporary directory. `say` reports that the jars of Delta are being fetched. `is_brief`:
-    Java compiles fast rather than well, because it will run for a minute or two.
+    Java compiles fast rather than well, because it will run for a minute or two. `kind` selects
+    the archive of classes.
     """
     _require_pyspark()
     from py4j.protocol import Py4JError
@@ -126,7 +131,7 @@ def session(
         **_outside_the_current_directory(),
         **(settings or {}),
     }
-    options = [chosen[JAVA_OPTIONS], *_class_archive(jars, may_create=is_brief)]
+    options = [chosen[JAVA_OPTIONS], *_class_archive(jars, kind, is_brief)]
     for name, value in {**chosen, JAVA_OPTIONS: " ".join(options)}.items():
         builder = builder.config(name, value)
     log = log or Path(tempfile.gettempdir()) / f"hansa-spark-{os.getpid()}.log"
@@ -164,19 +169,37 @@ def _require_pyspark() -> None:
 def _prepare(environment: "os._Environ[str]", master: str) -> None:
     """Set the variables that Spark's start scripts read: Java, Python, local address."""
     environment["JAVA_HOME"] = str(java_home(environment))
-    # By default, the workers would use the `python3` on PATH.
-    environment.setdefault("PYSPARK_PYTHON", sys.executable)
-    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark's start scripts would start Python to find it.
-        environment.setdefault("SPARK_HOME", _spark_home())
+        home = spark_home(jar_directory(environment), environment)
+        environment.setdefault("SPARK_HOME", str(home))
+    # By default, the workers would use the `python3` on PATH.
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
-def _spark_home() -> str:
+def spark_home(directory: Path, environment: Mapping[str, str]) -> Path:
+    """Return where Spark's programs are: links to them in a directory, without PySpark's zip file.
+
+    Workers would import PySpark from that file and compile it at every start, because Python stores
+    no bytecode for zip files: 1.3 s of CPU time instead of 0.4 s. A run starts several, and
+    Spark waits at most ten seconds for each. Another Python than this one may need the file.
+    """
     import pyspark
 
-    return str(Path(pyspark.__file__).parent)
+    package = Path(pyspark.__file__).parent
+    if "PYSPARK_PYTHON" in environment:
+        return package
+    home = directory / f"spark-{hashlib.sha256(str(package).encode()).hexdigest()[:12]}"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        for name in SPARK_DIRECTORIES:
+            with suppress(FileExistsError):
+                (home / name).symlink_to(package / name)
+    except OSError:  # a read-only directory
+        return package
+    return home
 
 
 def _for_size(master: str) -> dict[str, str]:
@@ -199,11 +222,11 @@ def _with_jars(master: str, jars: list[Path]) -> dict[str, str]:
     return settings
 
 
-def _class_archive(jars: list[Path], may_create: bool) -> list[str]:
+def _class_archive(jars: list[Path], kind: CommandKind, may_create: bool) -> list[str]:
     """Return Java's options for the archive of Spark's classes, which is kept beside the jars that
     Hansa fetched."""
     home = Path(os.environ["JAVA_HOME"])
-    return archive_options(jar_directory(os.environ), home, jars, may_create)
+    return archive_options(jar_directory(os.environ), home, jars, kind, may_create)
 
 
 def _outside_the_current_directory() -> dict[str, str]:
