@@ -1,9 +1,12 @@
 """Plays mutants of `hansa.delivery` against its tests and prints the mutation score.
 
 Each mutant runs in a forked process, with the tests that reach its line, fastest first, up to the
-first failure. Results are kept in a file, so an interrupted run continues: a killed mutant counts
-until its module changes, a survivor until the module or the tests change. Mutants that cannot be
-noticed are listed in `equivalent.toml`, each with its reason.
+first failure. The tests are collected once: a mutant of a function replaces the code of that
+function. Only a mutant of a module or class imports the package and the tests anew.
+
+Results are kept in a file, so an interrupted run continues: a killed mutant counts until its module
+changes, a survivor until the module or the tests change. Mutants that cannot be noticed are listed
+in `equivalent.toml`, each with its reason.
 """
 
 import argparse
@@ -15,15 +18,15 @@ import importlib.util
 import json
 import os
 import random
+import resource
 import signal
 import sys
-import time
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 import coverage
 import pytest
@@ -35,8 +38,12 @@ PACKAGE = ROOT / "src/hansa/delivery"
 TESTS = ROOT / "tests/delivery"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
-LIMIT_S = 60.0
-"""Seconds after which a mutant counts as killed: it loops."""
+TEST_LIMIT_S = 5.0
+"""Seconds of CPU of one test after which a mutant counts as killed: it loops. The slowest test
+needs about one."""
+
+MEMORY_MAX = 4 << 30
+"""Bytes of memory that a mutant that loops may take."""
 
 PRELOADED = (
     "hypothesis",
@@ -57,6 +64,8 @@ PYTEST_OPTIONS = (
 
 
 _NOT_PLAYED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED)
+_FAILED_CALL = 70
+"""Exit code of a forked process whose function raised an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,11 @@ class PlacedMutant:
     @property
     def name(self) -> str:
         return f"{self.module}: {self.mutant.name}"
+
+    @property
+    def function(self) -> str:
+        """The qualified name of the changed function, empty for code of a module or class."""
+        return self.mutant.function
 
 
 def all_mutants() -> list[PlacedMutant]:
@@ -117,7 +131,7 @@ class TestSelection:
                 return cls(saved["seconds"], saved["tests_by_line"])
         sys.stdout.write("measuring which tests reach which lines\n")
         sys.stdout.flush()
-        if _run_in_fork(lambda: _measure_tests(cache, digest), 1_800.0) != 0:
+        if _run_in_fork(lambda: _measure_tests(cache, digest)) != 0:
             sys.exit("hansa: the tests fail without a mutant: run ./run test tests/delivery")
         return cls.load(cache)
 
@@ -176,44 +190,104 @@ class _MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self._code, module.__dict__)  # noqa: S102  the mutated module
 
 
+class _LimitPlugin:
+    """Ends the process if a test takes too long."""
+
+    def pytest_runtest_logstart(self) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, TEST_LIMIT_S)
+
+
 def is_killed(each: PlacedMutant, tests: Sequence[str]) -> bool:
-    """Whether a test fails with this mutant."""
+    """Whether a test fails with this mutant, with the package and the tests imported anew."""
 
     def play() -> int:
         code = compile(each.mutant.make_tree(), str(each.path), "exec")
         sys.meta_path.insert(0, _MutantFinder(each.module, each.path, code))
-        return int(pytest.main([*PYTEST_OPTIONS, *tests]))
+        return int(pytest.main([*PYTEST_OPTIONS, *tests], plugins=[_LimitPlugin()]))
 
-    code = _run_in_fork(play, LIMIT_S)
+    code = _run_in_fork(play)
     if code in _NOT_PLAYED:
         sys.exit(f"hansa: pytest ends with {pytest.ExitCode(code)!r} for {each.name}")
     return code != 0
 
 
-def _run_in_fork(call: "object", limit_s: float) -> int | None:
-    """Return the exit code of a function in another process; None if it takes too long."""
-    assert callable(call)
+class FunctionPlayer:
+    """Plays mutants of functions in a session of pytest that has collected the tests."""
+
+    def __init__(self, mutants: Sequence[PlacedMutant], results: "Results", tests: TestSelection):
+        self._mutants, self._results, self._tests = mutants, results, tests
+
+    def play(self) -> int:
+        """Play the mutants and keep their results; return the exit code of pytest."""
+        return int(pytest.main([*PYTEST_OPTIONS, "-s", str(TESTS)], plugins=[self, _LimitPlugin()]))
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        functions = find_functions()
+        gc.collect()
+        gc.freeze()
+        for each in self._mutants:
+            found = functions[str(each.path), each.function]
+            chosen = [items[name] for name in self._tests.tests_for(each.path, each.mutant.line)]
+            code = _run_in_fork(lambda: self._play(each, found, session, chosen))  # noqa: B023
+            if code == _FAILED_CALL:
+                raise RuntimeError(f"could not play {each.name}")
+            self._results.add(each, code != 0)
+        return True
+
+    @staticmethod
+    def _play(
+        each: PlacedMutant,
+        found: FunctionType,
+        session: pytest.Session,
+        items: Sequence[pytest.Item],
+    ) -> int:
+        found.__code__ = code_of(each)
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                return 1
+        return 0
+
+
+def find_functions() -> dict[tuple[str, str], FunctionType]:
+    """Return the functions of the package by file and qualified name."""
+    files = {str(path) for path in PACKAGE.rglob("*.py")}
+    found: dict[tuple[str, str], FunctionType] = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__code__.co_filename in files:
+            key = each.__code__.co_filename, each.__code__.co_qualname
+            assert found.get(key, each) is each, f"two functions {key}"
+            found[key] = each
+    return found
+
+
+def code_of(each: PlacedMutant) -> CodeType:
+    """Return the code of the changed function."""
+    pending = [compile(each.mutant.make_tree(), str(each.path), "exec")]
+    while pending:
+        code = pending.pop()
+        if code.co_qualname == each.function:
+            return code
+        pending += [part for part in code.co_consts if isinstance(part, CodeType)]
+    raise AssertionError(each.name)
+
+
+def _run_in_fork(call: Callable[[], int]) -> int:
+    """Return the exit code of a function in another process; negative if a signal ends it."""
     child = os.fork()
     if child == 0:
-        code = 70
+        code = _FAILED_CALL
         try:
-            os.setpgid(0, 0)
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX))
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)
             code = call()
         finally:
             os._exit(code)
-    end = time.monotonic() + limit_s
-    pause_s = 0.01
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(pause_s)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 # ---------------------------------------------------------------- results
@@ -276,6 +350,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (0)")
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose name has this")
     parser.add_argument(
+        "--shard",
+        type=lambda text: tuple(map(int, text.split("/"))),
+        default=(1, 1),
+        metavar="I/N",
+        help="play only part I of N: run one process per part, then once without",
+    )
+    parser.add_argument(
         "--state",
         type=Path,
         default=ROOT / ".mutation",
@@ -294,8 +375,14 @@ def main() -> int:
     chosen = list(mutants)
     random.Random(arguments.seed).shuffle(chosen)
     chosen = [each for each in chosen[: arguments.sample] if arguments.only in each.name]
+    number, count = arguments.shard
+    chosen = chosen[number - 1 :: count]
     played = [each for each in chosen if each.name not in equivalent]
-    survivors = list(_play(played, arguments.state))
+    survivors = _play(played, arguments.state)
+    for each in survivors:
+        sys.stdout.write(
+            f"survived: {each.path.relative_to(ROOT)}:{each.mutant.line}\n  {each.name}\n"
+        )
     killed = len(played) - len(survivors)
     sys.stdout.write(
         f"{len(mutants)} mutants, {len(chosen)} chosen, {len(chosen) - len(played)} equivalent, "
@@ -304,20 +391,20 @@ def main() -> int:
     return bool(survivors)
 
 
-def _play(mutants: Sequence[PlacedMutant], state: Path) -> Iterator[PlacedMutant]:
-    """Play the mutants without a result; yield the survivors."""
-    results = Results(state / "results.jsonl")
-    selection = TestSelection.load(state / "tests.json")
-    for number, each in enumerate(mutants, 1):
-        was_killed = results.find(each)
-        if was_killed is None:
-            was_killed = is_killed(each, selection.tests_for(each.path, each.mutant.line))
-            results.add(each, was_killed)
-        if not was_killed:
-            place = f"{each.path.relative_to(ROOT)}:{each.mutant.line}"
-            sys.stdout.write(f"{number}: survived: {place}\n  {each.name}\n")
-            sys.stdout.flush()
-            yield each
+def _play(mutants: Sequence[PlacedMutant], state: Path) -> list[PlacedMutant]:
+    """Play the mutants without a result; return the survivors of all."""
+    path = state / "results.jsonl"
+    results = Results(path)
+    tests = TestSelection.load(state / "tests.json")
+    pending = [each for each in mutants if results.find(each) is None]
+    of_functions = [each for each in pending if each.function]
+    if of_functions and _run_in_fork(FunctionPlayer(of_functions, results, tests).play) != 0:
+        sys.exit("hansa: pytest could not play the mutants")
+    for each in pending:
+        if not each.function:
+            results.add(each, is_killed(each, tests.tests_for(each.path, each.mutant.line)))
+    results = Results(path)
+    return [each for each in mutants if not results.find(each)]
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class Mutant:
     name: str
     """Where and what: stable while the changed expression stays as it is."""
     line: int
+    function: str
+    """Qualified name of the outermost function whose body has the change; empty if none has."""
     change: Change
     module: ast.Module
 
@@ -65,6 +67,7 @@ def make_mutants(source: str) -> list[Mutant]:
     """Return all mutants of a module, in the order of the source."""
     tree = ast.parse(source)
     changes = list(_find_changes(tree, ""))
+    functions = dict(_find_functions(tree, ""))
     seen: Counter[str] = Counter()
     found = []
     for scope, change in changes:
@@ -73,8 +76,20 @@ def make_mutants(source: str) -> list[Mutant]:
         if seen[name] > 1:
             name += f" #{seen[name]}"
         line: int = change.node.lineno  # type: ignore[attr-defined]
-        found.append(Mutant(name, line, change, tree))
+        found.append(Mutant(name, line, functions.get(change.node, ""), change, tree))
     return found
+
+
+def _find_functions(node: ast.AST, scope: str) -> Iterator[tuple[ast.AST, str]]:
+    """Yield every node of the body of a function with the qualified name of the function."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            name = scope + child.name
+            yield child, name
+            for statement in child.body:
+                yield from ((each, name) for each in ast.walk(statement))
+        elif isinstance(child, ast.ClassDef):
+            yield from _find_functions(child, f"{scope}{child.name}.")
 
 
 def _text(node: ast.AST) -> str:

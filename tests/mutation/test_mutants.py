@@ -1,11 +1,13 @@
 """Mutants: every kind of change, exactly one per mutant."""
 
 import ast
+from types import FunctionType
 
 import pytest
 
+from hansa.delivery import quota_backoff
 from tests.mutation import __main__ as main_module
-from tests.mutation.__main__ import all_mutants, load_equivalent
+from tests.mutation.__main__ import all_mutants, code_of, find_functions, load_equivalent
 from tests.mutation.mutants import make_mutants
 
 SOURCE = """
@@ -34,6 +36,39 @@ def test_mutants_of_a_function():
     original = ast.unparse(ast.parse(SOURCE))
     changed = [ast.unparse(mutant.make_tree()) for mutant in mutants]
     assert len({original, *changed}) == len(mutants) + 1
+
+
+def test_mutant_of_a_function_names_the_outermost_one():
+    source = """
+LIMIT = 1
+class Tree:
+    size = 2
+    def grow(self, by=3):
+        def inner():
+            return 4
+        return inner
+"""
+    found = {mutant.name: mutant.function for mutant in make_mutants(source)}
+    assert found == {
+        ": number: 1 -> 2": "",
+        ": number: 1 -> 0": "",
+        "Tree: number: 2 -> 3": "",
+        "Tree: number: 2 -> 1": "",
+        "Tree.grow: number: 3 -> 4": "",
+        "Tree.grow: number: 3 -> 2": "",
+        "Tree.grow.inner: number: 4 -> 5": "Tree.grow",
+        "Tree.grow.inner: number: 4 -> 3": "Tree.grow",
+    }
+
+
+def test_mutant_of_a_function_is_played_with_its_code():
+    name = "hansa.delivery.quota_backoff: QuotaBackoff.__contains__: comparison: "
+    (mutant,) = (each for each in all_mutants() if each.name.startswith(name))
+    original = quota_backoff.QuotaBackoff.__contains__
+    assert find_functions()[str(mutant.path), mutant.function] is original
+    changed = FunctionType(code_of(mutant), vars(quota_backoff))
+    assert changed.__code__.co_names == original.__code__.co_names
+    assert changed.__code__.co_code != original.__code__.co_code
 
 
 def test_equivalent_mutants_exist_and_have_reasons():
