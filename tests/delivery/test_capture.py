@@ -1,6 +1,7 @@
-"""Capture: acknowledgements, redeliveries, overlap copies, epoch rollover."""
+"""Capture: acknowledgements, redeliveries, faults of the disk."""
 
 import pytest
+from msgspec.structs import replace
 from tests.delivery.capturing import EPOCH, CapturingIncarnation, copy, incarnation, publish
 from tests.delivery.shell import ME, OTHER, YOU
 
@@ -9,13 +10,10 @@ from hansa.delivery.dedup import redelivery
 from hansa.delivery.dedup.redelivery import PACKET_ID_HALF_RANGE, RECENT_MAX
 from hansa.delivery.effects import LogName
 from hansa.delivery.group_commit import RETRY_S
-from hansa.delivery.outbox import OutboxLog
-from hansa.journal.records import SessionStartedRecord
-from hansa.mqtt.packets import PubAckPacket, PubCompPacket, PublishPacket, PubRecPacket
+from hansa.mqtt.packets import PubAckPacket, PubCompPacket, PubRecPacket
 from hansa.mqtt.types import PACKET_IDS_MAX
-from hansa.protocol.events import EpochStarted, JournalCommitted, ProgressReportPersisted
+from hansa.protocol.events import JournalCommitted
 from hansa.protocol.model import Publication
-from hansa.simulator.world.memory_log import MemoryLog
 
 JOURNAL = LogName.OUTBOX.alarm
 
@@ -107,6 +105,13 @@ def test_nothing_is_acknowledged_after_the_connection_has_ended():
     assert agent.committed == [JournalCommitted(EPOCH, 1)], "it is captured nevertheless"
 
 
+def test_first_of_several_subscriptions_is_recorded():
+    agent = incarnation()
+    agent.receive(replace(publish(1), subscription_ids=(5, 6)))
+    agent.commit()
+    assert [each.subscription for each in agent.log.captured_records(1, 1)] == [5]
+
+
 # ---------------------------------------------------------------- receivers
 
 
@@ -155,121 +160,35 @@ def test_unchanged_progress_and_unknown_nodes_are_not_written():
     assert (agent.commits, agent.log.end) == ([], end)
 
 
-# ---------------------------------------------------------------- overlap copies after a reconnect
-
-
-def are_late_copies(agent: CapturingIncarnation, *copies: PublishPacket) -> list[bool]:
-    return [agent.capture.captured_subscription(each) == 1 for each in copies]
-
-
-def test_overlap_copy_is_recognised_after_restart():
-    """Two subscriptions match; copies of the second arrive after the restart."""
+def test_progress_report_written_during_a_commit_is_not_persisted_by_it():
     agent = incarnation()
-    agent.newest_subscription = 2
-    names = (b"one", b"two", b"three")
-    agent.receive(*(copy(n, name, 1, dup=False) for n, name in enumerate(names, 1)))
+    agent.receive(publish(1))
+    first_end = agent.log.end
+    agent.capture.record_progress_report(YOU)
+    agent.collect()
+    agent.commits.clear()
+    agent.log.commit(first_end)
+    agent.capture.on_committed()
+    agent.collect()
+    assert agent.reported == []
     agent.commit()
-    agent = agent.crash()
-    second = [copy(9, name, 2) for name in names]
-    assert are_late_copies(agent, *second) == [False, False, True], (
-        "the broker would resume the others first"
-    )
-    agent.receive_pubrel(2)
-    assert are_late_copies(agent, *second) == [False, True, True]
-    unsent = [copy(9, name, 2, dup=False) for name in names[1:]]
-    assert are_late_copies(agent, *unsent) == [True, False]
-    assert are_late_copies(agent, copy(9, b"two", 1)) == [False], "one filter, one copy"
-    assert are_late_copies(agent, copy(9, b"two", 3)) == [False], "the filter did not exist yet"
-    assert are_late_copies(agent, copy(9, b"three", 2, qos=1)) == [False], "rather twice than never"
-    assert agent.counters["overlap copies after reconnect"] == 4
-    agent.connect(session_present=False)
-    assert are_late_copies(agent, *second) == [False] * 3
-    agent.commit()
-    agent = agent.crash()
-    assert are_late_copies(agent, *second) == [False] * 3
+    assert agent.reported == [YOU]
 
 
-@pytest.mark.parametrize("segment_records", [1_000, 1])
-def test_overlap_copy_of_completed_publication_is_recognised_after_restart(segment_records):
-    """Also if earlier and later QoS 1 publications may be redelivered."""
-    agent = incarnation(segment_records)
-    agent.newest_subscription = 2
-    agent.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
-    agent.commit()
-    agent.receive_pubrel(2)
-    agent.commit()
-    agent = agent.crash()
-    agent.newest_subscription = 2
-    agent.receive_pubrel(3)
-    assert are_late_copies(agent, copy(4, b"two", 2, dup=False)) == [True], (
-        "the broker completed another copy"
-    )
-    agent.receive(*(copy(n, b"%d" % n, 1, qos=1, dup=False) for n in (5, 6)))
-    agent.commit()
-    agent = agent.crash()
-    assert are_late_copies(agent, copy(4, b"two", 2)) == [True]
-
-
-def test_overlap_copy_of_completed_publication_is_recognised_after_rollover():
+def test_node_learns_of_the_part_that_a_commit_made_durable():
     agent = incarnation()
-    agent.newest_subscription = 2
-    agent.receive(copy(1, b"one", 1, qos=1, dup=False), copy(2, b"two", 1, dup=False))
-    agent.commit()
-    agent.receive_pubrel(2)
-    agent.commit()
-    agent.roll_over(9)
-    agent.commit()
-    agent = agent.crash()
-    assert are_late_copies(agent, copy(4, b"two", 2)) == [True]
-    assert [seen.packet_id for seen in agent.outbox.dedup.redelivery.candidates()] == [1]
-
-
-def test_overlap_copy_belongs_to_last_publication_before_reconnect():
-    agent = incarnation()
-    agent.newest_subscription = 3
-    agent.receive(copy(1, b"one", 3, dup=False), copy(2, b"two", 3, dup=False))
-    agent.commit()
-    captured_subscription = agent.capture.captured_subscription
-    assert not captured_subscription(copy(9, b"two", 2)), "on this connection"
-    agent.connect()
-    copies = [copy(9, name, 2) for name in (b"one", b"two")]
-    assert [captured_subscription(each) for each in copies] == [0, 3]
-    unsent = copy(9, b"two", 2, dup=False)
-    assert not captured_subscription(unsent)
-    agent.receive_pubrel(2)
-    assert captured_subscription(unsent) == 3
-    agent.connect()
-    assert captured_subscription(unsent) == 3, "nothing else arrived meanwhile"
-    agent.receive(copy(5, b"three", 1))
-    agent.connect()
-    assert not captured_subscription(unsent)
-    agent.connect(session_present=False)
-    assert not captured_subscription(copies[1])
-
-
-def test_handshake_completed_on_an_earlier_connection_is_not_resumed():
-    """What follows on the next connection is a new publication with equal content."""
-    agent = incarnation()
-    agent.newest_subscription = 2
-    agent.receive(copy(1, b"x", 1, dup=False))
-    agent.commit()
-    agent.receive_pubrel(1)
-    agent.reconnect()
-    assert not agent.capture.captured_subscription(copy(2, b"x", 2, dup=False))
-
-
-def test_handshake_resumed_on_an_earlier_connection_is_not_resumed_again():
-    agent = incarnation()
-    agent.newest_subscription = 3
-    agent.receive(copy(1, b"x", 1, dup=False))
-    agent.commit()
-    agent.reconnect()
-    agent.receive_pubrel(1)
-    unsent = copy(3, b"x", 3, dup=False)
-    assert agent.capture.captured_subscription(unsent) == 1
-    agent.receive(copy(2, b"x", 2), is_selected=False)
-    agent.reconnect()
-    assert not agent.capture.captured_subscription(unsent)
+    agent.receive(publish(1))
+    agent.capture.record_progress_report(YOU)
+    first_end = agent.log.end
+    agent.receive(publish(2))
+    agent.capture.record_progress_report(OTHER)
+    agent.collect()
+    agent.commits.clear()
+    agent.log.commit(first_end)
+    agent.capture.on_committed()
+    agent.collect()
+    assert agent.committed == [JournalCommitted(EPOCH, 1)]
+    assert agent.reported == [YOU]
 
 
 # ---------------------------------------------------------------- redeliveries
@@ -566,6 +485,83 @@ def test_packet_id_order_that_steps_back_raises_alarm():
     assert agent.alarms[ROLLBACK_ALARM] == [BROKER_STATE_RESTORED]
 
 
+def test_reused_packet_id_moves_its_candidate_to_the_end():
+    agent = incarnation()
+    agent.receive(publish(1, b"a"), publish(2, b"b"), publish(1, b"c"))
+    candidates = agent.outbox.dedup.redelivery.candidates()
+    assert [each.packet_id for each in candidates] == [2, 1]
+
+
+def test_redelivered_packet_id_on_the_same_connection_is_another_publication():
+    agent = incarnation()
+    agent.receive(publish(1))
+    agent.commit()
+    agent.reconnect()
+    agent.receive(publish(1, dup=True), publish(1, dup=True))
+    assert agent.captured_payloads == [b"x", b"x"]
+
+
+@pytest.mark.parametrize("is_redelivered", [False, True])
+def test_candidate_that_is_not_acknowledged_does_not_expire(monkeypatch, is_redelivered):
+    monkeypatch.setattr(redelivery, "RECENT_MAX", 2)
+    agent = incarnation()
+    agent.receive(publish(1))
+    if is_redelivered:
+        agent.commit()
+        agent.reconnect()
+        agent.receive(publish(2, b"2"), publish(1, dup=True))
+    agent.receive(*(publish(n, b"%d" % n) for n in range(3, 7)))
+    agent.reconnect()
+    agent.receive(publish(1, dup=True))
+    assert agent.captured_payloads.count(b"x") == 1
+
+
+def test_completed_publication_is_forgotten_when_its_packet_id_is_reused(monkeypatch):
+    monkeypatch.setattr(redelivery, "RECENT_MAX", 2)
+    agent = incarnation()
+    agent.receive(publish(5, qos=2))
+    agent.commit()
+    agent.receive_pubrel(5)
+    agent.receive(publish(5, b"reuses"), *(publish(n, b"%d" % n) for n in (6, 7, 8)))
+    agent.commit()
+    agent.reconnect()
+    agent.receive(publish(5, qos=2, dup=True))
+    assert agent.captured_payloads.count(b"x") == 2
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_packet_id_of_a_full_round_ago_is_no_redelivery_after_a_crash(qos):
+    """With 15 filters that match, the broker uses 15 packet ids per publication, so the window of
+    captured publications is longer than all packet ids."""
+    before = incarnation(segment_records=100_000)
+    packet_ids = range(1, PACKET_IDS_MAX, 15)
+    before.receive(*[publish(each, qos=qos) for each in packet_ids])
+    before.commit()
+    if qos == 2:
+        before.receive_pubrel(*packet_ids)
+        before.commit()
+    after = before.crash()
+    after.receive(publish(1, qos=qos, dup=True))
+    assert after.captured_payloads == [b"x"]
+
+
+def test_completed_publication_is_forgotten_half_a_round_later_also_after_a_crash():
+    """The packet ids of the previous incarnation count."""
+    before = incarnation(segment_records=100_000)
+    packet_ids = range(1, PACKET_ID_HALF_RANGE, 15)
+    before.receive(*[publish(each, qos=2) for each in packet_ids])
+    before.commit()
+    before.receive_pubrel(*packet_ids)
+    before.commit()
+    after = before.crash()
+    after.receive(*[publish(each, qos=1, topic="no") for each in range(40_000, 40_020)])
+    after.reconnect()
+    after.receive(publish(1, qos=2, dup=True))
+    assert after.captured_payloads == [b"x"]
+    after.receive(publish(16 + 15 * 100, qos=2, dup=True))
+    assert after.captured_payloads == [b"x"]
+
+
 # ---------------------------------------------------------------- faults of the disk
 
 
@@ -617,324 +613,34 @@ def test_unusable_log_is_reported_when_progress_is_recorded():
     assert agent.alarm(JOURNAL) == "broken"
 
 
-# ---------------------------------------------------------------- epoch rollover
-
-
-def test_rollover_keeps_unacknowledged_publications():
-    agent = incarnation()
-    agent.receive(publish(1, b"acknowledged"), publish(2, b"former"))
-    agent.commit()
-    agent.capture.record_acknowledged({YOU: 1})
-    agent.collect()
-    agent.commit()
-    agent = agent.crash()
-    agent.receive(publish(3, b"known", qos=2), publish(4, b"waits", qos=2))
-    agent.capture.schedule_rollover(9)
-    agent.receive(publish(5, b"held", qos=2))
-    agent.receive_pubrel(3)
-    assert agent.deadline() == agent.context.now
-    agent.advance(0.0)
-    assert agent.deadline() is None, "the epoch is built"
-    agent.build_epoch()
-    assert agent.acks == [PubRecPacket(3), PubRecPacket(4)]
-    assert agent.epochs_started == [EpochStarted(9, 4, ((YOU, 3),))]
-    assert (agent.removed_epochs, agent.deadline()) == (1, agent.context.now)
-    agent.commit()
-    agent.advance(0.0)
-    assert agent.commit() == [PubRecPacket(3), PubRecPacket(4), PubRecPacket(5), PubCompPacket(3)]
-    assert agent.committed[-1] == JournalCommitted(9, 4)
-    copied = agent.log.captured_records(1, 4)
-    assert [(each.sequence, each.payload, each.receivers) for each in copied] == [
-        (1, b"former", ((YOU, 0),)),
-        (2, b"known", ((YOU, 1),)),
-        (3, b"waits", ((YOU, 2),)),
-        (4, b"held", ((YOU, 3),)),
-    ]
-    assert agent.captured_payloads == [b"known", b"waits", b"held"]
-    agent.reconnect()
-    agent.receive(publish(4, b"waits", qos=2))
-    assert agent.commit()[-1] == PubRecPacket(4)
-    assert agent.captured_payloads[3:] == []
-
-
-def test_nothing_is_captured_twice_after_rollover_and_crash():
-    agent = incarnation()
-    agent.receive(publish(1, b"former", qos=2), publish(2, b"over", qos=2))
-    agent.commit()
-    agent.capture.record_acknowledged({YOU: 1})
-    agent.receive(publish(3, b"recent", qos=2), publish(4, b"settled", qos=2))
-    agent.commit()
-    agent.receive_pubrel(2, 4)
-    agent.commit()
-    agent.roll_over(9)
-    agent = agent.crash()
-    agent.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
-    assert agent.commit() == [PubRecPacket(1), PubRecPacket(3)]
-    assert agent.captured_payloads == []
-    agent.receive(publish(2, b"over", qos=2), publish(4, b"settled", qos=2))
-    assert agent.captured_payloads == [b"over", b"settled"]  # these ids were free
-    agent.receive_pubrel(1, 3)
-    agent.commit()
-    agent = agent.crash()
-    agent.receive(publish(1, b"former", qos=2), publish(3, b"recent", qos=2))
-    assert agent.captured_payloads == [b"former", b"recent"]  # and now these are free
-
-
-def test_session_lost_during_rollover_is_recorded_in_new_epoch():
-    agent = incarnation()
-    agent.receive(publish(1, b"same", qos=2))
-    agent.commit()
-    agent.capture.schedule_rollover(9)
-    agent.advance(0.0)
-    agent.connect(session_present=False)
-    agent.build_epoch()
-    agent.commit()
-    agent = agent.crash()
-    agent.receive(publish(1, b"same", qos=2))
-    assert agent.captured_payloads == [b"same"], "of the new session, not a redelivery"
-
-
-def test_sessions_lost_during_one_rollover_need_one_record():
-    def records_after(loss_count: int) -> int:
-        agent = incarnation()
-        agent.capture.schedule_rollover(9)
-        agent.advance(0.0)
-        for _ in range(loss_count):
-            agent.connect(session_present=False)
-        agent.build_epoch()
-        agent.commit()
-        return sum(isinstance(each, SessionStartedRecord) for each in agent.log.replay())
-
-    assert records_after(3) == records_after(1) == records_after(0) + 1
-
-
-def test_broker_packets_wait_for_rollover_on_failing_disk():
-    agent = incarnation()
-    agent.receive(publish(1))
-    agent.commit()
-    agent.capture.schedule_rollover(9)
-    agent.receive(publish(2))
-    agent.advance(0.0)
-    for _ in range(2):
-        agent.plans.clear()
-        agent.capture.on_epoch_not_built("full")
-        agent.collect()
-        assert (agent.alarm(JOURNAL), agent.captured_payloads) == ("full", [b"x"])
-        assert agent.deadline() == agent.context.now + RETRY_S
-        agent.advance(RETRY_S / 2)
-        assert agent.plans == [], "the pause is not over"
-        agent.advance(RETRY_S / 2)
-    agent.build_epoch()
-    agent.advance(0.0)
-    assert agent.commit() == [PubAckPacket(1), PubAckPacket(2)]
-    assert agent.alarm(JOURNAL) == ""
-    assert agent.epochs_started == [EpochStarted(9, 2, ((YOU, 1),))]
-
-
-def test_capture_continues_in_the_new_epoch_if_the_old_log_fails_meanwhile():
-    agent = incarnation()
-    agent.capture.schedule_rollover(9)
-    agent.advance(0.0)
-    agent.log.failure = "cannot write"
-    agent.connect(session_present=False)
-    assert agent.alarm(JOURNAL) == "cannot write"
-    agent.build_epoch()
-    assert agent.alarm(JOURNAL) == ""
-    agent.advance(0.0)
-    agent.receive(publish(1))
-    assert agent.commit() == [PubAckPacket(1)]
-
-
-def test_broker_packets_that_wait_for_rollover_are_forgotten_at_disconnection():
-    agent = incarnation()
-    agent.capture.schedule_rollover(9)
-    agent.receive(publish(1))
-    agent.capture.on_disconnected()
-    agent.advance(0.0)
-    agent.build_epoch()
-    agent.advance(0.0)
-    assert (agent.captured_payloads, agent.commit()) == ([], [])
-
-
-def test_node_expired_during_rollover_is_no_receiver_in_new_epoch():
-    agent = incarnation()
-    agent.receive(publish(1))
-    agent.commit()
-    agent.capture.schedule_rollover(9)
-    agent.advance(0.0)
-    agent.capture.expire_node(YOU)
-    agent.capture.expire_node(OTHER)  # which was none
-    agent.build_epoch()
-    agent.commit()
-    assert agent.outbox.receivers.last_assigned == {}
-    assert agent.crash().outbox.receivers.last_assigned == {}
-
-
-def test_progress_is_not_recorded_in_a_log_that_is_being_copied():
-    """The positions are those of the old epoch; receivers report them again."""
-    agent = incarnation()
-    agent.receive(publish(1))
-    agent.commit()
-    agent.capture.schedule_rollover(9)
-    agent.advance(0.0)
-    end = agent.log.end
-    agent.capture.record_acknowledged({YOU: 1})
-    agent.capture.record_progress_report(YOU)
-    agent.collect()
-    assert agent.log.end == end
-    agent.build_epoch()
-    agent.commit()
-    assert agent.outbox.receivers.acknowledged == {}
-    assert ProgressReportPersisted(YOU) not in agent.events
-
-
-def test_new_epoch_does_not_wait_for_offsets_of_the_old_log():
-    agent = incarnation()
-    agent.receive(*(publish(n, b"%d" % n, qos=2) for n in range(1, 9)))
-    agent.commit()
-    agent.capture.record_acknowledged({YOU: 8})
-    agent.receive_pubrel(*range(1, 9))
-    agent.commit()
-    agent.roll_over(9)
-    agent.acks.clear()
-    agent.receive_pubrel(8)
-    assert agent.acks == [PubCompPacket(8)], "repeated: its completion is durable"
-
-
-def test_publications_of_the_old_epoch_are_not_reported_as_committed():
-    """The node knows them by their new positions."""
-    agent = incarnation()
-    agent.receive(publish(1), publish(2))
-    agent.capture.record_progress_report(YOU)
-    agent.collect()
-    agent.roll_over(9)
-    assert agent.acks == [PubAckPacket(1), PubAckPacket(2)], "copying made them durable"
-    agent.receive(publish(3))
-    agent.commit()
-    assert agent.committed == [JournalCommitted(9, 3)]
-    assert agent.reported == []
-
-
-def test_crash_during_rollover_keeps_old_epoch():
-    agent = incarnation()
-    agent.receive(publish(1))
-    agent.commit()
-    agent.capture.schedule_rollover(9)
-    agent.advance(0.0)
-    assert agent.plans and agent.epochs_started == []
-    agent = agent.crash()
-    assert (agent.log.epoch, agent.log.next_sequence) == (EPOCH, 2)
-
-
-def test_pending_rollover_is_brought_forward():
-    agent = incarnation()
-    agent.capture.schedule_rollover(9, 30.0)
-    agent.capture.schedule_rollover(8, 5.0)
-    assert agent.deadline() == 5.0
-    agent.advance(4.9)
-    assert agent.plans == []
-    agent.advance(0.1)
-    assert [plan.epoch for plan in agent.plans] == [9]
-
-
-def test_segments_carry_the_state_of_an_adopted_epoch():
+def test_unusable_log_is_reported_when_a_handshake_ends():
     agent = incarnation()
     agent.receive(publish(1, qos=2))
     agent.commit()
-    agent.roll_over(9)
-    carried = list(agent.log.carried_state())
-    restored = OutboxLog(MemoryLog(9), carried, lambda: 0)
-    assert restored.receivers == agent.outbox.receivers
-    assert [each.packet_id for each in restored.dedup.redelivery.candidates()] == [1]
+    agent.log.failure = "broken"
+    agent.receive_pubrel(1)
+    assert agent.alarm(JOURNAL) == "broken"
+    agent.receive(publish(2, b"later"))
+    assert agent.captured_payloads == [b"x"]
 
 
-def test_progress_report_written_during_a_commit_is_not_persisted_by_it():
+def test_nothing_is_written_after_a_failure():
+    """Only recovery knows what the log holds."""
     agent = incarnation()
+    agent.log.failure = "broken"
     agent.receive(publish(1))
-    first_end = agent.log.end
+    agent.log.failure = ""
+    end = agent.log.end
+    agent.capture.record_acknowledged({YOU: 1})
     agent.capture.record_progress_report(YOU)
-    agent.collect()
-    agent.commits.clear()
-    agent.log.commit(first_end)
-    agent.capture.on_committed()
-    agent.collect()
-    assert agent.reported == []
-    agent.commit()
-    assert agent.reported == [YOU]
+    agent.reconnect(session_present=False)
+    assert (agent.log.end, agent.commits) == (end, [])
 
 
-def test_node_learns_of_the_part_that_a_commit_made_durable():
+def test_nothing_is_acknowledged_on_later_connections_after_a_failure():
     agent = incarnation()
+    agent.log.failure = "broken"
     agent.receive(publish(1))
-    agent.capture.record_progress_report(YOU)
-    first_end = agent.log.end
-    agent.receive(publish(2))
-    agent.capture.record_progress_report(OTHER)
-    agent.collect()
-    agent.commits.clear()
-    agent.log.commit(first_end)
-    agent.capture.on_committed()
-    agent.collect()
-    assert agent.committed == [JournalCommitted(EPOCH, 1)]
-    assert agent.reported == [YOU]
-
-
-def test_publications_of_an_ended_epoch_are_not_reported_as_committed():
-    agent = incarnation()
-    agent.commit()
-    agent.receive(publish(1))
-    agent.roll_over(EPOCH + 1)
-    agent.receive(publish(2))
-    agent.commit()
-    assert agent.committed == [JournalCommitted(EPOCH + 1, 2)]
-
-
-@pytest.mark.parametrize(("qos", "captured_by"), [(1, 0), (2, 1)])
-def test_copy_of_a_publication_of_the_previous_incarnation_counts_only_at_qos_1(qos, captured_by):
-    """It may be a new publication with equal content: a duplicate is allowed, a loss is not."""
-    agent = incarnation()
-    agent.newest_subscription = 2
-    agent.receive(copy(1, b"x", by=1, qos=qos, dup=False))
-    agent.commit()
-    restarted = agent.crash()
-    assert restarted.capture.captured_subscription(copy(2, b"x", by=2, qos=qos)) == captured_by
-
-
-def test_reused_packet_id_moves_its_candidate_to_the_end():
-    agent = incarnation()
-    agent.receive(publish(1, b"a"), publish(2, b"b"), publish(1, b"c"))
-    candidates = agent.outbox.dedup.redelivery.candidates()
-    assert [each.packet_id for each in candidates] == [2, 1]
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_packet_id_of_a_full_round_ago_is_no_redelivery_after_a_crash(qos):
-    """With 15 filters that match, the broker uses 15 packet ids per publication, so the window of
-    captured publications is longer than all packet ids."""
-    before = incarnation(segment_records=100_000)
-    packet_ids = range(1, PACKET_IDS_MAX, 15)
-    before.receive(*[publish(each, qos=qos) for each in packet_ids])
-    before.commit()
-    if qos == 2:
-        before.receive_pubrel(*packet_ids)
-        before.commit()
-    after = before.crash()
-    after.receive(publish(1, qos=qos, dup=True))
-    assert after.captured_payloads == [b"x"]
-
-
-def test_completed_publication_is_forgotten_half_a_round_later_also_after_a_crash():
-    """The packet ids of the previous incarnation count."""
-    before = incarnation(segment_records=100_000)
-    packet_ids = range(1, PACKET_ID_HALF_RANGE, 15)
-    before.receive(*[publish(each, qos=2) for each in packet_ids])
-    before.commit()
-    before.receive_pubrel(*packet_ids)
-    before.commit()
-    after = before.crash()
-    after.receive(*[publish(each, qos=1, topic="no") for each in range(40_000, 40_020)])
-    after.reconnect()
-    after.receive(publish(1, qos=2, dup=True))
-    assert after.captured_payloads == [b"x"]
-    after.receive(publish(16 + 15 * 100, qos=2, dup=True))
-    assert after.captured_payloads == [b"x"]
+    agent.reconnect()
+    agent.receive(publish(2), publish(3, qos=2))
+    assert agent.acks == []

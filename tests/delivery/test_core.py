@@ -1,7 +1,9 @@
 """The core as a whole: what its parts do together for each input."""
 
+from dataclasses import replace
+
 import pytest
-from tests.delivery.core_shell import CoreIncarnation, Disk, copies
+from tests.delivery.core_shell import V5, V311_LASTING, CoreIncarnation, Disk, copies
 from tests.delivery.shell import OTHER, YOU, limits
 
 from hansa.delivery import inputs
@@ -10,6 +12,7 @@ from hansa.delivery.core import (
     CLONE_CHECK_ALONE_S,
     CLONE_CHECK_S,
     COPY_ALARM,
+    BrokerTraits,
 )
 from hansa.delivery.dedup.selection import OVERLAP_WAIT_S
 from hansa.delivery.effects import (
@@ -84,6 +87,20 @@ def test_connect_marker_stays_until_session_loss_is_durable_in_both_logs():
     agent.disconnect()
     agent.handle(inputs.ConnectStarted())
     assert agent.handle(inputs.ConnectRefused()) == [RemoveConnectMarker()]
+
+
+def test_nothing_is_acknowledged_while_disconnected():
+    agent = connected("a/b")
+    agent.receive(*copies(1))
+    agent.disconnect()
+    agent.commit()
+    assert agent.sent == []
+
+
+def test_broker_is_known_to_send_overlap_copies_and_to_keep_its_session():
+    assert BrokerTraits() == BrokerTraits(
+        local_topics=(), sends_overlap_copies=True, is_session_uncertain=False
+    )
 
 
 def test_connect_marker_waits_for_the_inbox_log():
@@ -201,6 +218,69 @@ def test_echo_of_an_injected_publication_is_not_captured(qos_max):
     agent.receive(*(PublishPacket("a", b"x", 1, packet_id=each) for each in (1, 2)))
     assert agent.counters["echoes"] == 1
     assert agent.disk.outbox.next_sequence == 2, "the second one is of a client"
+
+
+def test_echoes_of_qos_0_are_not_queued_for_the_next_connection():
+    agent = CoreIncarnation()
+    agent.connect(False, V311_LASTING)
+    agent.subscribe("a")
+    agent.core.expect_echoes([("a", b"x")], agent.now)
+    agent.disconnect()
+    agent.connect(True, V311_LASTING)
+    client = PublishPacket("a", b"x")
+    assert agent.core.select_qos0([client], agent.now) == [client]
+
+
+def test_packet_id_of_an_echo_is_free_after_pubrel():
+    agent = CoreIncarnation()
+    agent.connect(False, V311_LASTING)
+    agent.subscribe("a")
+    agent.deliver(Publication(YOU, 8, 1, 2, "a", b"x"))
+    agent.commit()
+    echo = PublishPacket("a", b"x", 2, packet_id=7)
+    agent.receive(echo)
+    agent.answer(PubRelPacket(7))
+    agent.disconnect()
+    agent.connect(True, V311_LASTING)
+    agent.receive(echo)
+    assert agent.disk.outbox.next_sequence == 2, "the second one is of a client"
+
+
+def interrupted(*accepted: int) -> Disk:
+    """Return the disk of an agent that crashed with three QoS 2 publications in flight, of which
+    the broker had accepted some."""
+    agent = CoreIncarnation()
+    agent.connect(False, V311_LASTING)
+    agent.save()
+    agent.deliver(*(remote(n, qos=2) for n in (1, 2, 3)))
+    agent.commit()
+    agent.answer(*(PubRecPacket(1 + n) for n in accepted))
+    agent.commit()
+    return agent.crashed()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "granted", "in_doubt"),
+    [
+        ((1,), V311_LASTING, 2),
+        ((1, 2, 3), V311_LASTING, 0),
+        ((1,), replace(V311_LASTING, receive_maximum=1), 1),
+        ((1,), V5, 0),
+    ],
+)
+def test_echoes_of_publications_in_flight_are_in_doubt_after_a_crash(accepted, granted, in_doubt):
+    """Those of an accepted one are expected when PUBREL is sent; MQTT 5 has none."""
+    agent = CoreIncarnation(interrupted(*accepted))
+    agent.connect(True, granted)
+    assert agent.counters["echoes in doubt"] == in_doubt
+
+
+def test_echoes_of_publications_never_sent_are_not_in_doubt():
+    agent = CoreIncarnation()
+    agent.deliver(remote(1, qos=2))
+    agent.commit()
+    agent.connect(True, V311_LASTING)
+    assert agent.counters["echoes in doubt"] == 0
 
 
 def test_late_copy_after_reconnect_is_not_captured():
@@ -451,6 +531,7 @@ def test_failed_commit_raises_alarm_and_is_repeated(name):
 def test_shell_can_request_a_commit():
     agent = CoreIncarnation()
     assert agent.core.request_commit(1.0) == [Commit(LogName.OUTBOX)]
+    assert agent.context.now == 1.0
 
 
 # ---------------------------------------------------------------- epochs
@@ -529,8 +610,10 @@ def test_epoch_that_cannot_be_built_is_built_again():
     agent.handle(inputs.EpochNotBuilt("full"))
     assert agent.alarm(LogName.OUTBOX.alarm) == "full"
     agent.advance(RETRY_S)
+    assert (len(agent.plans), agent.core.capture.deadline) == (1, None)
+    agent.advance(RETRY_S)
     agent.build_epoch()
-    assert agent.alarm(LogName.OUTBOX.alarm) == ""
+    assert (agent.plans, agent.alarm(LogName.OUTBOX.alarm)) == ([], "")
 
 
 def test_connect_marker_waits_for_the_new_epoch():

@@ -7,7 +7,13 @@ import pytest
 from tests.delivery.injecting import InjectingIncarnation, incarnation, packet
 from tests.delivery.shell import OTHER, YOU
 
-from hansa.delivery.inbox import ENTRY_OVERHEAD_BYTES, GAPS_MAX, PUBLISH_PACKET_IDS, InboxLog
+from hansa.delivery.inbox import (
+    ENTRY_OVERHEAD_BYTES,
+    GAPS_MAX,
+    ORIGINS_MAX,
+    PUBLISH_PACKET_IDS,
+    InboxLog,
+)
 from hansa.journal.records import (
     InboxRecord,
     InjectionAcceptedRecord,
@@ -17,6 +23,7 @@ from hansa.journal.records import (
 from hansa.mqtt.in_flight import REQUEST_IDS_MIN
 from hansa.mqtt.packets import PubAckPacket, PubRecPacket
 from hansa.protocol.model import NodeId, Publication
+from hansa.protocol.settings import NODES_MAX
 from hansa.simulator.world.memory_log import MemoryLog
 
 
@@ -200,6 +207,25 @@ def test_number_of_origins_is_bounded(monkeypatch):
     assert list(inbox.origin_progress.items()) == [(1, (8, 2)), (3, (8, 1))]
     again = InboxLog(MemoryLog(5), list(log.carried_state()), lambda: 1)
     assert list(again.origin_progress.items()) == list(inbox.origin_progress.items())
+
+
+def test_origin_that_repeats_its_position_does_not_advance(monkeypatch):
+    monkeypatch.setattr("hansa.delivery.inbox.ORIGINS_MAX", 2)
+    inbox = opened(MemoryLog(5))
+    for origin in (1, 2, 1, 3):
+        inbox.skip_publication(Publication(NodeId(origin), 8, 1, 2, "a", b""))
+    assert list(inbox.origin_progress) == [2, 3]
+
+
+def test_more_origins_are_kept_than_a_node_can_know():
+    assert ORIGINS_MAX > NODES_MAX
+
+
+def test_recorded_gap_counts_at_once():
+    inbox = opened(MemoryLog(5))
+    inbox.record_gap(OTHER, 8, 1, 2, "retention")
+    assert [(each.first, each.last) for each in inbox.gaps] == [(1, 2)]
+    assert inbox.origin_progress == {OTHER: (8, 2)}
 
 
 def test_entry_holds_the_whole_publication():

@@ -6,7 +6,11 @@ from tests.delivery.shell import OTHER, YOU
 
 from hansa.delivery.effects import LogName
 from hansa.delivery.group_commit import RETRY_S
-from hansa.delivery.inbox import PUBLISH_PACKET_IDS, REDELIVERED_PROPERTY
+from hansa.delivery.inbox import (
+    ENTRY_OVERHEAD_BYTES,
+    PUBLISH_PACKET_IDS,
+    REDELIVERED_PROPERTY,
+)
 from hansa.delivery.settings import DeliverySettings
 from hansa.journal.records import InjectionCompletedRecord
 from hansa.mqtt.packets import (
@@ -57,6 +61,14 @@ def test_qos_1_handshake():
     assert [each.payload for each in agent.injected] == [b"1"]
 
 
+def test_completed_publication_without_retain_flag_leaves_no_doubt():
+    agent = incarnation()
+    agent.connect()
+    agent.deliver(1, qos=1)
+    agent.answer(PubAckPacket(2))
+    assert agent.uncertain == []
+
+
 def test_publications_wait_in_inbox_without_broker():
     agent = incarnation()
     agent.deliver(1, 2)
@@ -99,6 +111,22 @@ def test_in_flight_limit_is_smaller_of_setting_and_receive_maximum():
     agent.disconnect()
     agent.connect(receive_maximum=9)
     agent.expect_sent(*(packet(n, qos=1, dup=n < 4) for n in (2, 3, 4)))
+
+
+def test_completions_count_as_in_flight_until_each_is_durable():
+    agent = incarnation(in_flight_max=2)
+    agent.connect()
+    agent.deliver(1, 2, 3, 4, qos=1)
+    agent.expect_sent(packet(1, qos=1), packet(2, qos=1))
+    agent.receive(PubAckPacket(2))
+    agent.log.commit(agent.log.end)
+    agent.receive(PubAckPacket(3))
+    agent.commits.clear()
+    agent.injection.on_committed()
+    agent.collect()
+    agent.expect_sent(packet(3, qos=1))
+    agent.commit()
+    agent.expect_sent(packet(4, qos=1))
 
 
 def test_packet_ids_wrap_around():
@@ -208,6 +236,15 @@ def test_restart_resumes_every_handshake():
     agent.expect_sent(packet(4))
 
 
+def test_value_of_qos_0_follows_one_that_was_recovered():
+    """Whatever its version: the recovered one is older."""
+    agent = incarnation()
+    agent.store(Publication(YOU, 8, 1, 1, "a", b"old", True, version=9))
+    agent = agent.crash()
+    newer = Publication(YOU, 8, 0, 0, "a", b"new", True, version=0)
+    assert agent.injection.retained_order.hold_back([newer]) == []
+
+
 def test_publication_not_durably_accepted_is_sent_again():
     agent = incarnation()
     agent.connect()
@@ -291,6 +328,12 @@ def test_full_inbox_acknowledges_nothing():
     agent.answer(PubAckPacket(2))
     agent.expect_sent(packet(3, qos=1))
     assert agent.committed[-1] == InboxCommitted(YOU, 8, 3)
+
+
+def test_inbox_is_full_above_its_bound():
+    agent = incarnation(inbox_bytes=ENTRY_OVERHEAD_BYTES + len("a") + len(b"1"))
+    agent.deliver(1, 2, 3)
+    assert (len(agent.inbox.entries), agent.injection.waiting_count) == (2, 1)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -429,6 +472,15 @@ def test_session_loss_keeps_order_of_publications_not_durable():
     agent.expect_sent(packet(1, dup=True, marked=True), packet(2, dup=True))
 
 
+def test_session_loss_keeps_acknowledgements_that_wait_for_the_disk():
+    """A publication to a local topic has no entry in the inbox."""
+    agent = incarnation()
+    agent.add(Publication(YOU, 8, 1, 1, "stays", b"x"))
+    agent.connect(session_present=False)
+    agent.commit()
+    assert agent.committed == [InboxCommitted(YOU, 8, 1)]
+
+
 def test_redelivered_property_is_added_once_and_not_to_retained_values():
     agent = incarnation()
     agent.connect()
@@ -453,6 +505,17 @@ def test_at_most_receive_maximum_of_recovered_entries_is_uncertain():
         agent.expect_sent(*(packet(n) for n in left))
         assert agent.counters["injections uncertain"] == lost
         agent.disconnect()
+
+
+def test_accepted_publications_do_not_reduce_the_uncertain_ones():
+    """The previous incarnation had as many others in flight as the window allows."""
+    agent = incarnation()
+    agent.connect()
+    agent.deliver(1, 2, 3)
+    agent.answer(PubRecPacket(2))
+    agent = agent.crash()
+    agent.connect(session_present=False, receive_maximum=2)
+    assert agent.counters["injections uncertain"] == 3
 
 
 def test_no_dup_policy_drops_uncertain_publications():

@@ -7,6 +7,7 @@ from tests.delivery.shell import ME, OTHER, WALL_NS, YOU, build_epoch
 from hansa.delivery.dedup.history import CaptureDedup, CaptureHistory
 from hansa.delivery.dedup.redelivery import RedeliveryCandidate, content_digest
 from hansa.delivery.outbox import OutboxLog, make_publication
+from hansa.delivery.rollover_plan import RolloverPlan
 from hansa.journal.records import (
     CapturedRecord,
     JournalRecord,
@@ -174,6 +175,12 @@ def test_acknowledgements_that_start_a_segment_are_restored(segment_records):
     assert reopened(made).receivers.acknowledged == {YOU: 2, OTHER: 1}
 
 
+def test_receiver_that_has_nothing_yet_has_not_advanced():
+    made = filled(1)
+    assert not made.append_acknowledged({OTHER: 0})
+    assert made.receivers.acknowledged == {}
+
+
 def test_expired_node_stays_removed_after_restart():
     made = filled(4)
     made.append_acknowledged({OTHER: 3})
@@ -256,7 +263,30 @@ def test_rollover_without_receivers_copies_nothing():
     assert (made.log.next_sequence, made.receivers.last_assigned) == (1, {})
 
 
+@pytest.mark.parametrize(
+    ("last_assigned", "acknowledged", "first"),
+    [
+        ({}, {}, 1),
+        ({YOU: 5}, {}, 1),
+        ({YOU: 5}, {YOU: 5}, 6),
+        ({YOU: 5, OTHER: 10}, {YOU: 5, OTHER: 8}, 9),
+        ({YOU: 5, OTHER: 10}, {YOU: 3, OTHER: 8}, 4),
+    ],
+)
+def test_rollover_starts_at_the_first_position_that_is_not_acknowledged(
+    last_assigned, acknowledged, first
+):
+    assert RolloverPlan(9, last_assigned, acknowledged, {}).first_pending == first
+
+
+def test_first_receivers_of_a_new_epoch_are_not_unreported():
+    made = rolled_over(reopened(filled(1)))
+    made.append_publication(replace(publication(2), sequence=made.log.next_sequence), 2)
+    assert made.receivers.unreported_since == {}
+
+
 def test_rollover_ends_the_clone():
+    assert not opened(MemoryLog(7)).is_cloned
     log = MemoryLog(7)
     made = OutboxLog(log, (), lambda: WALL_NS, is_cloned=True)
     assert not rolled_over(made).is_cloned

@@ -299,3 +299,13 @@ def test_session_loss_while_a_retried_entry_is_rewritten():
     agent.connect(session_present=False)
     agent.commit()
     agent.expect_sent(packet(1, qos=1, marked=True))
+
+
+def test_node_checks_the_value_of_a_quarantined_retained_publication():
+    agent = incarnation()
+    agent.store(Publication(YOU, 8, 1, 1, "a", b"1", True))
+    for _ in range(DISCONNECTS_MAX):
+        agent.connect()
+        agent.events.clear()
+        agent.disconnect()
+    assert (agent.counters[COUNTER], agent.uncertain) == (1, [("a",)])

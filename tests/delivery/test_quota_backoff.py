@@ -224,3 +224,15 @@ def test_rewritten_value_waits_until_durable():
     agent.expect_sent(PublishPacket("a", b"2", 1, True, True, packet_id=3))
     agent.commit()
     agent.expect_sent(PublishPacket("a", b"1", 1, packet_id=2))
+
+
+def test_back_off_ends_when_the_broker_accepts():
+    """PUBREC says that there is room; PUBCOMP may take long."""
+    agent = incarnation()
+    agent.connect()
+    agent.deliver(1)
+    agent.receive(PubRecPacket(2, 0x97))
+    assert agent.alarm(QUOTA_ALARM) == QUOTA_EXCEEDED_TEXT
+    agent.advance(BACKOFF_MIN_S)
+    agent.receive(PubRecPacket(2))
+    assert (agent.alarm(QUOTA_ALARM), agent.injection.quota_backoff.in_flight_max) == ("", None)

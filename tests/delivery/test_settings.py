@@ -40,3 +40,17 @@ def test_log_settings():
     assert (small.segment_bytes, small.retention_bytes) == (250, 1_000)
     inbox = DeliverySettings().inbox_settings()
     assert inbox.retention_bytes == inbox.segment_bytes
+
+
+def test_smallest_segment_has_one_byte():
+    assert DeliverySettings(retention_bytes=3).outbox_settings().segment_bytes == 1
+
+
+def test_defaults():
+    assert DeliverySettings() == DeliverySettings(
+        in_flight_max=1_000,
+        inbox_bytes=67_108_864,
+        session_loss_policy="no-loss",
+        retention_seconds=604_800.0,
+        retention_bytes=4_294_967_296,
+    )

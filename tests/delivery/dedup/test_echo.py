@@ -48,9 +48,20 @@ def test_echo_has_equal_topic_and_payload(echoes):
     assert echoes.consume_echo(arrival("t", b"x"))
 
 
+def test_topic_and_payload_are_distinguished(echoes):
+    echoes.expect("bc", b"a", 1, qos=0)
+    assert not echoes.consume_echo(arrival("c", b"ab"))
+
+
 def test_publication_without_subscribers_has_no_echo(echoes):
     echoes.expect("t", b"x", 0, qos=0)
     assert not echoes.consume_echo(arrival("t", b"x"))
+
+
+def test_echo_of_qos_0_is_not_sent_again(echoes):
+    echoes.expect("t", b"x", 1, qos=0)
+    assert taken(echoes, 1) == [True]
+    assert echoes.save().received == []
 
 
 def test_expected_echo_expires(echoes, clock):
@@ -62,6 +73,25 @@ def test_expected_echo_expires(echoes, clock):
     clock.now += ECHO_EXPECTED_S
     assert not echoes.consume_echo(arrival("t", b"x"))
     assert echoes.missed_count == 1
+
+
+def test_echo_is_expected_for_the_least_time_whenever_it_begins(echoes, clock):
+    assert not echoes.is_full
+    clock.now += ECHO_EXPECTED_S - 1.1
+    echoes.expect("t", b"x", 1, qos=0)
+    clock.now += 0.2
+    assert not echoes.is_full
+    clock.now += ECHO_EXPECTED_S - 0.9
+    assert taken(echoes, 1) == [True]
+
+
+def test_echo_expected_at_time_zero_has_the_whole_time():
+    clock = Clock()
+    clock.now = 0.0
+    echoes = EchoFilter(clock)
+    echoes.expect("t", b"x", 1, qos=0)
+    clock.now = 2 * ECHO_EXPECTED_S - 1
+    assert taken(echoes, 1) == [True]
 
 
 def test_filter_is_full_until_echoes_arrive_or_expire(echoes, clock, monkeypatch):
@@ -83,6 +113,10 @@ def test_echo_beyond_the_limit_is_in_doubt(echoes, monkeypatch):
     assert echoes.expect("t", b"x", 2, qos=1) == 0
     assert echoes.expect("t", b"y", 2, qos=1) == 2
     assert not echoes.consume_echo(arrival(payload=b"y"))
+
+
+def test_no_copies_are_not_in_doubt(echoes):
+    assert echoes.expect("t", b"x", 0, qos=1) == 0
 
 
 @pytest.mark.parametrize(("injected", "delivered"), [(0, 2), (2, 0)])
@@ -157,3 +191,32 @@ def test_next_incarnation_continues(echoes, clock):
     following = EchoFilter(clock, echoes.save())
     assert following.consume_echo(arrival(qos=1, packet_id=1, dup=True))
     assert taken(following, 3, qos=1) == [True, True, False]
+
+
+def test_resumed_session_expects_old_echoes_as_long_as_new_ones(echoes, clock):
+    echoes.expect("t", b"x", 1, qos=1)
+    clock.now += ECHO_EXPECTED_S
+    assert not echoes.is_full, "half of the time is over"
+    echoes.on_session_resumed()
+    clock.now += ECHO_RESUMED_S
+    assert taken(echoes, 1, qos=1) == [True]
+
+
+def test_echo_sent_again_is_recognised_once_on_a_connection(echoes):
+    echoes.expect("t", b"x", 1, qos=1)
+    assert taken(echoes, 1, qos=1) == [True]
+    echoes.on_session_resumed()
+    again = arrival(qos=1, packet_id=1, dup=True)
+    assert [echoes.consume_echo(again) for _ in range(2)] == [True, False]
+
+
+def test_echo_that_was_sent_again_is_remembered_longer(echoes, monkeypatch):
+    monkeypatch.setattr(module, "RECEIVED_MAX", 2)
+    echoes.expect("t", b"x", 3, qos=1)
+    assert taken(echoes, 2, qos=1) == [True] * 2
+    echoes.on_session_resumed()
+    again = [arrival(qos=1, packet_id=each, dup=True) for each in (1, 2)]
+    assert echoes.consume_echo(again[0])
+    assert echoes.consume_echo(arrival(qos=1, packet_id=3))
+    echoes.on_session_resumed()
+    assert [echoes.consume_echo(each) for each in again] == [True, False]

@@ -306,6 +306,44 @@ def test_remembered_copies_are_bounded(monkeypatch):
     assert taken(copies, *(guaranteed(n, packet_id=i) for n, i in ((1, 9), (2, 1), (3, 4)))) == [
         (1,)
     ]
+    assert len(copies._overlap_copies) == 3  # noqa: SLF001
     copies.on_connected(session_present=True)
     again = guaranteed(2, packet_id=1, dup=True)
     assert taken(copies, again) == [], "packet id 1 was used again"
+    copies.on_connected(session_present=True)
+    assert taken(copies, guaranteed(3, packet_id=4, dup=True)) == [], "the newest one"
+
+
+def test_separated_copies_of_the_last_contents_are_recognised(monkeypatch):
+    """Content 1 was published again, so content 2 is forgotten."""
+    monkeypatch.setattr("hansa.delivery.dedup.overlap.OVERLAP_COPIES_MAX", 2)
+    copies = OverlapDedup(holding("a/#", "a/b"))
+    taken(copies, *(guaranteed(1, payload=name) for name in (b"1", b"2", b"1", b"3")))
+    assert taken(copies, *(guaranteed(2, payload=name) for name in (b"1", b"2"))) == [(2,)]
+
+
+@pytest.mark.parametrize(("others", "is_copy"), [(2, True), (3, False)])
+def test_copy_that_did_not_count_is_recognised_for_a_while(monkeypatch, others, is_copy):
+    monkeypatch.setattr("hansa.delivery.dedup.overlap.OVERLAP_COPIES_MAX", 3)
+    copies = OverlapDedup(holding("a/#", "a/b"))
+    assert taken(copies, guaranteed(1, packet_id=1), guaranteed(2, packet_id=2)) == [(1,)]
+    came = [guaranteed(1, payload=b"%d" % number) for number in range(others - 1)]
+    assert len(taken(copies, *came)) == others - 1
+    copies.on_connected(session_present=True)
+    again = guaranteed(2, packet_id=2, dup=True)
+    assert taken(copies, again) == ([] if is_copy else [(2,)])
+
+
+def test_packet_id_of_a_copy_that_did_not_count_may_be_reused():
+    copies = OverlapDedup(holding("a/#", "a/b"))
+    assert taken(copies, guaranteed(1, packet_id=1), guaranteed(2, packet_id=2)) == [(1,)]
+    copies.on_connected(session_present=True)
+    assert taken(copies, guaranteed(2, packet_id=2, dup=True, payload=b"other")) == [(2,)]
+
+
+def test_all_copies_of_a_publication_captured_before_are_recognised():
+    """The last one on the previous connection had other content."""
+    copies = OverlapDedup(holding("a/#", "a/b", "a/+"), captured_before(b"x"))
+    assert taken(copies, guaranteed(1, payload=b"y")) == [(1,)]
+    copies.on_connected(session_present=True)
+    assert taken(copies, guaranteed(2, payload=b"x"), guaranteed(3, payload=b"x")) == []

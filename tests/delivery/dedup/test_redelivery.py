@@ -5,6 +5,7 @@ import pytest
 from hansa.delivery.dedup.history import CaptureHistory
 from hansa.delivery.dedup.reconnect_overlap import PreviousCaptures
 from hansa.delivery.dedup.redelivery import (
+    PACKET_ID_HALF_RANGE,
     RECENT_MAX,
     RISES_MIN,
     PacketIdOrder,
@@ -47,6 +48,7 @@ def test_content_digest_ignores_remaining_expiry():
     "other",
     [
         PublishPacket("ab", b"cd", 2),
+        PublishPacket("b", b"bcd", 2),
         PublishPacket("a", b"bcd", 1),
         PublishPacket("a", b"bcd", 2, retain=True),
         PublishPacket("a", b"b", 2),
@@ -73,6 +75,24 @@ def test_step_back_of_an_ascending_broker_is_a_rollback():
     rises = range(1, RISES_MIN + 1)
     assert observed(*rises, 50) == ([False] * RISES_MIN + [True], True)
     assert observed(*rises[:-1], 50) == ([False] * RISES_MIN, True), "too few to be sure"
+
+
+def test_skipped_packet_ids_rise_and_half_of_all_is_a_step_back():
+    rises = range(2, 2 * RISES_MIN + 1, 2)
+    assert observed(*rises, 50) == ([False] * RISES_MIN + [True], True)
+    assert observed(*rises, rises[-1] + PACKET_ID_HALF_RANGE)[0][-1] is True
+    assert observed(*rises, rises[-1] + PACKET_ID_HALF_RANGE - 1)[0][-1] is False
+
+
+def test_first_packet_id_is_no_step_back():
+    assert observed(60_000, 59_999, 59_998) == ([False] * 3, True)
+    assert observed(60_000, 59_999, 59_998, 59_997) == ([False] * 4, False)
+    order = PacketIdOrder()
+    for packet_id in (3, 2, 1):
+        order.observe(packet_id)
+    order.reset()
+    order.observe(60_000)
+    assert order.is_ascending, "nor is the first one of a session"
 
 
 def test_wrap_around_and_skipped_packet_ids_are_no_steps_back():
@@ -165,3 +185,26 @@ def test_completed_publication_ends_the_wait_for_copies_of_earlier_ones():
     assert [each.sequence for each in previous.captured.values()] == [2]
     assert previous.last_completed is previous.last
     assert previous.last is not None and previous.last.is_acknowledged
+
+
+def test_packet_id_of_a_completed_publication_is_known_until_it_is_reused():
+    completed = captured(1, 5), CaptureCompletedRecord(1)
+    assert [each.sequence for each in restored(*completed).completed.values()] == [1]
+    assert restored(*completed, captured(2, 5, qos=1)).completed == {}
+    assert restored(*completed, SessionStartedRecord(1)).completed == {}
+
+
+def test_completion_without_captures_is_the_last_one():
+    previous = PreviousCaptures()
+    candidate = RedeliveryCandidate(5, 2, b"x", 1)
+    previous.mark_completed(candidate)
+    assert (previous.captured, previous.last_completed) == ({}, candidate)
+
+
+def test_packet_ids_say_how_many_publications_arrived():
+    """At least: steps back and steps of half of all packet ids say nothing."""
+    carried = RedeliverableRecord(-9, 9, 2, b"digest", 0, 0)
+    packet_ids = 50, 53, 52, 52 + PACKET_ID_HALF_RANGE, 60 + PACKET_ID_HALF_RANGE
+    history = restored(carried, *(captured(n, each) for n, each in enumerate(packet_ids, 1)))
+    found = [each.received_index for each in history.recent_candidates()]
+    assert (found, history.received_count) == ([0, 0, 3, 3, 3, 11], 11)

@@ -6,7 +6,12 @@ from tests.delivery.subscriptions.test_table import holding
 
 from hansa.delivery.context import Context
 from hansa.delivery.dedup import echo
-from hansa.delivery.dedup.selection import OVERLAP_WAIT_S, TOO_MANY_LEVELS, CopySelection
+from hansa.delivery.dedup.selection import (
+    ECHOES_IN_DOUBT,
+    OVERLAP_WAIT_S,
+    TOO_MANY_LEVELS,
+    CopySelection,
+)
 from hansa.delivery.effects import PublicationDropped
 from hansa.delivery.subscriptions.table import SubscriptionTable
 from hansa.mqtt.packets import PublishPacket
@@ -60,6 +65,12 @@ def test_copy_of_oldest_filter_counts_at_qos_0():
         ("a/c", (1,)),
     ]
     assert scene.counters == {"captured": 2, "overlap copies": 1, f"dropped: {TOO_MANY_LEVELS}": 0}
+
+
+def test_only_dropped_copies_are_counted_as_such():
+    scene = Scene(holding("a"))
+    assert scene.qos0(plain("a", 1)) == [("a", (1,))]
+    assert dict(scene.counters) == {"captured": 1}
 
 
 def test_copy_with_all_identifiers_counts_once():
@@ -212,3 +223,40 @@ def test_redelivered_publication_is_no_echo_of_its_other_copy():
     made.on_connected(True, limits(version=Version.V311))
     other = PublishPacket("a/b", b"x", 1, False, False, 2)
     assert made.select_guaranteed([again, other]) == [(again, True), (other, False)]
+
+
+def test_no_echoes_are_expected_before_the_first_connection():
+    made = CopySelection(Context(lambda: 0), holding("a"), lambda copy: 0, True)
+    assert not made.expects_echoes
+
+
+def test_packet_id_of_an_echo_is_free_after_pubrel():
+    scene = Scene(holding("a"), Version.V311)
+    scene.made.expect_echo("a", b"x", 2)
+    echo_packet = PublishPacket("a", b"x", 2, packet_id=7)
+    assert scene.guaranteed(echo_packet) == [False]
+    scene.made.on_released([7])
+    scene.made.on_connected(True, limits(version=Version.V311))
+    assert scene.guaranteed(echo_packet) == [True]
+
+
+def test_echoes_beyond_the_bound_are_in_doubt(monkeypatch):
+    monkeypatch.setattr(echo, "ECHOES_MAX", 1)
+    scene = Scene(holding("a"), Version.V311)
+    for payload in (b"x", b"y"):
+        scene.made.expect_echo("a", payload, 1)
+    assert scene.counters == {ECHOES_IN_DOUBT: 1}
+
+
+def test_new_session_expects_no_queued_echoes():
+    scene = Scene(holding("a"), Version.V311)
+    scene.made.expect_echo("a", b"x", 1)
+    scene.made.on_connected(False, limits(version=Version.V311))
+    assert scene.guaranteed(guaranteed_packet("a")) == [True]
+
+
+def test_broker_that_changes_to_mqtt_5_sends_no_echoes():
+    scene = Scene(holding("a"), Version.V311)
+    scene.made.expect_echo("a", b"x", 1)
+    scene.made.on_connected(True, limits())
+    assert scene.guaranteed(guaranteed_packet("a", 1)) == [True]

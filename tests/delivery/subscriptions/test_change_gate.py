@@ -3,14 +3,22 @@
 from dataclasses import replace
 
 import pytest
-from tests.delivery.core_shell import V311_LASTING, CoreIncarnation
+from tests.delivery.core_shell import V5, V311_LASTING, CoreIncarnation
 from tests.delivery.shell import YOU
 
 from hansa.delivery import inputs
-from hansa.delivery.effects import Publish, Subscribe, Unsubscribe
+from hansa.delivery.effects import (
+    Commit,
+    LogName,
+    PublicationDropped,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
 from hansa.delivery.poison_quarantine import DISCONNECTS_MAX
 from hansa.delivery.subscriptions.change_gate import WAIT_S
 from hansa.delivery.subscriptions.reconciler import REQUESTS_MAX
+from hansa.delivery.subscriptions.saved import LEAVING
 from hansa.errors import JournalUnusable
 from hansa.mqtt.packets import PubCompPacket, PublishPacket, PubRecPacket, PubRelPacket
 from hansa.protocol.model import Publication
@@ -103,6 +111,17 @@ def test_change_does_not_wait_for_ever():
     assert agent.deadline() is None
 
 
+def test_every_change_waits_for_its_own_time():
+    agent = connected()
+    inject(agent, 1)
+    agent.require("a/#")
+    complete(agent, 2)
+    agent.advance(WAIT_S / 2)
+    inject(agent, 2)
+    agent.require("b")
+    assert agent.deadline() == agent.now + WAIT_S
+
+
 def test_publications_continue_if_the_change_is_not_needed_any_more():
     agent = connected()
     inject(agent, 1)
@@ -123,6 +142,16 @@ def test_waiting_change_ends_with_the_connection():
     assert requested(agent) == [(Subscribe, "a/#")]
 
 
+def test_change_has_the_whole_time_on_a_new_connection():
+    agent = connected()
+    inject(agent, 1)
+    agent.require("a/#")
+    agent.disconnect()
+    agent.advance(2 * WAIT_S)
+    agent.connect(True, V311_LASTING)
+    assert (requested(agent), agent.deadline()) == ([], agent.now + WAIT_S)
+
+
 def test_requests_are_repeated_before_publications_and_without_waiting():
     agent = connected("a/#", "b")
     agent.require("c")  # not answered
@@ -134,8 +163,20 @@ def test_requests_are_repeated_before_publications_and_without_waiting():
     requested(agent)
     agent.connect(True, V311_LASTING)
     assert requested(agent) == [(Subscribe, "a/#"), (Unsubscribe, "b"), (Subscribe, "c")]
+    assert agent.saved_subscriptions.identifiers == {"a/#": 1, "b": LEAVING, "c": 4}
     complete(agent, 2)
     assert requested(agent) == [(Subscribe, "d"), (Unsubscribe, "c")]
+
+
+def test_change_follows_qos_1_publications_that_are_sent_again():
+    agent = connected("b")
+    inject(agent, 1, qos=1)
+    agent.disconnect()
+    agent.require("a/#")
+    agent.disk.has_marker = True
+    caused = agent.handle(inputs.Connected(True, V311_LASTING))
+    order = [each for each in caused if isinstance(each, Subscribe | Publish)]
+    assert [type(each) for each in order] == [Subscribe, Publish, Subscribe]
 
 
 def test_accepted_publication_of_an_earlier_incarnation_is_in_flight():
@@ -258,6 +299,44 @@ def test_failed_log_delays_no_change(monkeypatch):
     agent.answer(PubRecPacket(2))
     agent.require("a/#")
     assert requested(agent) == [(Subscribe, "a/#")]
+
+
+def test_filter_required_again_during_unsubscribe_delays_nothing():
+    """UNSUBACK lets it be subscribed again; until then there is nothing to change."""
+    agent = connected("a/#")
+    agent.release("a/#")
+    assert requested(agent) == [(Unsubscribe, "a/#")]
+    inject(agent, 1)
+    agent.require("a/#")
+    inject(agent, 2)
+    assert (requested(agent), published(agent), agent.deadline()) == ([], [2, 3], None)
+
+
+def test_mqtt_5_does_not_wait_for_publications_of_an_earlier_connection():
+    agent = connected("b")
+    inject(agent, 1)
+    agent.disconnect()
+    agent.connect(True, V5)
+    agent.save()
+    requested(agent)
+    agent.require("a/#")
+    agent.save()
+    assert requested(agent) == [(Subscribe, "a/#")]
+
+
+@pytest.mark.parametrize("granted", [V5, V311_LASTING])
+def test_publications_follow_those_that_cannot_be_sent_after_the_commit(granted):
+    """With every version: no change waits."""
+    agent = CoreIncarnation()
+    agent.connect(False, replace(granted, receive_maximum=1))
+    agent.commit()
+    inject(agent, 1, qos=1)
+    inject(agent, 2, qos=1)
+    (packet,) = (each for each in agent.sent if isinstance(each, PublishPacket))
+    caused = agent.handle(inputs.PublicationsNotSent([packet], "too large"))
+    assert caused == [PublicationDropped("too large", "a/b", 1), Commit(LogName.INBOX)]
+    agent.commit()
+    assert published(agent) == [2, 3]
 
 
 # ---------------------------------------------------------------- many filters

@@ -129,6 +129,17 @@ def test_answer_for_a_released_filter_is_not_reported():
     assert results(agent) == []
 
 
+def test_answer_for_a_filter_that_will_be_unsubscribed_is_not_reported():
+    """UNSUBSCRIBE waits for the disk."""
+    agent = connected()
+    agent.require("a")
+    agent.save()
+    agent.require("b")
+    agent.release("a")
+    agent.grant("a")
+    assert results(agent) == []
+
+
 def test_refused_filter_does_not_count_and_is_requested_on_the_next_connection():
     agent = connected()
     agent.require("a/#", "a/b")
@@ -150,6 +161,18 @@ def test_refusal_of_a_released_filter_is_not_reported():
     agent.handle(inputs.ReleaseFilters(["a"]))
     agent.grant("a", 0x87)
     assert (results(agent), agent.saved_subscriptions.identifiers) == ([], {})
+
+
+def test_unspecified_error_is_a_refusal():
+    """It is the least code of a refusal, and the only one of MQTT 3.1.1."""
+    agent = connected()
+    agent.require("a")
+    agent.save()
+    agent.grant("a", 0x80)
+    assert results(agent) == [
+        SubscriptionsDenied(("a",), "the broker refuses 'a' (code 0x80)"),
+    ]
+    assert agent.saved_subscriptions.identifiers == {}
 
 
 def test_filter_with_risky_characters_is_denied_locally():
@@ -205,6 +228,15 @@ def test_filters_wait_for_connection():
     expect_requests(agent, subscribe("a", 1))
 
 
+def test_nothing_is_requested_or_saved_while_disconnected():
+    agent = connected()
+    agent.subscribe("a")
+    agent.disconnect()
+    agent.require("b")
+    agent.release("a")
+    assert (agent.requests, agent.saves) == ([], 0)
+
+
 def test_broker_without_identifiers_gets_none():
     agent = CoreIncarnation()
     agent.require("a")
@@ -258,6 +290,16 @@ def test_session_loss_is_reported_if_broker_falls_back_to_3_1_1():
     assert agent.disk.subscriptions is None, "no session persists"
 
 
+def test_other_version_of_a_resumed_session_is_saved():
+    agent = connected()
+    agent.subscribe("a")
+    agent.disconnect()
+    agent.connect(True, V311_LASTING)
+    agent.save()
+    again = CoreIncarnation(agent.crashed())
+    assert again.saved_subscriptions.version is Version.V311
+
+
 # ---------------------------------------------------------------- sessions
 
 
@@ -280,6 +322,32 @@ def test_lost_session_is_reported_and_subscribed_from_scratch(filters):
     assert agent.counters["broker sessions lost"] == 1
     agent.save()
     assert agent.requests == [subscribe(name, 1) for name in filters]
+
+
+def test_filters_of_a_lost_session_are_not_saved_any_more():
+    agent = connected()
+    agent.subscribe("a", "b")
+    agent.disconnect()
+    agent.release("a")
+    agent.connect(session_present=False)
+    agent.save()
+    assert agent.saved_subscriptions.identifiers == {"b": 1}
+
+
+def test_filters_of_an_interrupted_connection_are_unknown_to_a_new_session(monkeypatch):
+    monkeypatch.setattr(reconciler, "REQUESTS_MAX", 1)
+    agent = connected()
+    for name in ("a", "b"):
+        agent.subscribe(name)
+    again = CoreIncarnation(agent.crashed())
+    again.require("b")
+    again.connect()
+    expect_requests(again, subscribe("b", 2))
+    again.disconnect()
+    again.connect(session_present=False)
+    expect_requests(again, subscribe("b", 1))
+    again.grant("b")
+    expect_requests(again)
 
 
 @pytest.mark.parametrize("is_cloned", [False, True])

@@ -8,6 +8,7 @@ from hansa.delivery.subscriptions import table
 from hansa.delivery.subscriptions.saved import (
     ENDED,
     LEAVING,
+    VERSION_3_1_1,
     SavedSubscriptions,
     SubscriptionChange,
 )
@@ -120,3 +121,35 @@ def test_ended_filters_are_bounded(saved, monkeypatch):
     for number in range(1, 101):
         saved.save(("a", number), ("a", ENDED))
     assert saved.saved_subscriptions.last_identifier_at_end == {n: n for n in range(96, 101)}
+
+
+def test_without_a_saved_state_there_is_no_session():
+    subscriptions = SavedSubscriptions()
+    assert (subscriptions.has_session, subscriptions.summary()) == (
+        False,
+        [SubscriptionChange("", 0, 0)],
+    )
+
+
+def test_nothing_but_the_session_is_saved_of_a_new_session():
+    subscriptions = SavedSubscriptions([SubscriptionChange("a", 1)], has_session=True)
+    subscriptions.clear()
+    assert (subscriptions.last_identifier, subscriptions.summary()) == (
+        0,
+        [SubscriptionChange("", 0, 0)],
+    )
+    subscriptions.record("a", LEAVING)
+    assert subscriptions.summary() == [
+        SubscriptionChange("a", LEAVING),
+        SubscriptionChange("", 0, 0),
+    ], "its identifier was one of the former session"
+
+
+def test_end_of_an_unknown_filter_ends_no_other():
+    subscriptions = SavedSubscriptions([SubscriptionChange("a", 1)])
+    subscriptions.record("unknown", ENDED)
+    assert 1 not in subscriptions.last_identifier_at_end
+
+
+def test_saved_files_name_states_by_these_numbers():
+    assert (LEAVING, ENDED, VERSION_3_1_1) == (-1, 0, -2)

@@ -122,3 +122,75 @@ def test_table_says_whether_there_are_local_topics():
         True,
         False,
     )
+
+
+def test_first_topic_beyond_the_bound_clears_the_cache(monkeypatch):
+    monkeypatch.setattr(table, "TOPICS_MAX", 2)
+    made = holding("#")
+    for topic in ("a", "b", "c"):
+        made.deciding_identifier(topic)
+    monkeypatch.setattr(made, "_find_deciding", lambda topic: 99)
+    assert [made.deciding_identifier(topic) for topic in ("c", "a")] == [1, 99]
+
+
+def test_nothing_is_confirmed_before_the_broker_answers():
+    made = SubscriptionTable()
+    assert made.last_confirmed == 0
+    made.on_confirmed("a")
+    assert made.last_confirmed == 0, "the filter has ended meanwhile"
+
+
+def test_new_session_clears_cached_decisions_and_previous_identifiers():
+    made = holding("a")
+    made.require("b")
+    made.assign_identifier("b")
+    made.on_session_resumed()
+    assert made.assign_identifier("b") == 3
+    assert (made.deciding_identifier("a"), made.original_identifiers((3,))) == (1, (2,))
+    made.on_session_lost()
+    assert (made.deciding_identifier("a"), made.original_identifiers((3,))) == (0, (3,))
+
+
+def test_new_session_knows_nothing_of_former_identifiers():
+    made = holding("a")
+    made.deactivate("a")
+    for name in ("b", "c", "d"):
+        made.require(name)
+        made.assign_identifier(name)
+    made.on_confirmed("c")
+    made.on_session_resumed()
+    made.on_session_lost()
+    assert [made.is_active_identifier(each) for each in (1, 2, 3)] == [False] * 3
+    assert made.active_identifiers == {}
+    for name in ("d", "a"):
+        made.assign_identifier(name)
+        made.on_confirmed(name)
+    assert made.original_identifiers((1, 2)) == (1, 2)
+    assert made.newest_overlapping((1,)) == 2
+
+
+def test_restored_identifier_is_not_assigned_again():
+    made = SubscriptionTable()
+    made.restore("a", 5)
+    assert made.assign_identifier("b") == 6
+
+
+def test_unsubscription_is_not_pending_in_a_resumed_session():
+    made = holding("a")
+    made.start_unsubscribe("a")
+    made.on_session_resumed()
+    assert (made.is_unsubscribing("a"), made.is_subscribed("a")) == (False, True)
+
+
+def test_filter_has_one_active_identifier():
+    made = holding("a", "b")
+    made.restore("b", 5)
+    assert [made.is_active_identifier(each) for each in (1, 2, 5)] == [True, False, True]
+
+
+def test_end_of_an_unknown_filter_ends_no_other():
+    made = holding("a")
+    made.on_unsubscribed("unknown")
+    made.assign_identifier("b")
+    made.on_confirmed("b")
+    assert made.newest_overlapping((1,)) == 2
