@@ -1,13 +1,19 @@
-"""Resident memory of a live agent without an open page."""
+"""Resident memory of a live agent without an open page, as packages install it: interpreted."""
 
 import asyncio
 from pathlib import Path
 
 from bench.console import say
 from bench.live import federation, open_load, pids_of
+from bench.live_tls import PROFILES
+from hansa.compiled_core import PURE
 
 LOAD_S = 5.0
-KINDS = {"VmRSS": "resident", "RssAnon": "own data", "RssFile": "code, mostly shared by agents"}
+KINDS = {
+    "Rss": "resident",
+    "Pss": "proportional share",
+    "Private": "its own pages",
+}
 
 
 def measure() -> dict[str, object]:
@@ -16,23 +22,25 @@ def measure() -> dict[str, object]:
 
 
 async def _measure() -> dict[str, object]:
-    async with federation("line:2") as running:
-        ports = [node.broker.port for node in running.nodes]
-        agent = pids_of(running)["agent 0"]  # it captures
-        found = {"idle": memory_mb(agent)}
-        with open_load(ports[0], [ports[1]]) as load:
-            await asyncio.to_thread(load.flood, LOAD_S)
-            found["after load"] = memory_mb(agent)
     answers: dict[str, object] = {}
-    for moment, sizes in found.items():
-        for kind, meaning in KINDS.items():
-            say(f"agent, {moment}: {meaning}", f"{sizes[kind]:8.1f} MB")
-            answers[f"{moment.replace(' ', '_')}_{kind}_mb"] = round(sizes[kind], 1)
+    for links, profile in PROFILES.items():
+        async with federation("line:2", profile, settings={PURE: "1"}) as running:
+            ports = [node.broker.port for node in running.nodes]
+            agent = pids_of(running)["agent 0"]  # it captures
+            found = {"idle": memory_mb(agent)}
+            with open_load(ports[0], [ports[1]]) as load:
+                await asyncio.to_thread(load.flood, LOAD_S)
+                found["after load"] = memory_mb(agent)
+        for moment, sizes in found.items():
+            for kind, meaning in KINDS.items():
+                say(f"{links} links, {moment}: {meaning}", f"{sizes[kind]:8.1f} MB")
+                answers[f"{links}_{moment.replace(' ', '_')}_{kind}_mb"] = round(sizes[kind], 1)
     return answers
 
 
 def memory_mb(process: int) -> dict[str, float]:
     """Return the kinds of resident memory of a process."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    sizes = dict(line.split(":", 1) for line in lines)
-    return {kind: int(sizes[kind].split()[0]) / 1024 for kind in KINDS}
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
+    private = sizes["Private_Clean"] + sizes["Private_Dirty"]
+    return {"Rss": sizes["Rss"], "Pss": sizes["Pss"], "Private": private}

@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 UNUSED = (
+    "difflib",
     "hansa.agent.broker.embedded",
     "hansa.agent.broker.proxy",
     "hansa.agent.broker.rest_poller",
     "hansa.agent.mqttfed.service",
+    "hansa.agent.telemetry.trace_exporter",
     "hansa.console.terminal",
     "hansa.simulator",
     "importlib.resources",

@@ -4,7 +4,6 @@
 error that suggests the nearest one; nothing is silently ignored.
 """
 
-import difflib
 import math
 import os
 import tomllib
@@ -393,6 +392,8 @@ def _variable_names(record: Any, prefix: str) -> Iterator[str]:
 
 
 def _suggest_name(name: str, known: Sequence[str]) -> str:
+    import difflib  # 0.2 MB that only a wrong name needs
+
     near = difflib.get_close_matches(name, known, n=1)
     return f"{name!r}; did you mean {near[0]!r}?" if near else repr(name)
 

@@ -6,7 +6,6 @@ says what to change), 70 internal error, 74 disk full, 130 Ctrl-C, 141 stdout wa
 Only the module of the command is imported, so that `hansa --help` is fast.
 """
 
-import difflib
 import errno
 import importlib
 import io
@@ -164,6 +163,8 @@ def _command(given: list[str]) -> int:
             code: int = module.run(rest)
             return code
         case [name, *_]:
+            import difflib  # 0.2 MB that only a wrong name needs
+
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}."
             raise UsageError(f"there is no command {name!r}; {hint} See `{command_line('--help')}`")

@@ -8,17 +8,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hansa import __version__
 from hansa.agent import tasks
 from hansa.agent.alarms import Alarms
 from hansa.agent.telemetry.sampler import Sampler
 from hansa.agent.telemetry.settings import TelemetrySettings
-from hansa.agent.telemetry.trace_exporter import TraceExporter
 from hansa.errors import JournalDamaged, JournalUnusable
 from hansa.protocol.model import Identity
 from hansa.telemetry import schema
 from hansa.telemetry.writer import NodeRecorder, TelemetryLog
+
+if TYPE_CHECKING:  # most agents export no traces
+    from hansa.agent.telemetry.trace_exporter import TraceExporter
 
 WRITE_INTERVAL_S = 1.0
 """Seconds until records can be read by others."""
@@ -50,7 +53,7 @@ class TelemetryWriter:
         self._started_at = time.monotonic()
         self._set_alarm = alarms.setter("telemetry not written")
         self._task: asyncio.Task[None] | None = None
-        self.exporter = TraceExporter(settings.otlp, identity, alarms) if settings.otlp else None
+        self.exporter = _make_exporter(settings, identity, alarms)
         """Sends the same records as spans, if a collector is configured."""
         identity_pair = (identity.node, identity.incarnation)
         sink = self._put_and_export if self.exporter else self._recorder.put
@@ -132,3 +135,13 @@ def _open_log(
         alarms.set("telemetry damaged", f"{error}; it is set aside as {aside.name}")
         path.rename(aside)
         return TelemetryLog(path, settings.journal_settings())
+
+
+def _make_exporter(
+    settings: TelemetrySettings, identity: Identity, alarms: Alarms
+) -> "TraceExporter | None":
+    if not settings.otlp:
+        return None
+    from hansa.agent.telemetry.trace_exporter import TraceExporter
+
+    return TraceExporter(settings.otlp, identity, alarms)
