@@ -242,6 +242,10 @@ def test_no_alarms(nodes, capsys):
         (["trace", "a", "--from", "x"], "there is no node 'x'"),
         (["topic", "ls", "a"], "`hansa topic trace TOPIC` shows the path of a topic"),
         (["topic", "trace"], "name a topic: `hansa topic trace plant/temp`"),
+        (
+            ["link", "ls", "x"],
+            "hansa link ls lists all links; --agent URL says which agent to ask",
+        ),
         (["node", "ls", "x"], "hansa node ls lists all nodes; `hansa node show NODE` shows one"),
         (["node", "leave"], "name the node that shall leave: `hansa node leave NAME`"),
         (["link", "add"], "name the agent: `hansa link add HOST:PORT`"),

@@ -35,6 +35,8 @@ def run(given: Sequence[str]) -> int:
 
 
 def _list(client: AdminClient, args: argparse.Namespace) -> int:
+    if args.address:
+        raise UsageError("hansa link ls lists all links; --agent URL says which agent to ask")
     document, federation = fetch_federation(client)
     if args.json:
         print_json({"links": document["links"]})
