@@ -1,13 +1,11 @@
 """Two Debian systems on this machine: chroots made by debootstrap, each with its own network,
 processes and mounts, joined by one cable and without a route to anywhere else.
 
-systemd does not run in them. `systemctl` is a script that starts the command of a unit under the
-unit's user with the unit's environment.
+Each has its own systemd as process 1, in a control group of its own.
 """
 
 import ipaddress
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.tutorial import Site
 
-PACKAGES = ("mosquitto", "mosquitto-clients", "procps", "python3", "systemd")
+PACKAGES = ("dbus", "mosquitto", "mosquitto-clients", "procps", "python3", "systemd")
 SUITES = {"12": "bookworm", "13": "trixie"}
 BOOTSTRAP_TIMEOUT_S = 1_200.0
 START_TIMEOUT_S = 30.0
@@ -25,56 +23,40 @@ START_TIMEOUT_S = 30.0
 NETWORK = ipaddress.ip_network("198.18.77.0/30")
 """Reserved for tests of network devices (RFC 2544); exists only between the two namespaces."""
 
-SYSTEMCTL = r"""#!/bin/bash
-# As much of systemctl as packages, hansa init and the tutorial use.
-set -e
-words=()
-for word; do case $word in --*) ;; *) words+=("${word%.service}") ;; esac; done
-unit_file() { cat "/usr/lib/systemd/system/$1.service"; }
-value() { unit_file "$1" | sed -n "s|^$2=||p"; }
-running() { [ -e "/run/$1.pid" ] && kill -0 "$(cat "/run/$1.pid")" 2> /dev/null; }
-start() {
-    running "$1" && return
-    user=$(value "$1" User)
-    value "$1" ExecStartPre | while read -r before; do $before; done
-    (
-        set -a
-        for file in $(value "$1" EnvironmentFile); do [ ! -e "${file#-}" ] || . "${file#-}"; done
-        for each in $(value "$1" Environment); do export "$each"; done
-        as=()
-        [ -z "$user" ] || as=(setpriv --reuid="$user" --regid="$user" --init-groups)
-        cd /
-        exec "${as[@]}" $(value "$1" ExecStart) >> "/run/$1.out" 2>&1 < /dev/null
-    ) &
-    echo $! > "/run/$1.pid"
-    case $(value "$1" Type) in
-        notify) until (: < /dev/tcp/127.0.0.1/1883) 2> /dev/null; do sleep 0.1; done ;;
-    esac
-}
-stop() {
-    running "$1" || return 0
-    kill "$(cat "/run/$1.pid")"
-    while running "$1"; do sleep 0.1; done
-}
-case ${words[0]} in
-    is-system-running) echo running ;;
-    daemon-reload) ;;
-    cat) unit_file "${words[1]}" ;;
-    reload) kill -HUP "$(cat "/run/${words[1]}.pid")" ;;
-    start | enable) start "${words[1]}" ;;
-    restart) stop "${words[1]}"; start "${words[1]}" ;;
-    try-restart) if running "${words[1]}"; then stop "${words[1]}"; start "${words[1]}"; fi ;;
-    stop | disable) for unit in "${words[@]:1}"; do stop "$unit"; done ;;
-    *) echo "unexpected: systemctl $*" >&2; exit 1 ;;
-esac
+NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
+
+BOOT = """
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir "/sys/fs/cgroup/$2"
+echo 0 > "/sys/fs/cgroup/$2/cgroup.procs"
+exec unshare --cgroup /bin/bash -ec '
+    cd "$1"
+    mount --bind . .
+    cd "$1"
+    mount -t proc proc proc
+    mount -t sysfs -o ro sysfs sys
+    mount -t cgroup2 none sys/fs/cgroup
+    mount -t tmpfs -o mode=755 run run
+    mount -t tmpfs -o mode=755 dev dev
+    for device in full null random tty urandom zero; do
+        touch dev/$device
+        mount --bind /dev/$device dev/$device
+    done
+    mkdir dev/pts dev/shm
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+    ln -s pts/ptmx dev/ptmx
+    ln -s /proc/self/fd dev/fd
+    mount -t tmpfs shm dev/shm
+    pivot_root . mnt
+    umount -l /mnt
+    exec env -i container=test /lib/systemd/systemd
+' bash "$1"
 """
+"""Boots the Debian system at $1 in the control group $2; this becomes its process 1."""
 
-
-INIT = """
-import signal
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans leave no zombies
-while True:
-    signal.pause()
+REMOVE_GROUP = """
+mount -t cgroup2 none /sys/fs/cgroup
+find "/sys/fs/cgroup/$1" -depth -type d -exec rmdir {} +
 """
 
 
@@ -85,6 +67,15 @@ def require_debian_hosts() -> None:
     for program in ("debootstrap", "ip", "unshare", "nsenter", "dpkg-deb"):
         if shutil.which(program) is None and not _install(program):
             pytest.skip(f"there is no {program} here, and it cannot be installed")
+    probe = "mount -t cgroup2 none /sys/fs/cgroup && mkdir /sys/fs/cgroup/$$ && rmdir $_"
+    done = subprocess.run(
+        ["unshare", "--mount", "/bin/bash", "-c", probe],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"systemd needs control groups (version 2): {done.stderr.strip()}")
 
 
 def _install(program: str) -> bool:
@@ -112,11 +103,6 @@ def bootstrap(directory: Path, release: str = "12") -> None:
     )
     if done.returncode:
         pytest.skip(f"debootstrap failed: {done.stdout.splitlines()[-1:]}")
-    for place in ("usr/bin/systemctl", "bin/systemctl"):
-        (directory / place).unlink(missing_ok=True)
-    script = directory / "usr/bin/systemctl"
-    script.write_text(SYSTEMCTL)
-    script.chmod(0o755)
 
 
 class DebianHost(Site):
@@ -124,19 +110,18 @@ class DebianHost(Site):
 
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name = root, name
+        self._group = f"{name}-{os.getpid()}"
+        self.write("/etc/hostname", name)
         # --kill-child: every process of the host ends with this one.
         self._init = subprocess.Popen(
             [
-                *("unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child"),
-                *("chroot", str(root), "/bin/sh", "-c"),
-                f"hostname {name}; mount -t proc proc /proc; mount -t tmpfs run /run;"
-                " mkdir -p /run/systemd/system; touch /run/booted; exec python3 -c "
-                + shlex.quote(INIT),
+                *("unshare", *NAMESPACES, "--fork", "--kill-child"),
+                *("/bin/bash", "-ec", BOOT, "bash", str(root), self._group),
             ],
             start_new_session=True,
         )
         self.pid = self._inner_pid()
-        self._wait_for("test -e /run/booted")
+        self._wait_for("systemctl is-system-running")
 
     def _inner_pid(self) -> int:
         children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children")
@@ -160,7 +145,7 @@ class DebianHost(Site):
         return text
 
     def start(self, command: str) -> "subprocess.Popen[str]":
-        place = ["--net", "--mount", "--pid", "--uts", "--root", "--wd"]
+        place = [*NAMESPACES, "--cgroup", "--root", "--wd"]
         return subprocess.Popen(
             [
                 *("nsenter", f"--target={self.pid}", *place),
@@ -185,18 +170,27 @@ class DebianHost(Site):
     def read(self, path: str) -> str:
         return (self.root / path.lstrip("/")).read_text()
 
+    def start_broker(self) -> None:
+        super().start_broker()
+        self.run("systemctl restart mosquitto")  # Debian's package has started it
+
     def install(self, command: str) -> None:
         self.run(command.replace("apt-get install", "apt-get install -y"))
 
     def logs(self) -> str:
         return self.name + subprocess.run(
-            ["nsenter", f"--target={self.pid}", "--mount", "--root", "sh", "-c",
-             "tail -n 30 /run/*.out"], capture_output=True, text=True, check=False,
+            ["nsenter", f"--target={self.pid}", "--mount", "--root", "journalctl", "-n", "60"],
+            capture_output=True, text=True, check=False,
         ).stdout  # fmt: skip
 
     def end(self) -> None:
         os.killpg(self._init.pid, signal.SIGKILL)
         self._init.wait()
+        remove = ["unshare", "--mount", "/bin/bash", "-ec", REMOVE_GROUP, "bash", self._group]
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while subprocess.run(remove, capture_output=True, check=False).returncode:
+            assert time.monotonic() < deadline, f"processes of {self.name} do not end"
+            time.sleep(0.1)
 
 
 def connect(north: DebianHost, south: DebianHost) -> None:

@@ -72,6 +72,7 @@ def test_two_fresh_debian_systems_follow_the_tutorial(hosts, tmp_path):
         for block in BLOCKS:
             reader.read(block)
         check_installed(hosts["north"])
+        check_restarts(hosts["north"], reader)
         check_upgrade(hosts, reader, later)
     finally:
         reader.end_commands()
@@ -80,13 +81,35 @@ def test_two_fresh_debian_systems_follow_the_tutorial(hosts, tmp_path):
 
 def check_installed(host: DebianHost) -> None:
     assert host.run("systemd-analyze verify hansa-agent.service hansa-broker.service") == ""
+    process = host.run("systemctl show --property MainPID --value hansa-agent").strip()
+    status = dict(
+        line.split(":\t") for line in host.run(f"cat /proc/{process}/status").splitlines()
+    )
+    assert (status["NoNewPrivs"], status["Seccomp"], int(status["CapEff"], 16)) == ("1", "2", 0)
     # user of the process, owner of the state, modes of secrets
-    assert host.run("stat -c %U /proc/$(cat /run/hansa-agent.pid)").strip() == "hansa"
+    assert host.run(f"stat -c %U /proc/{process}").strip() == "hansa"
     places = "/var/lib/hansa/agent /var/lib/hansa/ca /etc/hansa/agent.env /etc/hansa/agent.toml"
     assert host.run(f"stat -c '%a %U' {places}").splitlines() == [
         "700 hansa", "700 root", "600 root", "644 root",
     ]  # fmt: skip
     assert host.run("dpkg --verify hansa") == ""
+
+
+def check_restarts(host: DebianHost, reader: Reader) -> None:
+    """systemd restarts an agent that crashed, but none with wrong settings."""
+    host.run("systemctl kill --signal SIGKILL hansa-agent")
+    reader.wait_for(host, "systemctl show --property NRestarts hansa-agent", "NRestarts=1")
+    reader.wait_for(host, "hansa status", "south")
+    host.run("cp -p /etc/hansa/agent.toml /root; echo 'nonsense = 1' >> /etc/hansa/agent.toml")
+    host.run("systemctl restart hansa-agent")
+    asked = "systemctl show --property NRestarts,ActiveState,ExecMainStatus hansa-agent"
+    reader.wait_for(host, asked, "ActiveState=failed")
+    assert set(host.run(asked).splitlines()) == {
+        "NRestarts=0", "ActiveState=failed", "ExecMainStatus=2",
+    }  # fmt: skip
+    assert "unknown setting 'nonsense'" in host.run("journalctl --unit hansa-agent --lines 5")
+    host.run("cp -p /root/agent.toml /etc/hansa; systemctl restart hansa-agent")
+    reader.wait_for(host, "hansa status", "south")
 
 
 def check_upgrade(hosts: dict[str, DebianHost], reader: Reader, later: Path) -> None:
@@ -108,7 +131,7 @@ def check_removal(host: DebianHost) -> None:
     host.run("apt-get remove -y hansa")
     assert host.run("ls -d /opt/hansa /usr/bin/hansa 2>/dev/null || true") == ""
     assert host.run("ls /var/lib/hansa/agent/key.pem").strip() == "/var/lib/hansa/agent/key.pem"
-    assert host.run("kill -0 $(cat /run/hansa-agent.pid) 2>/dev/null && echo alive || true") == ""
+    assert host.run("pgrep --list-name hansa || true") == ""
     host.run("apt-get purge -y hansa")
     assert host.run("ls -d /var/lib/hansa /etc/hansa 2>/dev/null || true") == ""
     assert host.run("dpkg -l hansa 2>&1 | grep '^[a-z]i' || true") == ""
