@@ -94,6 +94,22 @@ def test_rabbitmq_bindings():
     ]
 
 
+def test_rmqtt_list():
+    """Constructed from the source of RMQTT 0.24.0."""
+    rows = [
+        {"node_id": 0, "clientid": "one", "topic": "a/+", "opts": {"qos": 1}},
+        {
+            "node_id": 0,
+            "clientid": "two",
+            "client_addr": "127.0.0.1:5000",
+            "topic": "t",
+            "opts": {"qos": 2, "no_local": False, "group": "g", "id": 1},
+        },
+    ]
+    found = read(DESCRIPTIONS["rmqtt"][0], rows)
+    assert found == [("one", "a/+"), ("two", "$share/g/t")]
+
+
 def test_emqx_page():
     """Constructed from the documentation of EMQX 5."""
     data = [

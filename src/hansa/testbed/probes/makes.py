@@ -66,7 +66,7 @@ MAKES = {
         "RMQTT",
         "rest",
         '[rest] kind = "rmqtt" and url of rmqtt-http-api',
-        ("more than 10,000 subscriptions cannot be listed",),
+        ("at most 10,000 subscriptions can be listed; leave max_row_limit at its default",),
     ),
     "emqx": BrokerMake(
         "EMQX", "rest", '[rest] kind = "emqx", url, username (API key), password (secret key)'
