@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,37 @@ def test_amqtt_resumes_sessions_without_their_messages(amqtt):
     )
     assert found == (True, True, False, 0)  # whether it deduplicates QoS 2 is random
     assert classify(delivery).delivery_class is DeliveryClass.BEST_EFFORT
+
+
+def test_connection_that_the_broker_closes_once_is_tried_again(broker):
+    """As NATS does if the end of the previous connection reaches it late."""
+    there = address_of(broker("allow_anonymous true"))
+    served: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
+        if len(served) == 3:  # the second one of the sender
+            await reader.read(1)
+            writer.close()
+        else:
+            from_broker, to_broker = await asyncio.open_connection(there.host, there.port)
+            await asyncio.gather(pump(reader, to_broker), pump(from_broker, writer))
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+        writer.close()
+
+    async def probe() -> DeliveryProbeResult:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            address = BrokerAddress("127.0.0.1", port)
+            delivery = await probe_delivery(address, untold, queue_tried=20)
+            await asyncio.gather(*filter(None, served))
+        return delivery
+
+    assert asyncio.run(probe()) == replace(EXACT, queued_count=20, queue_offered_count=20)
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

@@ -46,6 +46,10 @@ MARK_INTERVAL_S = 0.05
 QUIET_S = 0.3
 """Seconds without a queued publication after which the queue counts as drained."""
 
+CONNECT_ATTEMPTS = 2
+"""NATS holds for a second, and then closes, a connection of a client that has just replaced an open
+one. The probe makes that happen: a busy broker learns late that it aborted a connection."""
+
 SESSION_EXPIRY_S = 60
 """Ends the sessions if the doctor is killed."""
 
@@ -397,12 +401,23 @@ class _DeliveryProbe:
             clean_start=not is_persistent,
             session_expiry=SESSION_EXPIRY_S if is_persistent else 0,
         )
-        connection = ProbeConnection(self._address, options, acknowledges)
-        self._connections.append(connection)
-        await connection.start()
+        connection = await self._start(options, acknowledges, attempts_left=CONNECT_ATTEMPTS)
         self._roles.add(role)
         assert connection.limits is not None
         self._version = connection.limits.version
+        return connection
+
+    async def _start(
+        self, options: ConnectOptions, acknowledges: bool, attempts_left: int
+    ) -> ProbeConnection:
+        connection = ProbeConnection(self._address, options, acknowledges)
+        self._connections.append(connection)
+        try:
+            await connection.start()
+        except UsageError:
+            if attempts_left == 1:
+                raise
+            return await self._start(options, acknowledges, attempts_left - 1)
         return connection
 
     def _publication(
