@@ -68,6 +68,32 @@ COMMENTS: dict[str, str] = {
     "links": "Number of links over which control frames were sent.",
     "received": "Received copies.",
     "contract": "Payload contract that the message does not fulfil.",
+    "delay_ms_mean": "Mean of the measured delays, in milliseconds.",
+    **{
+        f"delay_ms_p{percent}": f"{percent} % of the measured delays are at most this, in ms."
+        for percent in (50, 95, 99)
+    },
+    "delay_ms_max": "Largest measured delay, in milliseconds.",
+    "delivered_repeatedly": "Publications that were delivered more than once.",
+    "delivered_without_interest": "Deliveries to a node that had no interest at that time.",
+    "delivered_ratio": "`delivered` divided by `expected`.",
+    "duplicate_bytes": "Bytes of the duplicates.",
+    "duplicate_ratio": "`duplicates` divided by `received`.",
+    "frames_on_new_links": "Frames over links that came up while the announcement spread.",
+    "announced_at": "When the announcement was first sent in this hour.",
+    "bound_ratio": "`frames` divided by 2·l, the papers' bound, where l is `links`.",
+    "bytes_per_link_second": "`bytes` divided by `links` and `seconds`.",
+    "agreed_after_s": "Seconds until all nodes agreed again; only a simulation knows it.",
+    "settled_after_s": "Seconds until the last change before one second without changes.",
+    "changes": "Changes of membership, interest, cores and links until then.",
+    "not_forwarded": "Publications that crossed no link.",
+    "hops_mean": "Mean number of links that deliveries crossed.",
+    "neighbour_ratio": "Deliveries at direct neighbours divided by `deliveries`.",
+    "rank": "Place among the topics of the hour; 1 has the most publications.",
+    "copies": "Copies sent over links.",
+    "link_bytes": "Bytes of these copies.",
+    "messages": "Number of recorded messages.",
+    "origins": "Number of nodes at whose brokers they were published.",
 }
 
 
