@@ -4,7 +4,8 @@ A start of Spark loads about 20,000 classes from 280 jars; that is nearly half o
 short command. The second short command of a kind with a Java and these jars writes an archive
 (Java's class data sharing) when its JVM ends, in the background; later ones use it. The first does
 not: it may be the only one, such as the demo. Queries and updates have an archive each: with that
-of an update, 36 of 137 stack samples of a query were in the loading of classes that it lacked.
+of an update, which lacks classes such as CollectLimitExec, 36 of 137 stack samples of a query were
+in class loading.
 Without an archive everything works, only slower:
 
 - Java ignores an archive that does not fit its version or its jars.
