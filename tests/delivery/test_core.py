@@ -119,6 +119,21 @@ def test_connect_marker_waits_for_the_inbox_log():
     assert not agent.has_marker()
 
 
+@pytest.mark.parametrize("name", LogName)
+def test_connect_marker_stays_if_the_session_loss_cannot_be_written(name):
+    """Otherwise the next incarnation takes a new publication for a redelivery of the lost
+    session."""
+    agent = connected("a/b")
+    agent.receive(*copies(1, qos=2))
+    agent.deliver(remote(1))
+    agent.commit()
+    agent.disk.log(name).failure = "broken"
+    agent.disconnect()
+    agent.connect(session_present=False)
+    agent.commit()
+    assert agent.has_marker()
+
+
 def test_marker_of_previous_incarnation_makes_the_session_uncertain():
     agent = CoreIncarnation(Disk(has_marker=True))
     agent.connect()
@@ -614,6 +629,21 @@ def test_epoch_that_cannot_be_built_is_built_again():
     agent.advance(RETRY_S)
     agent.build_epoch()
     assert (agent.plans, agent.alarm(LogName.OUTBOX.alarm)) == ([], "")
+
+
+def test_rollover_requested_before_the_node_knows_the_new_epoch_follows():
+    agent = connected("a/b")
+    agent.handle(inputs.StartEpoch(9))
+    agent.advance(0.0)
+    agent.build_epoch()
+    agent.handle(inputs.StartEpoch(30))
+    agent.receive(*copies(1, qos=2))
+    agent.advance(0.0)
+    assert [plan.epoch for plan in agent.plans] == [30]
+    agent.build_epoch()
+    agent.advance(0.0)
+    agent.commit()
+    assert PubRecPacket(1) in agent.sent
 
 
 def test_connect_marker_waits_for_the_new_epoch():

@@ -77,7 +77,8 @@ class Capture:
         self._assign_position = assign_position
         self._newest_subscription = newest_subscription
         self.rollover = Rollover(context)
-        self._has_failed = False
+        self.has_failed = False
+        """Whether the log cannot be written any more."""
         self._dedup = outbox.dedup
         self._last_completed_offset = ALREADY_DURABLE
         """Offset of the last CaptureCompletedRecord."""
@@ -134,7 +135,7 @@ class Capture:
                 self._context.counters["redeliveries"] += 1
             elif not is_selected:
                 overlap.on_overlap_copy(publish)
-            elif self._has_failed:
+            elif self.has_failed:
                 continue  # not acknowledged, so the broker keeps it
             else:
                 candidate = self._capture(publish)
@@ -248,7 +249,7 @@ class Capture:
 
     def _write_and_commit(self, write: Callable[[], bool | None]) -> None:
         """Write, and commit unless `write` returns False: it had nothing to write."""
-        if self._has_failed:
+        if self.has_failed:
             return
         try:
             if write() is not False:
@@ -278,7 +279,7 @@ class Capture:
 
     def schedule_rollover(self, epoch: int, delay_s: float = 0.0) -> None:
         """Start a new epoch with the pending publications; broker packets wait for it."""
-        if self.rollover.is_pending or not self._has_failed:
+        if self.rollover.is_pending or not self.has_failed:
             self.rollover.schedule(epoch, delay_s)
 
     def on_epoch_not_built(self, reason: str) -> None:
@@ -289,7 +290,7 @@ class Capture:
     def on_epoch_built(self, log: RecordLog) -> None:
         """Continue with the new log, which holds what is pending in the old one."""
         self._context.set_alarm(LogName.OUTBOX.alarm, "")
-        self._has_failed = False  # only the old log cannot be written
+        self.has_failed = False  # only the old log cannot be written
         plan = self.rollover.finish()
         self.outbox.adopt_epoch(plan, log)
         self._not_durable.clear()
@@ -311,5 +312,5 @@ class Capture:
 
     def _stop_capturing(self, error: JournalUnusable) -> None:
         """Capture nothing more: only recovery knows which records are durable."""
-        self._has_failed = True
+        self.has_failed = True
         self._context.set_alarm(LogName.OUTBOX.alarm, str(error))

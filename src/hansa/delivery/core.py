@@ -223,6 +223,8 @@ class DeliveryCore:
     def _check_loss_durable(self) -> None:
         if self._loss_ends is None or self.capture.rollover.is_copying:
             return  # while a log is copied, the new one does not have the record
+        if self.capture.has_failed or self.injection.has_failed:
+            return  # the record was not written
         outbox_end, inbox_end = self._loss_ends
         if self.outbox.log.durable >= outbox_end and self.inbox.log.durable >= inbox_end:
             self._loss_ends = None

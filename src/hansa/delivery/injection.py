@@ -80,7 +80,8 @@ class Injection:
         self._is_local_topic = is_local_topic
         self.group_commit = GroupCommit(context, LogName.INBOX, inbox.log)
         self._limits: BrokerLimits | None = None
-        self._has_failed = False
+        self.has_failed = False
+        """Whether the log cannot be written any more."""
         self._waiting_for_room: deque[Publication | Gap] = deque()
         self._not_durable: deque[tuple[int, InboxEntry | None, InboxCommitted | None]] = deque()
         self._ready: deque[InboxEntry] = deque(inbox.entries.values())
@@ -148,7 +149,7 @@ class Injection:
         try:
             yield
         except JournalUnusable as error:
-            self._limits, self._has_failed = None, True
+            self._limits, self.has_failed = None, True
             self._context.set_alarm(LogName.INBOX.alarm, str(error))
 
     def _write_waiting(self) -> None:
@@ -205,7 +206,7 @@ class Injection:
     def blocks_changes(self) -> bool:
         """Whether the broker would send back an unknown number of echoes if subscriptions changed
         now: of QoS 2 publications in flight, and of those that are not sent again yet."""
-        return not self._has_failed and any(
+        return not self.has_failed and any(
             each.is_echo_expected
             and (each.record.qos == 2 or each.packet_id not in self._in_flight)
             and each not in self.quarantine
@@ -297,7 +298,7 @@ class Injection:
 
     def on_connected(self, session_present: bool, limits: BrokerLimits) -> None:
         """Start a connection: release accepted publications and publish the others again."""
-        if self._has_failed:
+        if self.has_failed:
             return
         self._limits = limits
         self.retained_order.on_disconnected()

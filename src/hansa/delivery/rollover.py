@@ -32,7 +32,8 @@ class Rollover:
         """The plan that is being carried out."""
         self.is_pending = False
         """Whether a rollover is scheduled or running, or postponed steps wait for the node."""
-        self._is_adopted = False
+        self._adopted_epoch: int | None = None
+        """The epoch of the new log, until the node knows it."""
         self._retry_at: float | None = None
         self._postponed: list[Callable[[], None]] = []
         self._deferred: dict[NodeId | None, Callable[[], None]] = {}
@@ -46,7 +47,7 @@ class Rollover:
     def deadline(self) -> float | None:
         if self.plan is not None:
             return self._retry_at
-        if self._is_adopted:
+        if self._adopted_epoch is not None:
             return self._context.now
         return self._due if self.is_pending else None
 
@@ -59,7 +60,7 @@ class Rollover:
 
     def epoch_if_due(self) -> int | None:
         """Return the number of the epoch that has to be planned now."""
-        is_scheduled = self.is_pending and self.plan is None and not self._is_adopted
+        is_scheduled = self.is_pending and self.plan is None
         return self._next_epoch if is_scheduled and self._context.now >= self._due else None
 
     def plan_if_retry_due(self) -> RolloverPlan | None:
@@ -76,7 +77,7 @@ class Rollover:
         """The new log is in place; return its plan. Postponed steps need positions of the new
         epoch, so they wait until the node knows it: until the next timer."""
         assert self.plan is not None
-        plan, self.plan, self._is_adopted = self.plan, None, True
+        plan, self.plan, self._adopted_epoch = self.plan, None, self.plan.epoch
         return plan
 
     def postpone(self, step: Callable[[], None]) -> None:
@@ -88,10 +89,12 @@ class Rollover:
         self._postponed.clear()
 
     def run_postponed(self) -> None:
-        """Handle what the broker sent meanwhile, once the node knows the new epoch."""
-        if not self._is_adopted:
+        """Handle what the broker sent meanwhile, once the node knows the new epoch. A rollover that
+        was requested after the adoption follows."""
+        if self._adopted_epoch is None:
             return
-        self._is_adopted = self.is_pending = False
+        self.is_pending = self._next_epoch > self._adopted_epoch
+        self._adopted_epoch = None
         postponed, self._postponed = self._postponed, []
         for step in postponed:
             step()
