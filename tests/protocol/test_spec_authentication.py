@@ -318,6 +318,19 @@ def test_12_4_another_node_is_core_if_no_interested_node_may():
     assert publish(wire, 3) == {4: [b"x"]}
 
 
+def test_12_4_core_claims_more_groups_than_one_node_may_have_filters():
+    """12.4 … for all of them, also if they have more filters together than one node may have."""
+    wire = Wire("1-2 1-3 1-4", rights=dict.fromkeys((2, 3, 4), RELAY), filters_per_node_max=2)
+    groups = [(place, f"{place}/{number}") for place in (2, 3, 4) for number in (1, 2)]
+    for place, group in groups:
+        wire.subscribe(place, group)
+    wire.run(2)
+    for place, group in groups:
+        assert cores(wire, group) == dict.fromkeys((1, 2, 3, 4), 1)
+        assert publish(wire, 2 if place > 2 else 3, group) == {place: [b"x"]}
+    assert reasons(wire, 2) == set()
+
+
 def test_12_4_node_without_the_right_is_core_of_nothing_even_alone():
     """12.4 ... and of nothing, not even the management group of its own part."""
     wire = Wire("1-2", rights={1: RELAY, 2: RELAY})

@@ -12,6 +12,7 @@ from tests.protocol.federation import (
     grid,
     link_of,
     managers,
+    publish,
     restart,
     sent,
     settled,
@@ -284,6 +285,21 @@ def test_4_9_core_releases_a_group_without_interest():
     wire.run(2.0)
     lost = min(step.at for step in wire.log if CoreLost("g", CORE) in step.effects)
     assert lost == pytest.approx(start + 0.5 + DELAY + 0.5)  # first the interest, then the claim
+
+
+def test_4_9_core_keeps_groups_of_others_beyond_its_own_bound():
+    """4.9 … so it may claim more groups than it may have filters."""
+    wire = settled("1-2 1-3", (1, "a"), (2, "a"), filters_per_node_max=1)
+    wire.unsubscribe(1, "a")
+    wire.run(2.0)
+    wire.subscribe(1, "b")
+    wire.run(2.0)
+    assert cores(wire, "a") == cores(wire, "b") == dict.fromkeys((1, 2, 3), 1)
+    assert publish(wire, 3, "b") == {1: [b"x"]}
+    wire.start(4)
+    wire.join("4-3")
+    wire.run(0.5)
+    assert publish(wire, 4, "b") == {1: [b"x"]}
 
 
 def test_4_10_best_reachable_node_is_management_core():

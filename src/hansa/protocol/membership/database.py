@@ -180,9 +180,11 @@ class Database:
         return Summary(tuple((kind, node, *stamp) for (kind, node), stamp in self.stamps.items()))
 
     def missing_from(self, summary: Summary) -> Iterator[list[Record]]:
-        """Yield the rows that a neighbour with this summary lacks, each as its records."""
+        """Yield the rows that a neighbour with this summary lacks, each as its records. Claims come
+        last: how many a node may have depends on the interest of all nodes."""
         theirs = {(kind, node): (inc, version) for kind, node, inc, version in summary.rows}
-        for row, stamp in list(self.stamps.items()):
+        rows = sorted(self.stamps.items(), key=lambda item: item[0][0] is RecordKind.CLAIMS)
+        for row, stamp in rows:
             if theirs.get(row, (-1, 0)) < stamp:
                 yield self.row_records(row)
 

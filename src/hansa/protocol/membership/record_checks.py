@@ -10,7 +10,13 @@ from hansa.protocol.links.neighbours import Neighbours
 from hansa.protocol.membership.authentication import FORGED_ANNOUNCEMENT
 from hansa.protocol.membership.database import Database
 from hansa.protocol.membership.quotas import Quotas
-from hansa.protocol.membership.records import KIND_OF, ClaimsRecord, NodeRecord, Record
+from hansa.protocol.membership.records import (
+    KIND_OF,
+    ClaimsRecord,
+    NodeRecord,
+    Record,
+    RecordKind,
+)
 from hansa.protocol.model import Identity, LinkId, NodeId, node_id
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import is_local_only
@@ -35,6 +41,7 @@ class RecordChecks:
         # In simulations ids are chosen. If this node's id is the digest of its key, all ids must
         # be.
         self._derives_ids = node_id(identity.key) == identity.node
+        self._node = identity.node
         self._settings = settings
         self._database = database
         self._neighbours = neighbours
@@ -65,11 +72,21 @@ class RecordChecks:
             return "interest in topics of one broker"
         if isinstance(record, ClaimsRecord) and record.added and not self._may_be_core(record.node):
             return MAY_NOT_BE_CORE
-        if self._database.size_after(record, link) > self._settings.filters_per_node_max:
-            return "filters_per_node_max"
         kind, growth = KIND_OF[type(record)], self._database.growth(record)
+        if self._database.size_after(record, link) > self._names_max(kind):
+            return "filters_per_node_max"
         is_bounded = source is not None and not self._neighbours.is_trusted(source)
         return self._quotas.refuses_names(kind, record.node, growth, is_bounded)
+
+    def _names_max(self, kind: RecordKind) -> int:
+        """Return how many names a node may have. A core may claim every group in which some node
+        is interested: it keeps a group that it was interested in (rule 4.9), and claims groups of
+        nodes that may not be core (rule 12.4)."""
+        most = self._settings.filters_per_node_max
+        if kind is RecordKind.INTEREST:
+            return most
+        own = self._database.size(RecordKind.INTEREST, self._node)
+        return most + own + self._quotas.names[RecordKind.INTEREST]
 
     def announcement_refusal(self, sender: NodeId, frame: CoreAnnouncement) -> Effect | None:
         """Return why an announcement is refused. That of an unknown core is checked when its record
