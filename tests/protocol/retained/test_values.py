@@ -14,7 +14,8 @@ from hansa.protocol.retained.digest import RetainedEntry, payload_digest
 from hansa.protocol.retained.sync import VERSIONS_PER_FRAME_MAX
 from hansa.protocol.retained.values import OLDEST_VERSION, TOPICS_PER_REQUEST_MAX, RetainedState
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.codec import encode
+from hansa.protocol.topics import TOPIC_BYTES_MAX
+from hansa.protocol.wire.codec import decode, encode
 from hansa.protocol.wire.frames import (
     RETAINED_BUCKETS,
     RetainedDigests,
@@ -131,6 +132,17 @@ def test_differing_values_are_listed_and_requested_in_parts():
         TOPICS_PER_REQUEST_MAX,
         1,
     ]
+
+
+def test_long_topics_are_listed_and_requested_in_frames_within_the_bounds():
+    topics = tuple(f"{n:02}".ljust(TOPIC_BYTES_MAX, "t") for n in range(20))
+    owner = retained({topic: value(1, ME) for topic in topics})
+    listings = owner.receive_unicast(RetainedRequest(ME, YOU, ALL))
+    asking = retained(subscribed=topics)
+    asked = asking.receive_unicast(RetainedVersions(ME, YOU, tuple((topic, 1) for topic in topics)))
+    assert [decode(encode(each)) for each in (*listings, *asked)] == [*listings, *asked]  # type: ignore[arg-type]
+    assert [entry for each in listings for entry in each.entries] == [(t, 1) for t in topics]  # type: ignore[union-attr]
+    assert [entry for each in asked for entry in each.topics] == [(t, 0) for t in topics]  # type: ignore[union-attr]
 
 
 def test_owner_that_lost_a_version_is_asked_and_assigns_a_new_one():

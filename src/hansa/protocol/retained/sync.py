@@ -25,6 +25,10 @@ SLICE_TOPICS = 2_000
 VERSIONS_PER_FRAME_MAX = 1_000
 """Topics in one `RetainedVersions` frame."""
 
+TOPIC_BYTES_PER_FRAME_MAX = 1 << 18
+"""Bytes of the topics in one frame, or one topic that is longer: a topic may have 65,535 bytes, and
+control frames have a bound."""
+
 DIGEST_REPEATS_S = (5.0, 30.0, 120.0)
 """Seconds after which digests are sent again: a lost frame would not be noticed."""
 
@@ -37,10 +41,25 @@ _Step = tuple[list[Unicast], bool]
 
 def version_frames(to: NodeId, owner: NodeId, entries: list[tuple[str, int]]) -> list[Unicast]:
     """Return the frames with these versions of an owner's values."""
-    return [
-        RetainedVersions(to, owner, tuple(entries[at : at + VERSIONS_PER_FRAME_MAX]))
-        for at in range(0, len(entries), VERSIONS_PER_FRAME_MAX)
-    ]
+    parts = split_topics(entries, VERSIONS_PER_FRAME_MAX)
+    return [RetainedVersions(to, owner, part) for part in parts]
+
+
+def split_topics(
+    entries: list[tuple[str, int]], count_max: int
+) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield topics with their versions in parts that each fit a frame."""
+    part: list[tuple[str, int]] = []
+    room = TOPIC_BYTES_PER_FRAME_MAX
+    for entry in entries:
+        size = len(entry[0].encode())
+        if part and (len(part) == count_max or size > room):
+            yield tuple(part)
+            part, room = [], TOPIC_BYTES_PER_FRAME_MAX
+        part.append(entry)
+        room -= size
+    if part:
+        yield tuple(part)
 
 
 def value_frames(

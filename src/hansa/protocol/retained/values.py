@@ -41,7 +41,13 @@ from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained.checks import RECENT, Checks, FullComparison
 from hansa.protocol.retained.clock import HybridClock
 from hansa.protocol.retained.digest import RetainedEntry, bucket_digests, payload_digest
-from hansa.protocol.retained.sync import SLICE_TOPICS, RetainedSync, value_frames, version_frames
+from hansa.protocol.retained.sync import (
+    SLICE_TOPICS,
+    RetainedSync,
+    split_topics,
+    value_frames,
+    version_frames,
+)
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.topics import FilterTrie, split_share
 from hansa.protocol.wire.codec import decode_publication
@@ -420,10 +426,8 @@ class RetainedState:
         return self._make_requests(owner, lacking)
 
     def _make_requests(self, owner: NodeId, topics: list[tuple[str, int]]) -> list[Unicast]:
-        return [
-            RetainedRequest(owner, self._node, (), tuple(topics[at : at + TOPICS_PER_REQUEST_MAX]))
-            for at in range(0, len(topics), TOPICS_PER_REQUEST_MAX)
-        ]
+        parts = split_topics(topics, TOPICS_PER_REQUEST_MAX)
+        return [RetainedRequest(owner, self._node, (), part) for part in parts]
 
     def _answer_request(self, node: NodeId, topics: Iterable[tuple[str, int]]) -> RetainedOutput:
         """Send values of this node: deletions at once, others after they were read."""
