@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from tests.protocol.arbitrary import unproven_publications
 
 from hansa.errors import InvalidFrame
@@ -210,6 +210,26 @@ def test_versions_may_be_sent_in_the_name_of_the_owner():
 
 
 # ---------------------------------------------------------------- replay window
+
+
+def test_bulk_response_that_many_frames_overtake_is_opened():
+    pair = Pair()
+    response = RepairResponse(TWO, ONE, 1, 0, 5, 0, (encode(PUBLICATION),))
+    bulk, early = pair.sealed(response), pair.sealed()
+    for _ in range(REPLAY_WINDOW):
+        last = pair.sealed()
+    assert pair.two.open(last) == RECEIPT
+    assert refusal(pair.two, early) == REPLAYED_UNICAST
+    assert pair.two.open(bulk) == response
+    assert refusal(pair.two, bulk) == REPLAYED_UNICAST
+
+
+def test_relay_cannot_replay_a_frame_as_one_of_the_other_kind():
+    pair = Pair()
+    receipt, bulk = pair.sealed(), pair.sealed(RepairResponse(TWO, ONE, 1, 0, 5, 0, ()))
+    for sealed, kind in ((receipt, SealedBulk), (bulk, SealedUnicast)):
+        pair.two.open(sealed)
+        assert refusal(pair.two, kind(*astuple(sealed))) == FORGED_UNICAST
 
 
 @given(st.lists(st.integers(1, 3 * REPLAY_WINDOW), max_size=50))

@@ -39,7 +39,8 @@ from hansa.protocol.wire.frames import (
 
 REPLAY_WINDOW = 4_096
 """Numbers below the greatest one of a source that are remembered; older frames are refused, and
-their source sends them again."""
+their source sends them again. Bulk responses have a window of their own: links let other frames
+overtake them, and a large one takes longer than 4,096 small frames of a busy source."""
 
 UNKNOWN_KEY = "sealed unicast for other exchange keys"
 FORGED_UNICAST = "forged unicast"
@@ -128,7 +129,7 @@ class DirectionKeys:
 class PeerKeys:
     """The keys shared with one run of another node, and the numbers received from it."""
 
-    __slots__ = ("exchange_key", "incoming", "outgoing", "window")
+    __slots__ = ("bulk_window", "exchange_key", "incoming", "outgoing", "window")
 
     def __init__(
         self, exchange_key: bytes, incoming: DirectionKeys, outgoing: DirectionKeys
@@ -137,6 +138,7 @@ class PeerKeys:
         self.incoming = incoming
         self.outgoing = outgoing
         self.window = ReplayWindow()
+        self.bulk_window = ReplayWindow()
 
 
 class PairAuthenticator:
@@ -181,14 +183,17 @@ class PairAuthenticator:
         peer = self.keys_for(sealed.source)
         if peer is None or int.from_bytes(peer.incoming.key_id, "big") != sealed.key_id:
             raise InvalidFrame(UNKNOWN_KEY)
-        if not peer.window.is_new(sealed.number):
+        is_bulk = isinstance(sealed, SealedBulk)
+        window = peer.bulk_window if is_bulk else peer.window
+        if not window.is_new(sealed.number):
             raise InvalidFrame(REPLAYED_UNICAST)
         header = _HEADER.pack(self._node, sealed.source, sealed.key_id, sealed.number)
         nonce = _NONCE.pack(0, sealed.number)
         data = peer.incoming.cipher.open(nonce, sealed.box, header)
-        if data is None:
+        # A relay could change the kind of a frame to replay it in the other window.
+        if data is None or is_bulk != (data[:1] == bytes((BULK_RESPONSE,))):
             raise InvalidFrame(FORGED_UNICAST)
-        peer.window.add(sealed.number)
+        window.add(sealed.number)
         frame = decode(data)
         if not isinstance(frame, UNICASTS) or frame.destination != self._node:
             raise InvalidFrame("sealed unicast with another frame inside")
