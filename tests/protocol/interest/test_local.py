@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hansa.protocol.interest import local as local_interest
 from hansa.protocol.interest.local import LocalInterest
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import covers, is_local_only, remove_covered
+from hansa.protocol.topics import FilterTrie, covers, is_local_only, remove_covered
 
 SETTINGS = ProtocolSettings(linger=0.5, withdraw_delay_max=10.0)
 
@@ -310,4 +310,14 @@ def test_filter_that_overlaps_a_share_does_not_linger(share):
         share,
         share.replace("/g/", "/h/"),
     ]
+    assert interest.next_deadline(installed=True) == SETTINGS.linger
+
+
+def test_withdrawals_search_no_shares_if_there_are_none(monkeypatch):
+    interest = local("a", "b", "$share/g/a")
+    interest.apply_change([], ["a", "b", "$share/g/a"], now=0.0)
+    monkeypatch.delattr(FilterTrie, "covered")
+    monkeypatch.delattr(FilterTrie, "is_covered")
+    assert interest.next_deadline(installed=True) == 0.0
+    interest.pop_due_changes(installed=True, now=0.0)
     assert interest.next_deadline(installed=True) == SETTINGS.linger

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hansa.protocol.interest import remote as remote_interest
 from hansa.protocol.interest.remote import RemoteInterest
 from hansa.protocol.membership.records import Stamp
 from hansa.protocol.model import NodeId
@@ -33,9 +34,21 @@ def test_share_stays_for_the_remaining_node():
     remote.apply_change(A, ["$share/g/a"], [], (1, 1))
     remote.apply_change(B, ["$share/g/a"], [], (1, 1))
     assert remote.apply_change(A, [], ["$share/g/a"], (1, 2)) == ([], [])
-    assert list(remote.nodes_by_share["$share/g/a"]) == [B]
+    assert remote.shares_by_filter == {"a": {"$share/g/a": {B: None}}}
     assert remote.apply_change(B, [], ["$share/g/a"], (1, 2)) == ([], ["a"])
-    assert not remote.nodes_by_share
+    assert not remote.shares_by_filter
+
+
+def test_only_shares_that_match_a_topic_are_looked_at(monkeypatch):
+    remote = RemoteInterest()
+    names = [f"$share/{group}/{level}/#" for group in "gh" for level in range(100)]
+    remote.apply_change(A, names, [], (1, 1))
+    remote.apply_change(B, ["#", "$share/g/7/#"], [], (1, 1))
+    split: list[str] = []
+    monkeypatch.setattr(remote_interest, "split_share", split.append)
+    interest = remote.topic_interest("7/a")
+    assert interest == ((B,), {"$share/g/7/#": (A, B), "$share/h/7/#": (A,)})
+    assert split == []
 
 
 def test_share_is_subscribed_once_as_its_plain_filter():

@@ -11,7 +11,7 @@ from hansa.protocol.effects import Effect, SubscribeAtBroker, UnsubscribeAtBroke
 from hansa.protocol.interest.shared_subscriptions import TopicInterest
 from hansa.protocol.membership.records import Stamp
 from hansa.protocol.model import NodeId
-from hansa.protocol.topics import FilterTrie, matches, split_share
+from hansa.protocol.topics import FilterTrie, split_share
 
 
 class RemoteInterest:
@@ -30,8 +30,9 @@ class RemoteInterest:
         self._last_save_id = 0
         self.nodes_by_filter: dict[str, dict[NodeId, int]] = {}
         """Per filter without `$share/…/`, how often each node announced it."""
-        self.nodes_by_share: dict[str, dict[NodeId, None]] = {}
-        """Per shared subscription (`$share/group/filter`), the nodes with consumers."""
+        self.shares_by_filter: dict[str, dict[str, dict[NodeId, None]]] = {}
+        """Per filter without `$share/…/`, the shared subscriptions (`$share/group/filter`) to it,
+        each with the nodes that have consumers."""
         self._filter_trie: FilterTrie[dict[NodeId, int]] = FilterTrie()
         self._not_in_trie: dict[str, None] = {}  # until the next look-up of a topic
         self.granted: dict[str, None] = {}
@@ -91,11 +92,10 @@ class RemoteInterest:
         match_counts: Counter[NodeId] = Counter()
         for holders in self._filter_trie.match(topic):
             match_counts.update(holders)
-        shares = {
-            name: tuple(nodes)
-            for name, nodes in self.nodes_by_share.items()
-            if matches(split_share(name)[1], topic)
-        }
+        shares: dict[str, tuple[NodeId, ...]] = {}
+        for plain in self._filter_trie.covering(topic) if self.shares_by_filter else ():
+            for share, holding in self.shares_by_filter.get(plain, {}).items():
+                shares[share] = tuple(holding)
         for nodes in shares.values():
             match_counts.subtract(nodes)
         return TopicInterest(tuple(node for node, count in match_counts.items() if count), shares)
@@ -146,7 +146,8 @@ class RemoteInterest:
                 subscribe.append(plain)
             holders = self.nodes_by_filter[plain]
             if plain != topic_filter:
-                self.nodes_by_share.setdefault(topic_filter, {})[node] = None
+                shares = self.shares_by_filter.setdefault(plain, {})
+                shares.setdefault(topic_filter, {})[node] = None
             if node not in holders and plain not in self.granted:
                 self._ungranted_counts[node] = self._ungranted_counts.get(node, 0) + 1
             holders[node] = holders.get(node, 0) + 1
@@ -157,7 +158,7 @@ class RemoteInterest:
         for topic_filter in filters:
             plain = split_share(topic_filter)[1]
             if plain != topic_filter:
-                self._leave_share(node, topic_filter)
+                self._leave_share(node, topic_filter, plain)
             holders = self.nodes_by_filter[plain]
             holders[node] -= 1
             if holders[node]:
@@ -175,10 +176,13 @@ class RemoteInterest:
                 unsubscribe.append(plain)
         return unsubscribe
 
-    def _leave_share(self, node: NodeId, share: str) -> None:
-        del self.nodes_by_share[share][node]
-        if not self.nodes_by_share[share]:
-            del self.nodes_by_share[share]
+    def _leave_share(self, node: NodeId, share: str, plain: str) -> None:
+        shares = self.shares_by_filter[plain]
+        del shares[share][node]
+        if not shares[share]:
+            del shares[share]
+        if not shares:
+            del self.shares_by_filter[plain]
 
     def _update_in_force(self, node: NodeId) -> None:
         if not self._ungranted_counts.get(node) and node not in self._unpersisted:
