@@ -17,7 +17,7 @@ from hansa.protocol.effects import (
     ReadJournal,
 )
 from hansa.protocol.events import ClientPublished, EpochStarted, JournalRead
-from hansa.protocol.model import NodeId
+from hansa.protocol.model import RECEIVERS_MAX, NodeId
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import PendingNotice, Receipt, RepairResponse
 
@@ -41,6 +41,27 @@ def test_receipt_without_pending_publications_is_ignored():
     assert outbox().receive_receipt(receipt(1), 1, 0.0) == [
         Ignored("receipt from a node with nothing pending")
     ]
+
+
+class CountingId(int):
+    """A node id that counts comparisons."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountingId.comparisons += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_cost_of_a_publication_grows_with_its_receivers_not_with_their_square():
+    made = outbox()
+    crowd = tuple(NodeId(CountingId(number)) for number in range(10, 10 + 2 * RECEIVERS_MAX))
+    made.assign_position(ClientPublished("t", b"", qos=1), crowd)
+    (publication,) = made.mark_committed(1, 1, now=0.0)
+    assert [node for node, _ in publication.receivers] == [*crowd[:RECEIVERS_MAX]]
+    assert CountingId.comparisons < 10 * len(crowd)
 
 
 def test_receipt_of_an_older_epoch_is_answered_with_the_present_one():

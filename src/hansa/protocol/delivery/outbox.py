@@ -14,7 +14,7 @@ required. Until then nothing leaves for that receiver; it gets it from the journ
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 
 from msgspec.structs import replace
@@ -177,13 +177,13 @@ class Outbox:
             sequence,
         ):
             publication = self._uncommitted.popleft()
-            unreported: list[NodeId] = []
+            unreported: dict[NodeId, None] = {}
             for place, (receiver, _) in enumerate(publication.receivers):
                 if (progress := self.receivers.get(receiver)) is None:
                     continue
                 progress.last_committed = publication.sequence
                 if progress.unreported_since or place >= RECEIVERS_MAX:  # sent from the journal
-                    unreported.append(receiver)
+                    unreported[receiver] = None
                     self._schedule_reminder(receiver, now)
                     continue
                 progress.start_transfer(
@@ -430,6 +430,6 @@ class Outbox:
         return ReceiverProgress(0, self._settings.repair_retry_interval, unreported_since=since)
 
 
-def _without_receivers(publication: Publication, some: list[NodeId]) -> Publication:
+def _without_receivers(publication: Publication, some: Container[NodeId]) -> Publication:
     remaining = tuple(entry for entry in publication.receivers if entry[0] not in some)
     return replace(publication, receivers=remaining)
