@@ -400,9 +400,9 @@ class Overlay:
     def _set_rights(self, node: NodeId, rights: Rights) -> OverlayOutput:
         if rights == self.authentication.rights_of(node):
             return []
-        before = self.interest_of(node)
+        before = dict.fromkeys(self.interest_of(node))  # there may be thousands
         self.authentication.set_rights(node, rights)
-        after = self.interest_of(node)
+        after = dict.fromkeys(self.interest_of(node))
         if before == after:
             return [RightsChanged(node)]
         added = tuple(name for name in after if name not in before)

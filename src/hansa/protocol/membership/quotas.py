@@ -58,8 +58,8 @@ class Quotas:
         self._nodes_of: Counter[NodeId | None] = Counter()
         self._names_of: Counter[tuple[RecordKind, NodeId | None]] = Counter()
         self.names: Counter[RecordKind] = Counter()
-        """Filters and claims of all other nodes together. A group has one core, except for a moment,
-        so both kinds have the same bounds."""
+        """Filters and claims of all other nodes together. A group has one core, except for a
+        moment, so both kinds have the same bounds."""
 
     def refuses_node(self, source: NodeId | None, oldest: NodeId | None) -> str | None:
         """Return the bound that one more node would exceed. `source` is the neighbour that brings
