@@ -145,6 +145,18 @@ def test_long_topics_are_listed_and_requested_in_frames_within_the_bounds():
     assert [entry for each in asked for entry in each.topics] == [(t, 0) for t in topics]  # type: ignore[union-attr]
 
 
+def test_digests_are_scheduled_without_a_look_at_all_values(monkeypatch):
+    made = retained({"a": value(1, YOU)})
+    monkeypatch.setattr(made, "entries", None)
+    made.schedule_digest(YOU)
+    assert made.next_deadline() != 0.0, "a node without own values sends no digests"
+    made = retained({"a": value(1, YOU)})
+    made.assign_version(ClientPublished("b", b"x", retain=True))
+    monkeypatch.setattr(made, "entries", None)
+    made.schedule_digest(YOU)
+    assert made.next_deadline() == 0.0
+
+
 def test_owner_that_lost_a_version_is_asked_and_assigns_a_new_one():
     asking = retained({"a": value(9, YOU)})
     assert asking.receive_unicast(RetainedVersions(ME, YOU, (("a", 1), ("b", 1)))) == [

@@ -91,6 +91,8 @@ class RetainedSync:
         self._node = node
         self._entries = values
         self._receivers = receivers
+        self.has_owned = any(value.owner == node for value in values.values())
+        """Whether this node has owned a value since it started."""
         self._digest_receivers: dict[NodeId, None] = {}
         self._digest_repeats: DeadlineTable[tuple[NodeId, float]] = DeadlineTable()
         self._corrections: dict[tuple[NodeId, NodeId], list[tuple[str, int]]] = {}

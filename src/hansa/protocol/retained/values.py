@@ -140,6 +140,7 @@ class RetainedState:
         if before is None and len(self.entries) >= self._settings.retained_max:
             return False
         self.entries[topic] = value
+        self._sync.has_owned |= value.owner == self._node
         self._checks.record_write(topic, self._now, qos, size, before.digest if before else None)
         self._schedule_persist()
         return True
@@ -214,8 +215,9 @@ class RetainedState:
         return [ListRetained(found)] if found else []
 
     def schedule_digest(self, node: NodeId) -> None:
-        """A node became reachable, or its interest came into force: send it digests."""
-        if any(value.owner == self._node for value in self.entries.values()):
+        """A node became reachable, or its interest came into force: send it digests. All nodes may
+        become reachable at once, so this must not depend on the number of values."""
+        if self._sync.has_owned:
             self._sync.schedule_digest(node, self._now)
 
     def on_remote_interest_removed(self, filters: list[str]) -> None:
