@@ -19,6 +19,7 @@ from hansa.agent.links.tcp import TcpLinks
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.wire import codec
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION, encode
+from hansa.protocol.wire.frames import RepairResponse
 
 CONTROL = bytes((codec.CONTROL,))
 WINDOW = 4 * WINDOW_ACK_BYTES
@@ -173,6 +174,48 @@ def test_neighbour_that_does_not_read_control_frames_is_disconnected(monkeypatch
     server = asyncio.run(run())
     assert server.listener.closed[0].startswith("the neighbour does not read: ")
     assert server.listener.opened[0].outstanding_bytes < WINDOW + (2 << 20)
+
+
+def bulk_responses(total_bytes: int) -> list[bytes]:
+    """Small repair responses of so many bytes together."""
+    size = 50_000
+    return [
+        encode(RepairResponse(NodeId(1), NodeId(2), 1, number, number, 0, (bytes(size),)))
+        for number in range(total_bytes // size)
+    ]
+
+
+def test_bulk_responses_beyond_the_window_wait_and_do_not_close_the_link(monkeypatch):
+    monkeypatch.setattr(stream, "EXCESS_BYTES_MAX", 1 << 20)
+
+    async def run() -> Side:
+        server, writer = await unread()
+        (link,) = server.listener.opened
+        for response in bulk_responses(2 * WINDOW + (4 << 20)):
+            link.send([response])
+        assert link.outstanding_bytes <= WINDOW + 60_000
+        link.send([CONTROL * 100])
+        assert server.listener.closed == []
+        writer.transport.abort()
+        await server.stop()
+        return server
+
+    asyncio.run(run())
+
+
+def test_bulk_responses_that_waited_for_the_window_arrive_in_order():
+    responses = bulk_responses(2 * WINDOW)
+
+    async def run() -> Side:
+        server, client = await joined()
+        (link,) = client.listener.opened
+        for response in responses:  # without a pause in which the other side could read
+            link.send([response])
+        await until(lambda: len(server.listener.frames) == len(responses), "all responses")
+        await asyncio.gather(client.stop(), server.stop())
+        return server
+
+    assert asyncio.run(run()).listener.frames == responses
 
 
 def test_outstanding_bytes_return_to_zero_when_the_neighbour_has_handled_everything(monkeypatch):

@@ -37,13 +37,16 @@ class FragmentQueue:
         """Whether frames wait."""
         return bool(self._queue)
 
-    def enqueue(self, frames: Sequence[bytes | bytearray]) -> tuple[list[bytes | bytearray], int]:
-        """Queue large frames and those that must not overtake them; return the frames to send at
-        once and the number dropped for lack of room."""
+    def enqueue(
+        self, frames: Sequence[bytes | bytearray], holds_bulk: bool = False
+    ) -> tuple[list[bytes | bytearray], int]:
+        """Queue large frames and those that must not overtake them, and with `holds_bulk` all bulk
+        responses; return the frames to send at once and the number dropped for lack of room."""
         direct: list[bytes | bytearray] = []
         refused = 0
         for frame in frames:
-            if not self._must_wait(frame):
+            is_held = holds_bulk and frame[0] == BULK_RESPONSE
+            if not is_held and not self._must_wait(frame):
                 direct.append(frame)
             elif self._queued_like(frame) > self._bytes_max[frame[0]]:
                 refused += 1

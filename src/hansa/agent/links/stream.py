@@ -3,8 +3,9 @@
 The transport carries the bytes: a socket or a broker.
 
 A slow neighbour affects only itself: bytes that it has not handled yet count against its window.
-When the window is full, publications are dropped and reported; when control frames exceed it, too,
-the link is closed.
+When the window is full, publications are dropped and reported, and bulk responses wait: receivers
+behind a slow link may request more together than it carries. When other control frames exceed the
+window, too, the link is closed.
 
 A length with its highest bit set is a *window ack*: the other bits are the bytes that the other
 side has handled since its last one. So the window covers everything between the two agents,
@@ -235,10 +236,11 @@ class StreamLink(asyncio.BufferedProtocol):
         """Write frames with one call; publications only while the window is not full."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self.outstanding_bytes > self._window_bytes:
+        is_full = self.outstanding_bytes > self._window_bytes
+        if is_full:
             frames = self._without_publications(frames)
-        if self._fragment_queue or any(len(frame) > FRAGMENT_BYTES for frame in frames):
-            frames, refused = self._fragment_queue.enqueue(frames)
+        if is_full or self._fragment_queue or any(len(frame) > FRAGMENT_BYTES for frame in frames):
+            frames, refused = self._fragment_queue.enqueue(frames, holds_bulk=is_full)
             self._report_dropped(refused)
         self.frames_out += len(frames)
         pack = LENGTH.pack
