@@ -77,7 +77,8 @@ class Rollover:
         """The new log is in place; return its plan. Postponed steps need positions of the new
         epoch, so they wait until the node knows it: until the next timer."""
         assert self.plan is not None
-        plan, self.plan, self._adopted_epoch = self.plan, None, self.plan.epoch
+        plan, self.plan = self.plan, None
+        self._adopted_epoch = plan.epoch
         return plan
 
     def postpone(self, step: Callable[[], None]) -> None:
