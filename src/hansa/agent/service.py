@@ -413,13 +413,7 @@ class Agent:
         return status.node_name(self.driver.node, node)
 
     def _has_core(self) -> bool:
-        """Whether a reachable node may become core; a node alone needs none."""
-        membership = self.driver.node.membership
-        return (
-            self._settings.protocol.strategy != "mesh"
-            or len(membership.reachable) == 1
-            or any(membership.rights_of(node).may_be_core for node in membership.reachable)
-        )
+        return status.has_core(self.driver.node, self._settings.protocol.strategy)
 
     @property
     def _broker_address(self) -> str:

@@ -14,7 +14,7 @@ from hansa.errors import UsageError
 from hansa.protocol.interest.groups import GroupIndex
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.model import MANAGEMENT_GROUP, NodeId
-from hansa.protocol.routing import STRATEGIES, make_strategy
+from hansa.protocol.routing import STRATEGIES, elects_cores, make_strategy
 from hansa.protocol.routing.base import StrategyContext
 from hansa.protocol.settings import Metric, ProtocolSettings
 
@@ -90,6 +90,10 @@ def test_without_its_file_and_its_registration_all_others_still_work(name, tmp_p
     )
     assert (answer.stderr, answer.returncode) == ("", 0)
     assert answer.stdout.split() == [other for other in STRATEGIES if other != name]
+
+
+def test_only_the_mesh_elects_cores():
+    assert [name for name in STRATEGIES if elects_cores(name)] == ["mesh"]
 
 
 def test_nothing_else_knows_a_strategy_by_name_but_the_settings_know_the_default():

@@ -10,6 +10,7 @@ import msgspec
 from hansa.agent.links.link import Link
 from hansa.protocol.model import NodeId
 from hansa.protocol.node import Node
+from hansa.protocol.routing import elects_cores
 from hansa.protocol.routing.base import CoreStatus, GroupStatus
 
 ENTRIES_PER_PIECE = 200
@@ -22,6 +23,16 @@ def format_node_id(node: NodeId) -> str:
 
 def format_node_ids(nodes: Iterable[NodeId]) -> list[str]:
     return [format_node_id(node) for node in nodes]
+
+
+def has_core(node: Node, strategy: str) -> bool:
+    """Whether a reachable node may become core; a node alone needs none."""
+    membership = node.membership
+    return (
+        not elects_cores(strategy)
+        or len(membership.reachable) == 1
+        or any(membership.rights_of(each).may_be_core for each in membership.reachable)
+    )
 
 
 def node_name(known_by: Node, node: NodeId) -> str:

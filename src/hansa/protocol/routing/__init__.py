@@ -1,7 +1,7 @@
 """Routing strategies, by name: the only place that lists them."""
 
 from hansa.errors import UsageError
-from hansa.protocol.routing.base import RoutingStrategy, StrategyContext
+from hansa.protocol.routing.base import RoutingStrategy, StrategyContext, StrategyInvariant
 from hansa.protocol.routing.bridge_flood import BridgeFlood
 from hansa.protocol.routing.mesh.strategy import MeshStrategy
 from hansa.protocol.routing.paths import PathsStrategy
@@ -26,3 +26,8 @@ def strategy_class(name: str) -> type[RoutingStrategy]:
     if name not in STRATEGIES:
         raise UsageError(f"unknown strategy {name!r}; there is: {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
+
+
+def elects_cores(name: str) -> bool:
+    """Whether nodes elect cores; in other strategies all paths follow from the database."""
+    return StrategyInvariant.FOLLOWS_DATABASE not in strategy_class(name).invariants
