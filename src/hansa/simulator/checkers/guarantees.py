@@ -138,7 +138,6 @@ class GuaranteedDelivery(Checker):
         that a journal is a copy: then nothing may be lost. Only the origins to which it lied may
         believe that."""
         if isinstance(notification, EpochRolloverRequired):
-            self._check_pause(site)
             self._rollover_at[site.state.id] = self.world.now
             if site.state.id not in self._uncertain_until:
                 if not self._is_misled(site.state.id):
@@ -153,15 +152,6 @@ class GuaranteedDelivery(Checker):
             self._check_gap(notification, origin=notification.origin, receiver=site.state.id)
         elif isinstance(notification, DeliveryAbandoned):
             self._check_gap(notification, origin=site.state.id, receiver=notification.node)
-
-    def _check_pause(self, site: Site) -> None:
-        """Report an origin that begins epochs more often than once in a pause: receivers with false
-        positions must not make it send everything again and again (7.8). A new process does not
-        know of earlier epochs."""
-        began = self._rollover_at.get(site.state.id, -ROLLOVER_PAUSE_S)
-        is_same_process = began >= self._started_at.get(site.place, 0.0)
-        if is_same_process and self.world.now < began + ROLLOVER_PAUSE_S:
-            self.report_violation(f"n{site.place} begins epochs at {began} and {self.world.now} s")
 
     def _check_gap(self, gap: Gap | DeliveryAbandoned, origin: NodeId, receiver: NodeId) -> None:
         """A gap is allowed only for retention or an ended lease, unless a state is uncertain."""
@@ -276,7 +266,8 @@ class GuaranteedDelivery(Checker):
         if self._is_uncertain(entry.at, site.state.id, publication.origin):
             return
         if seen is not None:
-            if not self._was_sent_again(site, entry) and not self._was_captured_again(entry):
+            is_rolled_over = entry.at <= self._rollover_at.get(publication.origin, -1.0)
+            if not is_rolled_over and not self._was_captured_again(entry):
                 self._check_repeat(site, entry, *seen)
             return  # otherwise it may have arrived in both epochs, or from both positions
         stream = (site.place, site.state.id, publication.origin, publication.qos)
@@ -290,19 +281,6 @@ class GuaranteedDelivery(Checker):
                 f"n{site.place} delivers publication {entry.number} after {newest}"
             )
         self._newest_delivered[stream] = max(newest, entry.number)
-
-    def _was_sent_again(self, site: Site, entry: LedgerEntry) -> bool:
-        """Whether the origin began a new epoch that holds a publication for this receiver, because
-        it did not know of its delivery: then both copies may arrive. If retention has deleted it
-        there since, its receivers are unknown."""
-        origin = self.world.sites[entry.place]
-        if entry.at > self._rollover_at.get(origin.state.id, -1.0):
-            return False
-        disk = origin.state.disk
-        records = [each for each in disk.journal if ledger_number(each.payload) == entry.number]
-        if not records:
-            return disk.outbox is not None and entry.journal_position[0] == disk.outbox.epoch
-        return any(node == site.state.id for each in records for node, _ in each.receivers)
 
     def _was_refused_after_roll_back(self, site: Site, entry: LedgerEntry) -> bool:
         """Whether a broker refused a publication for its quota, because it still has handshakes of

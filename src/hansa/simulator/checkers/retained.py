@@ -29,15 +29,15 @@ class RetainedAgree(Checker):
         self._writers: dict[str, dict[int, NodeId]] = {}
         """Per topic the places of its writers, with the node that was there."""
         self._last_s = 0.0
-        self._forged: set[tuple[int, str]] = set()
-        """Places and topics with a retained value that no client of its origin published."""
+        self._forged_topics: set[str] = set()
+        """Topics with a retained value that no client of its origin published."""
 
     def on_delivered(self, site: Site, publication: Publication, entry: LedgerEntry | None) -> None:
         """Record forged values. At QoS 1 and 2 there are none (`NoPhantom`)."""
         if publication.retain and not publication.qos:
             is_genuine = entry is not None and publication.payload == entry.payload
             if not is_genuine:
-                self._forged.add((site.place, publication.topic))
+                self._forged_topics.add(publication.topic)
 
     def on_published(self, entry: LedgerEntry) -> None:
         """Record the writers of a topic."""
@@ -82,12 +82,12 @@ class RetainedAgree(Checker):
             return False
         nodes = {site.place: site.state.id for site in part}
         are_here = all(nodes.get(place) == node for place, node in self._writers[topic].items())
-        is_forged = any((place, topic) in self._forged for place in nodes)
-        return are_here and not is_forged and not self._has_false_owner(topic, part)
+        is_forged = topic in self._forged_topics or self._has_false_owner(topic)
+        return are_here and not is_forged
 
-    def _has_false_owner(self, topic: str, part: list[Site]) -> bool:
-        """Whether one of these nodes believes that a compromised one owns the value."""
-        nodes = [site.node for site in part if site.node is not None]
+    def _has_false_owner(self, topic: str) -> bool:
+        """Whether a node believes that a compromised one owns the value."""
+        nodes = [site.node for site in self.world.honest_sites() if site.node is not None]
         values = [node.delivery.retained.get(topic) for node in nodes]
         return any(value and not self.world.is_honest(value.owner) for value in values)
 
