@@ -251,12 +251,15 @@ class FunctionPlayer:
 
 
 def find_functions() -> dict[tuple[str, str], FunctionType]:
-    """Return the functions of the package by file and qualified name."""
+    """Return the functions of the package by file and qualified name, without those inside of
+    functions: mutants name the outermost one."""
     files = {str(path) for path in PACKAGE.rglob("*.py")}
     found: dict[tuple[str, str], FunctionType] = {}
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename in files:
             key = each.__code__.co_filename, each.__code__.co_qualname
+            if "<locals>" in key[1]:
+                continue
             assert found.get(key, each) is each, f"two functions {key}"
             found[key] = each
     return found

@@ -121,8 +121,7 @@ class InboxLog:
                 self._advance_progress(origin, epoch, sequence)
                 self._add_entry(InboxEntry(record, -1, was_sent=True, is_recovered=True))
             case InjectionAcceptedRecord(index):
-                if index in self.entries:
-                    self.entries[index].accepted_offset = -1
+                self._apply_acceptance(index)
             case InjectionCompletedRecord(index):
                 self._remove_entry(index)
             case GapRecord():
@@ -131,6 +130,10 @@ class InboxLog:
                 return
         if not isinstance(record, OriginProgressRecord | GapRecord):
             self.next_index = max(self.next_index, record.index + 1)
+
+    def _apply_acceptance(self, index: int) -> None:
+        if index in self.entries:
+            self.entries[index].accepted_offset = -1
 
     def _carried_state(self) -> Iterator[JournalRecord]:
         for origin, (epoch, sequence) in self.origin_progress.items():
