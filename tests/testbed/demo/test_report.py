@@ -140,6 +140,7 @@ def test_failing_report_with_spark_fails_the_demo(tmp_path, monkeypatch, capsys)
 
 
 @needs_spark
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("mosquitto")
 def test_demo_stopped_during_the_report_cleans_up(tmp_path):
