@@ -104,7 +104,7 @@ def test_split_refuses(raw, message):
 
 @pytest.mark.parametrize("raw", ["01 02", "08 0001 23", "08 0003 612f2b", "08 0000"])
 def test_values_that_brokers_pass_on_against_the_standard_are_left_out(raw):
-    """A connection that ended there would get the publication again, for ever."""
+    """A connection that ended there would get the publication again at every connect."""
     before, after = bytes.fromhex("03 0001 61"), bytes.fromhex("26 0001 6b 0001 76")
     given = before + bytes.fromhex("0b 07") + bytes.fromhex(raw) + after
     assert split_publish_properties(given) == ((7,), before + after)
