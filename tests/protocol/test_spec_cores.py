@@ -25,8 +25,8 @@ from hansa.protocol.effects import CoreLost, NodeReachable, ParentsChanged
 from hansa.protocol.events import FrameReceived
 from hansa.protocol.membership.records import ClaimsRecord, NodeRecord
 from hansa.protocol.model import Identity, NodeId
+from hansa.protocol.routing.base import TOO_SHORT
 from hansa.protocol.routing.mesh.routes import CoreRoutes
-from hansa.protocol.routing.mesh.strategy import TOO_SHORT
 from hansa.protocol.settings import ManagementBy, Metric
 from hansa.protocol.wire.frames import UNREACHABLE, AnnouncementRequest, CoreAnnouncement, Update
 

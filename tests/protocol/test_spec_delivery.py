@@ -656,6 +656,26 @@ def test_7_10_returned_node_gets_new_publications():
     assert wire.deliveries() == {1: [b"before", b"after"], 3: [b"before", b"after"]}
 
 
+def test_7_10_restarted_origin_sends_what_it_abandoned_and_still_has():
+    """7.10 It continues the journal, so the receiver reports its position and gets what follows."""
+    wire = settled("1-2", (2, "a"), interest_lease=5.0)
+    wire.publish(1, "a", b"before", qos=2)
+    wire.run(0.5)
+    wire.cut("1-2")
+    wire.run(1.0)
+    wire.publish(1, "a", b"abandoned", qos=2)
+    wire.run(10.0)
+    assert wire.effects(1, DeliveryAbandoned) == [DeliveryAbandoned(TWO, 1, 2, 2)]
+    wire.stop(1)
+    restored = RestoredState(epoch=1, next_sequence=3)
+    wire.start(1, Identity(ONE, key(1), 9), restored=restored)
+    wire.join("1-2")
+    wire.run(5.0)
+    wire.publish(1, "a", b"after", qos=2)
+    wire.run(1.0)
+    assert wire.deliveries()[2] == [b"before", b"abandoned", b"after"]
+
+
 def test_7_11_large_publications_get_more_time():
     """7.11 No reminder within 1 s per MiB; no second response while one may be in flight."""
     settings = ProtocolSettings(packet_bytes_max=8 << 20)

@@ -128,6 +128,16 @@ def test_6_4_filter_that_overlaps_a_share_does_not_linger():
     assert wire.deliveries() == {}
 
 
+def test_6_4_filter_that_overlaps_a_share_only_in_part_does_not_linger():
+    """6.4 Neither `+/temp` nor `plant/#` covers the other."""
+    wire = settled("1-2", (1, "$share/g/plant/#"), (2, "$share/g/plant/#"), (2, "+/temp"))
+    wire.unsubscribe(2, "+/temp")
+    wire.run(wire.settings.linger / 2)
+    wire.publish(1, "plant/temp", b"job")
+    wire.run(1.0)
+    assert wire.deliveries() == {}
+
+
 def test_6_5_publications_are_identified_by_incarnation_or_by_journal():
     """6.5 (origin, incarnation, sequence); at QoS 1 and 2 (origin, epoch, position), `previous`."""
     wire = settled("1-2", (2, "a"), (2, "b"))

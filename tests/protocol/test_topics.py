@@ -26,6 +26,7 @@ from hansa.protocol.topics import (
     check_filter,
     check_name,
     covers,
+    intersect,
     is_filter,
     is_local_only,
     matches,
@@ -507,6 +508,19 @@ def test_covered_lists_the_narrower_filters():
     assert trie.covered("b/#") == []
 
 
+@pytest.mark.parametrize(
+    ("topic_filter", "does_overlap"),
+    [
+        *[("+/temp", True), ("plant/#", True), ("plant/line/temp", True), ("+/+/+/x", True)],
+        *[("#", True), ("+", False), ("/", False), ("plant", False), ("city/state", False)],
+        *[("$SYS/#", False), ("+/x", False)],
+    ],
+)
+def test_filters_overlap_if_a_topic_matches_both(topic_filter, does_overlap):
+    trie = trie_of(["plant/line/#", "plant/+/state", "+/temp", "a/b/c/#"])
+    assert trie.overlaps(topic_filter) is does_overlap
+
+
 def test_depth_needs_no_stack():
     deep = "/".join(["a"] * 5_000)
     trie = trie_of([deep, f"{deep}/+", f"{deep}/#"])
@@ -547,6 +561,7 @@ def test_trie_answers_as_a_scan_of_its_filters(steps, topic, probe):
     assert trie.covering(probe) == sorted(text for text in model if covers(text, probe))
     assert trie.covered(probe) == sorted(text for text in model if covers(probe, text))
     assert trie.is_covered(probe) == any(covers(text, probe) for text in model)
+    assert trie.overlaps(probe) == any(intersect(text, probe) is not None for text in model)
     expected = [value for text, value in model.items() if reference_matches(text, topic)]
     assert sorted(trie.match(topic)) == sorted(expected)
 

@@ -35,7 +35,7 @@ from hansa.protocol.membership.rights import OUTSIDE_CERTIFICATE, UNLIMITED, Rig
 from hansa.protocol.membership.unicast_routes import UnicastRoutes
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.pair_authentication import PairAuthenticator, ReplayWindow
-from hansa.protocol.routing.mesh.strategy import TOO_SHORT
+from hansa.protocol.routing.base import TOO_SHORT
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.unicast import UnicastTransport
 from hansa.protocol.wire.codec import decode

@@ -56,7 +56,7 @@ class RealAuthority:
         assert made.node == node
         nowhere = Path("unused")
         credentials = Credentials(
-            nowhere, nowhere, made, (made.x509,), (self._root,), revocation.EMPTY
+            nowhere, nowhere, made, (made.x509,), (self._root,), revocation.Revocations()
         )
         return MemberAuthenticator(private, lambda: credentials, lambda: START)
 

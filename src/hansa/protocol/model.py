@@ -6,7 +6,7 @@ Input is checked where it enters (`topics`, `wire`), so values of these types ar
 import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, NewType
+from typing import Annotated, Final, NewType
 
 import msgspec
 
@@ -28,7 +28,7 @@ GroupId = NewType("GroupId", Unsigned)
 MANAGEMENT_GROUP: Group = ""
 """The group of all nodes. No topic filter is empty, so the name is unique."""
 
-HOPS_MAX = 64
+HOPS_MAX: Final = 64
 """A copy with this many hops is dropped: only a mesh that is changing can form loops."""
 
 TARGET_GROUPS_MAX = 1_024

@@ -65,8 +65,8 @@ from hansa.protocol.membership.changes import (
     NodeRestarted,
     OverlayChange,
     RightsChanged,
+    SetChange,
 )
-from hansa.protocol.membership.database import SetChange
 from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.membership.records import RecordKind
 from hansa.protocol.membership.view import MembershipView

@@ -316,6 +316,22 @@ class FilterTrie(Generic[V]):
             leaf.text for leaf in self._candidates(topic_filter) if covers(topic_filter, leaf.text)
         )
 
+    def overlaps(self, topic_filter: str) -> bool:
+        """Whether some topic matches this filter and a stored one."""
+        branches = [self._tree(topic_filter)]
+        for key in _path(topic_filter):
+            deeper: list[_Branch[V]] = []
+            for branch in branches:
+                if key == "#" and branch:
+                    return True
+                for item in _reached_by_either(branch, key):
+                    if isinstance(item, dict):
+                        deeper.append(item)
+                    elif intersect(item.text, topic_filter) is not None:
+                        return True
+            branches = deeper
+        return False
+
     def _tree(self, text: str) -> "_Branch[V]":
         return self._dollar_root if text.startswith("$") else self._root
 
@@ -381,6 +397,14 @@ def _reached(branch: "_Branch[V]", key: str) -> "Iterable[_Branch[V] | _Leaf[V]]
     if key in ("+", "#"):
         return branch.values()
     return (branch[key],) if key in branch else ()
+
+
+def _reached_by_either(branch: "_Branch[V]", key: str) -> "Iterable[_Branch[V] | _Leaf[V]]":
+    """Return the branches and leaves one level down for a level of a filter that may be as wide."""
+    if key == "+":
+        return [item for level, item in branch.items() if level != _END]
+    levels = (key, "#") if key == _END else (key, "+", "#")
+    return [branch[level] for level in levels if level in branch]
 
 
 def _fold(branch: "_Branch[V]", passed: "list[tuple[_Branch[V], str]]") -> None:

@@ -7,13 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.contexts import plain
 
+from hansa.protocol.membership.changes import FetchRequired, RecordChange, SetChange
 from hansa.protocol.membership.database import (
     PART_BYTES,
     UPDATE_BYTES,
     Database,
-    FetchRequired,
-    RecordChange,
-    SetChange,
     pack_updates,
 )
 from hansa.protocol.membership.records import (
@@ -22,9 +20,8 @@ from hansa.protocol.membership.records import (
     NodeRecord,
     Record,
     RecordKind,
-    estimate_bytes,
-    fingerprint,
 )
+from hansa.protocol.membership.rows import estimate_bytes, fingerprint
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.frames import Summary, Update
 
@@ -37,9 +34,14 @@ LONG = [f"{n:02}/{'x' * (PART_BYTES // 2 - 50)}" for n in range(5)]
 
 
 def node_record(
-    version: int, incarnation: int = 1, node: NodeId = A, born: int = 1, key: bytes = b"k"
+    version: int,
+    incarnation: int = 1,
+    node: NodeId = A,
+    born: int = 1,
+    key: bytes = b"k",
+    links: tuple[tuple[NodeId, int], ...] = ((B, 0),),
 ) -> NodeRecord:
-    return NodeRecord(node, incarnation, version, born, key, "", (), 1.0, ())
+    return NodeRecord(node, incarnation, version, born, key, "", (), 1.0, links)
 
 
 def whole(*names: str, version: int = 1, incarnation: int = 1) -> InterestRecord:

@@ -32,8 +32,8 @@ from hansa.protocol.membership.changes import (
     MapChanged,
     NodeRestarted,
     OverlayOutput,
+    SetChange,
 )
-from hansa.protocol.membership.database import SetChange
 from hansa.protocol.membership.id_conflict import LATER_AGAIN_S, LATER_S, PAUSE_S
 from hansa.protocol.membership.overlay import CONTESTED, Overlay
 from hansa.protocol.membership.record_checks import WRONG_KEY
@@ -451,13 +451,13 @@ def test_our_own_record_follows_our_links():
 
 def test_our_own_record_can_wait_to_share_a_frame():
     it = overlay(replace(SETTINGS, change_delay=0.5, relay_delay=0.5))
-    taken(it, joined(it), record())
-    taken(it, joined(it, hello(FAR), TWO), record(FAR), now=0.1)
+    taken(it, joined(it), record(PEER, ME))
+    taken(it, joined(it, hello(FAR), TWO), record(FAR, ME), now=0.1)
     assert (it.next_deadline(), it.flush(0.4)) == (0.5, [])
     ours = own(2, PEER, FAR)
     assert it.flush(0.5) == [
-        Send(ONE, Update((ours, record(FAR)))),
-        Send(TWO, Update((ours, record(PEER)))),
+        Send(ONE, Update((ours, record(FAR, ME)))),
+        Send(TWO, Update((ours, record(PEER, ME)))),
     ]
 
 

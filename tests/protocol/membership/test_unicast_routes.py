@@ -272,3 +272,49 @@ def test_frame_that_was_sent_over_another_path_is_not_repeated():
     assert named(made, receipt) == [()]
     made.on_received(PendingNotice(ONE, FOUR, 1, 1, via=path(5, 6, 1)))
     assert named(made, receipt, receipt) == [(6, 5, 4), (2, 3, 4)]
+
+
+# ---------------------------------------------------------------- paths that the map has lost
+
+
+def cut(made: UnicastRoutes, one: int, other: int) -> None:
+    graph = made._graph  # noqa: SLF001
+    links = dict(graph.lengths(NodeId(one)))
+    del links[NodeId(other)]
+    graph.set_links(NodeId(one), links)
+
+
+def test_path_without_a_link_in_the_map_is_replaced_by_one_with_the_least_blame():
+    made = routes()
+    assert named(made, notice(), notice(), repair(1)) == [(), (6, 5, 4), (6, 5, 4)]
+    cut(made, 5, 6)
+    assert named(made, repair(2), repair(3)) == [(2, 3, 4)] * 2
+
+
+def test_proven_path_without_a_link_in_the_map_is_replaced_by_the_best_path():
+    made = routes()
+    assert made.on_received(PendingNotice(ONE, FOUR, 1, 1, via=path(5, 6, 1)))
+    assert named(made, repair(1)) == [(6, 5, 4)]
+    cut(made, 5, 4)
+    assert named(made, repair(2)) == [()]
+
+
+def test_path_stays_if_the_map_changes_elsewhere():
+    made = routes()
+    named(made, notice(), notice())
+    cut(made, 2, 3)
+    assert named(made, repair(1)) == [(6, 5, 4)]
+
+
+def test_path_that_names_an_unknown_node_is_not_taken():
+    made = routes()
+    made.on_received(PendingNotice(ONE, FOUR, 1, 1, via=path(99, 1)))
+    assert named(made, repair(1)) == [()]
+
+
+def test_requests_and_mere_receipts_by_turns_are_repetitions():
+    """Notices and requests were sent at the same interval: no receipt was like the one before."""
+    made = routes()
+    mere, request = Receipt(FOUR, ONE, 1, 2, 2), Receipt(FOUR, ONE, 1, 2, 2, 100)
+    assert named(made, mere, request, mere) == [(), (), (6, 5, 4)]
+    assert named(made, request, mere, request) == [(6, 5, 4), (2, 3, 4), (2, 3, 4)]

@@ -102,3 +102,13 @@ def test_full_comparison_that_is_begun_again_keeps_the_places_of_topics_that_wai
     full.step(SETTLE_S)
     full.begin(topics, SETTLE_S)
     assert full.step(SETTLE_S + STEP_S) == [topics[-1], *topics[: STEP_MAX - 1]]
+
+
+def test_full_comparison_of_a_slow_broker_takes_smaller_steps():
+    full = FullComparison(SETTLE_S)
+    topics = [f"{n}" for n in range(STEP_MAX)]
+    full.begin_smaller(topics, 0.0)
+    assert full.step(SETTLE_S) == topics[: STEP_MAX // 2]
+    for _ in range(STEP_MAX):
+        full.begin_smaller(topics, SETTLE_S)
+    assert full.step(SETTLE_S + STEP_S) == topics[STEP_MAX // 2 :][:1]

@@ -8,7 +8,7 @@ from hansa.protocol.effects import Ignored, ListRetained, PublishRetained, ReadR
 from hansa.protocol.events import ClientPublished, RetainedListed, RetainedRead
 from hansa.protocol.model import NodeId, Publication
 from hansa.protocol.retained import values as retained_module
-from hansa.protocol.retained.checks import RECENT
+from hansa.protocol.retained.checks import RECENT, STEP_MAX
 from hansa.protocol.retained.clock import AHEAD_MAX_S, VERSIONS_PER_MS
 from hansa.protocol.retained.digest import RetainedEntry, payload_digest
 from hansa.protocol.retained.sync import VERSIONS_PER_FRAME_MAX
@@ -319,11 +319,38 @@ def test_topic_changed_before_the_broker_had_it_is_listed_again():
     assert ListRetained(("a",)) in made.handle_timer()
 
 
-def test_listing_that_took_too_long_is_repeated():
-    made = retained({"a": value(5, YOU)})
-    older = (("a", payload_digest(b"older")),)
-    assert made.on_retained_listed(RetainedListed(("a",), older, RECENT)) == [ListRetained(("a",))]
-    assert made.entries["a"] == value(5, YOU)
+def test_topics_of_a_listing_that_took_too_long_are_listed_in_smaller_steps():
+    made = retained({"a": value(5, YOU), "b": value(6, YOU)})
+    found = (("a", payload_digest(b"older")), ("c", payload_digest(b"z")))
+    assert made.on_retained_listed(RetainedListed(("#",), found, RECENT)) == []
+    assert made.entries == {"a": value(5, YOU), "b": value(6, YOU)}
+    made.set_now(1.0)
+    assert made.handle_timer() == [ListRetained(("a", "b", "c"))]
+    made.on_retained_listed(RetainedListed(("c",), found[1:]))
+    assert made.entries["c"] == value(OLDEST_VERSION, ME, b"z")
+
+
+def test_very_slow_broker_is_listed_to_an_end():
+    """It answers listings of up to 100 topics in time."""
+    made = retained()
+    topics = [f"{n}" for n in range(STEP_MAX)]
+    listings: list[tuple[str, ...]] = [("#",)]
+    now = 0.0
+    while listings:
+        filters = listings.pop(0)
+        asked = topics if filters == ("#",) else filters
+        now += len(asked) * 0.09
+        made.set_now(now)
+        found = tuple((topic, payload_digest(b"x")) for topic in asked)
+        assert made.on_retained_listed(RetainedListed(filters, found, len(asked) * 0.09)) == []
+        while not listings and len(made.entries) < STEP_MAX:
+            due = made.next_deadline()
+            assert due is not None
+            now = due
+            made.set_now(now)
+            listings = [e.filters for e in made.handle_timer() if isinstance(e, ListRetained)]
+        assert now < 1_000
+    assert sorted(made.entries) == sorted(topics)
 
 
 def test_qos_0_values_are_announced_after_the_settling_time():

@@ -3,8 +3,10 @@
 import pytest
 from tests.simulator.checkers.stubs import end, idle_world
 
-from hansa.protocol.effects import NeighbourDown, NeighbourUp, ParentsChanged
+from hansa.protocol.effects import Ignored, NeighbourDown, NeighbourUp, ParentsChanged
+from hansa.protocol.events import FrameReceived
 from hansa.protocol.model import LinkId, NodeId
+from hansa.protocol.routing.base import TOO_SHORT
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.wire.frames import UNREACHABLE, CoreAnnouncement
 from hansa.simulator.checkers import AnnouncementCost, ParentsNearer
@@ -150,6 +152,34 @@ def test_cost_is_not_limited_while_a_copy_of_the_core_runs(world, violations):
     copy.state.id = before
     announce(checker, world, 1)
     assert "takes 10 frames on 3.0 links" in violations[0]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "reason", "is_bounded"),
+    [(1, TOO_SHORT, False), (2, TOO_SHORT, True), (1, "filters_per_node_max", True)],
+)
+def test_only_an_announcement_that_overtook_the_map_may_be_corrected(
+    world, violations, sequence, reason, is_bounded
+):
+    checker = AnnouncementCost(world, violations)
+    all_up(checker, world)
+    received = FrameReceived(LinkId(1), CoreAnnouncement(CORE, 1, sequence, 1))
+    checker.on_event_handled(world.sites[1], received, [Ignored(reason)])
+    announce(checker, world, 6, distance=4)
+    announce(checker, world, 6, distance=2)
+    assert bool(violations) == is_bounded
+    assert checker.frames_per_announcement_max == 12
+
+
+def test_corrected_announcement_takes_at_most_two_frames_per_link_again(world, violations):
+    checker = AnnouncementCost(world, violations)
+    all_up(checker, world)
+    received = FrameReceived(LinkId(1), CoreAnnouncement(CORE, 1, 1, 1))
+    checker.on_event_handled(world.sites[1], received, [Ignored(TOO_SHORT)])
+    announce(checker, world, 6, distance=4)
+    announce(checker, world, 7, distance=2)
+    assert len(violations) == 1
+    assert "takes 13 frames on 3.0 links" in violations[0]
 
 
 def test_frames_on_new_links_are_not_counted(world, violations):

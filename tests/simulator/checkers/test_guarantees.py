@@ -18,8 +18,10 @@ from hansa.simulator.actions import (
     CloneNode,
     CrashAgent,
     CutLink,
+    FailDisk,
     RefuseAgent,
     RestartAgent,
+    RestartBroker,
     RestoreLink,
     RollBackState,
 )
@@ -85,6 +87,15 @@ def test_reported_gap_is_no_violation():
     played.world.start_agent(site)
     assert finish(played) == []
     assert guaranteed(played).summarize() == GuaranteeSummary(1, 0, 1, 0, 1, 0)
+
+
+def test_retention_of_an_origin_that_was_copied_is_a_valid_reason():
+    publications = [(30.0 + n, ClientPublish(0, "a/b", qos=1)) for n in range(5)]
+    cut = ((29.0, CutLink(0, 1)), (36.0, RestoreLink(0, 1)))
+    disk = DiskOptions(journal_max=3)
+    played = play((6.0, CloneNode(0, near=1)), *cut, *publications, disk=disk)
+    assert finish(played, until=60.0) == []
+    assert guaranteed(played).summarize().reported == 2
 
 
 @pytest.mark.parametrize("reason", ["retention", "new epoch", "end of lease", "nodes_max"])
@@ -246,6 +257,30 @@ def test_publication_before_new_epoch_may_be_duplicated():
     assert finish(played) == []
 
 
+def test_only_origin_reports_what_retention_removed_from_an_old_copy():
+    """The receiver had publications of the newer state at the positions that the copy assigned to
+    others, and the journal holds two. A removed one that was acknowledged is a violation."""
+    script = [
+        (5.5, BackUpState(0)),
+        (6.0, ClientPublish(0, "a/b", qos=1, count=3)),
+        (7.0, CutLink(0, 1)),
+        (8.0, RollBackState(0)),
+        (9.0, ClientPublish(0, "a/b", qos=1, count=5)),
+        (11.0, RestoreLink(0, 1)),
+    ]
+    played = play(*script, disk=DiskOptions(journal_max=2))
+    assert finish(played) == []
+    assert played.received(1) == [0, 1, 2, 3, 7, 8]
+    assert guaranteed(played).summarize().reported == 3
+    ended = played.world.sites[0].state.disk.ended_epochs
+    assert ended == {1: (4, {1: 1})}
+    ended[1] = (4, {1: 3})
+    assert [text[:26] for text in finish(played)] == [
+        "guaranteed: publication 4 ",
+        "guaranteed: publication 5 ",
+    ]
+
+
 def test_lease_that_ends_before_capture_ends_the_guarantee():
     script = [
         (5.5, CutLink(0, 1)),
@@ -268,6 +303,28 @@ def test_missing_subscription_of_agent_is_a_violation():
     broker = played.world.sites[0].broker
     unsubscribe = UnsubscribePacket(999, ("a/b",))
     broker.receive_from_agent(broker.agent_connection, unsubscribe, played.world.now)
+    expected = "guaranteed: n0 is not subscribed to a/b, what n1 counts on"
+    assert finish(played) == [expected]
+
+
+FAILED_DISK = ((3.0, ClientSubscribe(1, "c")), (4.0, FailDisk(0)))
+
+
+def test_agent_with_failed_disk_has_no_subscriptions_in_a_new_session():
+    """The guarantee continues after a restart of the agent."""
+    again = [(at, ClientPublish(0, "a/b", qos=1)) for at in (8.0, 12.0)]
+    played = play(*FAILED_DISK, (4.5, RestartBroker(0)), (9.0, RestartAgent(0)), *again)
+    assert finish(played) == []
+    assert played.received(1) == [2]
+    assert guaranteed(played).summarize().promised == 1
+
+
+def test_failed_disk_excuses_no_unsubscription():
+    played = play(*FAILED_DISK)
+    broker = played.world.sites[0].broker
+    unsubscribe = UnsubscribePacket(999, ("a/b",))
+    broker.receive_from_agent(broker.agent_connection, unsubscribe, played.world.now)
+    assert list(broker.granted) == ["c"]
     expected = "guaranteed: n0 is not subscribed to a/b, what n1 counts on"
     assert finish(played) == [expected]
 

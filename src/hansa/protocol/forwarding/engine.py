@@ -14,6 +14,7 @@ remembers how, by the bytes of target groups and topic, and is cleared together 
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -28,7 +29,7 @@ from hansa.protocol.effects import (
     PeerMisbehaved,
     Send,
 )
-from hansa.protocol.forwarding.dedup import DuplicateFilter
+from hansa.protocol.forwarding.dedup import DuplicateFilter, SequenceWindow
 from hansa.protocol.forwarding.numbering import LocalPublication, LocalSequencer
 from hansa.protocol.forwarding.table import (
     Copies,
@@ -60,6 +61,7 @@ from hansa.protocol.wire.codec import (
     ORIGIN_AT,
     ORIGIN_END,
     PLAIN_FIRST_BYTES,
+    PUBLICATION_HEAD_BYTES,
     PUBLICATION_HEADER,
     TOPIC_BYTES_AT,
     decode_publication,
@@ -71,7 +73,7 @@ from hansa.protocol.wire.codec import (
 FLOW_CACHE_MAX = 65_536
 """Entries of the flow cache over all links; when full, it is cleared."""
 
-SMALL_BYTES_MAX = 4_096
+SMALL_BYTES_MAX: Final = 4_096
 """Payloads up to this size need no check against the bound of a frame."""
 
 TOO_LARGE = "larger than packet_bytes_max"
@@ -84,10 +86,12 @@ Outgoing = dict[LinkId, list[bytes | bytearray]]
 Deliveries = list[PlainMessage | Publication]
 """Publications for the local broker, in order."""
 
-_HEAD_BYTES = PUBLICATION_HEADER.size
+_Header = tuple[int, int, int, NodeId, int, int, int]
+"""The fields of PUBLICATION_HEADER. A compiler computes with annotated integers itself."""
+
 _TOPIC_BYTES_MAX = 128
 _TARGET_GROUPS_MAX = 8
-_GROUP_BYTES = GROUP_ID_STRUCT.size
+_GROUP_BYTES: Final = 8
 
 
 class ForwardingEngine:
@@ -273,7 +277,7 @@ class ForwardingEngine:
             self._incarnation = incarnation
             self.table.clear_plans()
         notifications: list[Effect] = []
-        plans, next_sequence = self.table.plans, self.sequencer.next_sequence
+        plans, sequencer = self.table.plans, self.sequencer
         for item in batch:
             plan = plans.get(item.topic)
             payload = item.payload
@@ -287,7 +291,7 @@ class ForwardingEngine:
             ):
                 notifications += self._publish_slow_path(item, incarnation, outgoing)
             elif plan.frame_templates:
-                sequence = next_sequence().to_bytes(8, "big")
+                sequence = sequencer.next_sequence().to_bytes(8, "big")
                 for links, before, after in plan.frame_templates:
                     frame = b"".join((before, sequence, after, payload))
                     for link in links:
@@ -338,21 +342,20 @@ class ForwardingEngine:
     ) -> bytes | None:
         """Do `receive_copy` for each; add frames, deliveries and other effects to the lists. Stop
         at a frame that is not a publication, or is invalid, and return it."""
-        find, unpack = (
-            self.table.flow_cache.setdefault(link, {}).get,
-            PUBLICATION_HEADER.unpack_from,
-        )
+        flows = self.table.flow_cache.setdefault(link, {})
         by_origin = self.table.depends_on_origin
-        own_node, window, last_origin, last_epoch, sequence_max = self._node, None, None, None, 0
+        own_node, last_origin, last_epoch, sequence_max = self._node, -1, -1, 0
+        window: SequenceWindow | None = None
         bounds = self.origins.sequence_bounds(link)
         for data in frames:
-            if len(data) >= _HEAD_BYTES:
-                opening, hops, count, origin, epoch, sequence, topic_bytes = unpack(data)
-                end = _HEAD_BYTES + topic_bytes
+            if len(data) >= PUBLICATION_HEAD_BYTES:
+                header: _Header = PUBLICATION_HEADER.unpack_from(data)
+                opening, hops, count, origin, epoch, sequence, topic_bytes = header
+                end = PUBLICATION_HEAD_BYTES + topic_bytes
                 if count:
                     end += _GROUP_BYTES * count
                 key = data[TOPIC_BYTES_AT:end]
-                flow = find(data[ORIGIN_AT:ORIGIN_END] + key if by_origin else key)
+                flow = flows.get(data[ORIGIN_AT:ORIGIN_END] + key if by_origin else key)
                 if (
                     flow is not None
                     and opening == PLAIN_FIRST_BYTES
@@ -403,8 +406,8 @@ class ForwardingEngine:
                     deliveries.append(effect.publication)
                 elif not isinstance(effect, Send):
                     notifications.append(effect)
-            last_origin, by_origin = None, self.table.depends_on_origin
-            find = self.table.flow_cache.setdefault(link, {}).get
+            last_origin, by_origin = -1, self.table.depends_on_origin
+            flows = self.table.flow_cache.setdefault(link, {})
         return None
 
     def _sequence_max(self, link: LinkId, origin: NodeId, epoch: int) -> int:

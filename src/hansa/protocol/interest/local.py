@@ -132,11 +132,9 @@ class LocalInterest:
         return since + (linger if can_withdraw else max(linger, self._settings.withdraw_delay_max))
 
     def _overlaps_share(self, name: str) -> bool:
-        """Whether a share of this node certainly gets publications that a filter matches. Asked
-        after every input for every withdrawal, and there may be thousands."""
-        if not len(self._share_filters):
-            return False
-        return bool(self._share_filters.covered(name)) or self._share_filters.is_covered(name)
+        """Whether a share of this node may get publications that a filter matches. Asked after
+        every input for every withdrawal, and there may be thousands."""
+        return self._share_filters.overlaps(name)
 
     def _add(self, topic_filter: str, now: float) -> None:
         self.filters[topic_filter] = None

@@ -1,11 +1,40 @@
-"""Changes that the overlay reports besides effects, for `node` to pass to other parts."""
+"""Changes of the database, and changes that the overlay reports besides effects, for `node` to pass
+to other parts."""
 
 import msgspec
 
 from hansa.protocol.effects import Effect
-from hansa.protocol.membership.database import SetChange
+from hansa.protocol.membership.records import NodeRecord, RecordKind, Row, Stamp
 from hansa.protocol.model import NodeId
 from hansa.protocol.wire.frames import ControlFrame
+
+
+class SetChange(msgspec.Struct, frozen=True):
+    kind: RecordKind
+    node: NodeId
+    stamp: Stamp
+    """The stamp of the row with this change; the database may already hold a newer one."""
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+class RecordChange(msgspec.Struct, frozen=True):
+    """A node's record changed."""
+
+    record: NodeRecord
+
+
+class FetchRequired(msgspec.Struct, frozen=True):
+    """A change did not fit the row here: the whole row must be fetched."""
+
+    row: Row
+
+
+class RecordForged(msgspec.Struct, frozen=True):
+    """The owner of a set has not signed this record of it."""
+
+
+MergeResult = SetChange | RecordChange | FetchRequired | RecordForged | None
 
 
 class LinkCostsChanged(msgspec.Struct, frozen=True):

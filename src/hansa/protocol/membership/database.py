@@ -12,9 +12,14 @@ it can send the set to others, whole or in parts.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import msgspec
-
 from hansa.protocol.membership.authentication import RecordAuthentication
+from hansa.protocol.membership.changes import (
+    FetchRequired,
+    MergeResult,
+    RecordChange,
+    RecordForged,
+    SetChange,
+)
 from hansa.protocol.membership.records import (
     KIND_OF,
     ClaimsRecord,
@@ -22,8 +27,12 @@ from hansa.protocol.membership.records import (
     NodeRecord,
     Record,
     RecordKind,
+    Row,
     SetRecord,
     Stamp,
+)
+from hansa.protocol.membership.rows import (
+    encoded_bytes,
     estimate_bytes,
     fingerprint,
     split_names,
@@ -43,8 +52,6 @@ _DIGEST_MASK = (1 << 64) - 1
 ASSEMBLIES_MAX = 4
 """Neighbours from which parts of one set are collected at the same time; beyond
 that, the oldest is dropped."""
-
-Row = tuple[RecordKind, NodeId]
 
 
 @dataclass(slots=True)
@@ -73,38 +80,13 @@ class NameSet:
         return sum(assembly.arrived for assembly in self.incoming.values())
 
 
-class SetChange(msgspec.Struct, frozen=True):
-    kind: RecordKind
-    node: NodeId
-    stamp: Stamp
-    """The stamp of the row with this change; the database may already hold a newer one."""
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-
-
-class RecordChange(msgspec.Struct, frozen=True):
-    """A node's record changed."""
-
-    record: NodeRecord
-
-
-class FetchRequired(msgspec.Struct, frozen=True):
-    """A change did not fit the row here: the whole row must be fetched."""
-
-    row: Row
-
-
-class RecordForged(msgspec.Struct, frozen=True):
-    """The owner of a set has not signed this record of it."""
-
-
-MergeResult = SetChange | RecordChange | FetchRequired | RecordForged | None
-
-
-class _QueuedRecord(msgspec.Struct):
+@dataclass(slots=True)
+class _QueuedRecord:
     """A record queued for the neighbours, and the links whose other side has it."""
 
     record: Record
+    size: int
+    """Estimated bytes in a frame."""
     known_by: list[LinkId]
 
 
@@ -326,7 +308,7 @@ class Database:
         for link in links:
             lacks = tuple([n for n, item in enumerate(pending) if link not in item.known_by])
             if lacks not in packed:
-                packed[lacks] = pack_updates([pending[n].record for n in lacks])
+                packed[lacks] = _pack([(pending[n].record, pending[n].size) for n in lacks])
             sends += [(link, update) for update in packed[lacks]]
         return sends
 
@@ -342,7 +324,7 @@ class Database:
         """Newer whole records replace queued ones; changes of a set queue up."""
         is_set = not isinstance(record, NodeRecord)
         key = (*row, record.version, record.part) if is_set else row  # type: ignore[union-attr]
-        self._flood_queue[key] = _QueuedRecord(record, [])
+        self._flood_queue[key] = _QueuedRecord(record, estimate_bytes(record), [])
 
     def _mark_known_by(self, row: Row, record: Record, source: LinkId) -> None:
         """The other side of a link has this version and does not need it."""
@@ -438,15 +420,29 @@ class Database:
         return self.authentication.is_genuine_set(row, stamp, digest, proof)
 
 
+def is_new_incarnation(record: Record, known: NodeRecord | None) -> bool:
+    """Whether this is the first known record of a node's present incarnation."""
+    if not isinstance(record, NodeRecord):
+        return False
+    return known is None or known.incarnation < record.incarnation
+
+
+def sum_bytes(records: Iterable[Record]) -> int:
+    """Return approximately how many bytes records take in frames."""
+    return sum(map(encoded_bytes, records))
+
+
 def pack_updates(records: list[Record]) -> list[Update]:
     """Pack records into as few frames as their size allows."""
+    return _pack([(record, estimate_bytes(record)) for record in records])
+
+
+def _pack(records: list[tuple[Record, int]]) -> list[Update]:
+    """Pack records, each with its size."""
     frames: list[Update] = []
     batch: list[Record] = []
     size = 0
-    costs = [estimate_bytes(record) for record in records]
-    if records and sum(costs) <= UPDATE_BYTES:
-        return [Update(tuple(records))]
-    for record, cost in zip(records, costs, strict=True):
+    for record, cost in records:
         if batch and size + cost > UPDATE_BYTES:
             frames.append(Update(tuple(batch)))
             batch, size = [], 0

@@ -231,7 +231,8 @@ class Graph:
         return None
 
     def _links_to(self, node: NodeId, other: NodeId) -> bool:
-        return other in self._links.get(node, {})
+        links = self._links.get(node)
+        return links is not None and other in links
 
     def _two_way_neighbours(self, node: NodeId) -> list[NodeId]:
         """Neighbours of a node over links that both ends report; callers must not change it."""

@@ -28,21 +28,18 @@ from hansa.protocol.membership.authentication import FORGED, RecordAuthenticatio
 from hansa.protocol.membership.changes import (
     CapacityChanged,
     ControlFrameReceived,
+    FetchRequired,
     LinkCostsChanged,
     MapChanged,
     MemberExcluded,
     NodeRestarted,
     OverlayOutput,
-    RightsChanged,
-)
-from hansa.protocol.membership.database import (
-    Database,
-    FetchRequired,
     RecordChange,
     RecordForged,
+    RightsChanged,
     SetChange,
-    pack_updates,
 )
+from hansa.protocol.membership.database import Database, is_new_incarnation, pack_updates, sum_bytes
 from hansa.protocol.membership.graph import Graph, Links
 from hansa.protocol.membership.id_conflict import IdConflict
 from hansa.protocol.membership.leases import Leases
@@ -53,8 +50,6 @@ from hansa.protocol.membership.records import (
     NodeRecord,
     Record,
     RecordKind,
-    encoded_bytes,
-    is_new_incarnation,
     make_node_record,
 )
 from hansa.protocol.membership.rights import Rights
@@ -278,7 +273,7 @@ class Overlay:
         records: list[Record] = []
         left_out: list[Effect] = []
         for row in rows:
-            if not link.allowance.take(sum(map(encoded_bytes, row)), now):
+            if not link.allowance.take(sum_bytes(row), now):
                 left_out.append(Ignored("records requested beyond the allowance of a link"))
                 break
             records += row
@@ -398,7 +393,8 @@ class Overlay:
         return [*refused, replace(change, added=tuple(added), removed=tuple(removed))]
 
     def _set_rights(self, node: NodeId, rights: Rights) -> OverlayOutput:
-        if rights == self.authentication.rights_of(node):
+        known = self.authentication.rights_of(node)
+        if rights is known or rights == known:
             return []
         before = dict.fromkeys(self.interest_of(node))  # there may be thousands
         self.authentication.set_rights(node, rights)

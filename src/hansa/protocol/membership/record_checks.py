@@ -64,8 +64,9 @@ class RecordChecks:
             is_checked = before is not None and before.key == record.key
             if self._derives_ids and not is_checked and node_id(record.key) != record.node:
                 return WRONG_KEY
-            oldest = self._neighbours.oldest
-            return self._quotas.refuses_node(source, oldest) if before is None else None
+            if before is not None:
+                return None
+            return self._quotas.refuses_node(source, self._neighbours.oldest)
         if before is None:
             return "record of an unknown node"
         if any(map(is_local_only, record.added)):

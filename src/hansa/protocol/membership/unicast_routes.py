@@ -13,6 +13,7 @@ progress. See protocol.md 3.10, 3.12 and 3.13.
 import heapq
 from collections import deque
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -53,13 +54,25 @@ _REPEATED_IF_EQUAL = (
     Receipt,
     RetainedRequest,
 )
+_Kind = tuple[type, bool]
+"""The type of a frame, and whether it is a receipt that requests publications: receipts of both
+kinds may be sent by turns without any progress."""
+
 _Routed = TypeVar("_Routed", bound=Unicast | SealedUnicast | InterestAck | InterestAckRequest)
 
 
 class _Destination:
     """What this node sent to one destination last."""
 
-    __slots__ = ("failed", "is_proven", "last_hashes", "last_proven", "last_repair", "via")
+    __slots__ = (
+        "failed",
+        "is_proven",
+        "last_hashes",
+        "last_proven",
+        "last_repair",
+        "map_version",
+        "via",
+    )
 
     def __init__(self, node: NodeId) -> None:
         self.via: Path = ()
@@ -69,8 +82,10 @@ class _Destination:
         """Whether the destination sent a frame over the path that `via` names."""
         self.last_proven: Path = (node,)
         """The path that was proven last; at first the direct link."""
-        self.last_hashes: dict[type, int] = {}
+        self.last_hashes: dict[_Kind, int] = {}
         self.last_repair = (-1, -1)
+        self.map_version = -1
+        """The version of the map that has all links of the path."""
 
     def start_path(self, via: Path) -> None:
         """Take another path: frames that were sent before do not show whether it fails."""
@@ -88,8 +103,9 @@ class _Destination:
         if not isinstance(frame, _REPEATED_IF_EQUAL):
             return False
         digest = _request_digest(frame)
-        repeated = self.last_hashes.get(type(frame)) == digest
-        self.last_hashes[type(frame)] = digest
+        kind = (type(frame), isinstance(frame, Receipt) and frame.bytes_requested > 0)
+        repeated = self.last_hashes.get(kind) == digest
+        self.last_hashes[kind] = digest
         return repeated
 
 
@@ -140,7 +156,7 @@ class UnicastRoutes:
     def on_answer(self, node: NodeId, request: type) -> None:
         """A node answered: the next request of this type to it is not a repetition."""
         if (destination := self._destinations.get(node)) is not None:
-            destination.last_hashes.pop(request, None)
+            destination.last_hashes.pop((request, False), None)
 
     def on_received(self, frame: Unicast) -> bool:
         """A node sent a frame to this one. If it named the path, that path does not fail, so
@@ -180,6 +196,7 @@ class UnicastRoutes:
         if to not in self._graph.reachable:
             return frame
         destination = self._find_or_make(to)
+        self._replace_broken_path(to, destination, now)
         if destination.is_repeated(frame) and self._may_search(now):
             named = list(destination.via[:-1])
             destination.failed.append(
@@ -195,6 +212,18 @@ class UnicastRoutes:
             return False
         times.append(now)
         return True
+
+    def _replace_broken_path(self, to: NodeId, destination: _Destination, now: float) -> None:
+        """If the map has lost a link of the path, take another one: relays at the gap would send
+        frames a long way back, beyond the limit of hops."""
+        if not destination.via or destination.map_version == self._graph.version:
+            return
+        destination.map_version = self._graph.version
+        nodes = (self._self, *destination.via)
+        if all(b in self._graph.lengths(a) for a, b in pairwise(nodes)):
+            return
+        is_searched = destination.failed and self._may_search(now)
+        destination.start_path(self._find_path(to, destination.failed) if is_searched else ())
 
     def _find_path(self, to: NodeId, failed: deque[list[NodeId]]) -> Path:
         """Return the path whose relays have the least blame; of several the shortest one. It is

@@ -32,7 +32,7 @@ FORMER_MAX = 8
 """Replaced values of one topic that are remembered."""
 
 STEP_MAX = 1_000
-"""Topics in one step of a full comparison."""
+"""Topics in one step of a full comparison; half as many after each listing that took too long."""
 
 STEP_S = 1.0
 """Seconds between two steps of a full comparison."""
@@ -131,12 +131,14 @@ class Checks:
 
 
 class FullComparison:
-    """Topics that are still to be compared because the agent has connected to its broker."""
+    """Topics to compare, because the agent has connected to its broker or a listing took too
+    long."""
 
     def __init__(self, settle_s: float) -> None:
         """A write has reached the broker after `settle_s`."""
         self._settle_s = settle_s
         self._topics: dict[str, None] = {}  # in this order
+        self._step_max = STEP_MAX
         self._ended_at = -math.inf
         self.due = math.inf
         """When the next step is due."""
@@ -148,11 +150,17 @@ class FullComparison:
         if self._topics and self.due == math.inf:
             self.due = max(now + self._settle_s, self._ended_at + FULL_S)
 
+    def begin_smaller(self, topics: Iterable[str], now: float) -> None:
+        """Compare these, which a listing found that took too long: in smaller steps than before, so
+        that a slow broker can answer them in time."""
+        self._step_max = max(1, self._step_max // 2)
+        self.begin(topics, now)
+
     def step(self, now: float) -> list[str]:
         """Return the topics to compare now, if a step is due."""
         if now < self.due:
             return []
-        found = list(islice(self._topics, STEP_MAX))
+        found = list(islice(self._topics, self._step_max))
         for topic in found:
             del self._topics[topic]
         self.due = now + STEP_S if self._topics else math.inf

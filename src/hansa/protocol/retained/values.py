@@ -275,11 +275,13 @@ class RetainedState:
     def on_retained_listed(self, event: RetainedListed) -> RetainedOutput:
         """The shell has listed the broker's values for some filters."""
         times = 1 + event.age / self._settings.retained_check_delay
-        if times > RECENT:  # what has changed since is forgotten
-            return [ListRetained(event.filters)]
         stored = dict(event.values)
+        topics = dict.fromkeys((*self._topics_matching(event.filters), *stored))
+        if times > RECENT:  # it may be unknown which have changed since
+            self._full.begin_smaller(topics, self._now)
+            return []
         effects: RetainedOutput = []
-        for topic in dict.fromkeys((*self._topics_matching(event.filters), *stored)):
+        for topic in topics:
             if not self._is_stable(topic, times):
                 self._schedule_check(topic)
                 continue

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
-import msgspec
-
-from hansa.protocol.effects import Effect
 from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.interest.groups import GroupIndex, group_of
 from hansa.protocol.links.neighbours import NeighbourLink
@@ -18,8 +15,12 @@ from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.membership.records import ClaimsRecord, RecordKind, Stamp
 from hansa.protocol.model import Group, LinkId, NodeId
+from hansa.protocol.routing.output import StrategyOutput
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.wire.frames import ControlFrame, OrderedFrame
+from hansa.protocol.wire.frames import ControlFrame
+
+TOO_SHORT = "announced distance shorter than the map allows"
+"""Why a strategy corrects an announced distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,6 @@ class GroupStatus:
     parents: tuple[NodeId, ...]
     """Parents to which this node announced its membership; empty if it is not a member."""
     children: tuple[NodeId, ...]
-
-
-class SendToNeighbour(msgspec.Struct, frozen=True):
-    """Send this frame to a neighbour; strategies return these together with effects."""
-
-    node: NodeId
-    frame: OrderedFrame
-
-
-StrategyOutput = list[Effect | SendToNeighbour]
 
 
 @dataclass(frozen=True, slots=True)

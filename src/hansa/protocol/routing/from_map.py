@@ -11,13 +11,8 @@ from typing import ClassVar
 
 from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.model import MANAGEMENT_GROUP, Group, NodeId
-from hansa.protocol.routing.base import (
-    CoreStatus,
-    GroupStatus,
-    StrategyContext,
-    StrategyInvariant,
-    StrategyOutput,
-)
+from hansa.protocol.routing.base import CoreStatus, GroupStatus, StrategyContext, StrategyInvariant
+from hansa.protocol.routing.output import StrategyOutput
 from hansa.protocol.wire.frames import ControlFrame
 
 

@@ -11,8 +11,9 @@ from hansa.protocol.interest.groups import GroupIndex
 from hansa.protocol.membership.overlay import Overlay
 from hansa.protocol.model import Group, NodeId
 from hansa.protocol.routing import make_strategy
-from hansa.protocol.routing.base import SendToNeighbour, StrategyOutput, make_strategy_context
+from hansa.protocol.routing.base import make_strategy_context
 from hansa.protocol.routing.early_announcements import UNKNOWN_CORE, EarlyAnnouncements
+from hansa.protocol.routing.output import SendToNeighbour, StrategyOutput
 from hansa.protocol.settings import ProtocolSettings
 from hansa.protocol.wire.frames import ControlFrame, CoreAnnouncement
 

@@ -13,14 +13,9 @@ from hansa.protocol.effects import CoreElected
 from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.membership.shortest_paths import ShortestPathTree, shortest_path_tree
 from hansa.protocol.model import MANAGEMENT_GROUP, Group, NodeId
-from hansa.protocol.routing.base import (
-    CoreStatus,
-    GroupStatus,
-    StrategyContext,
-    StrategyInvariant,
-    StrategyOutput,
-)
+from hansa.protocol.routing.base import CoreStatus, GroupStatus, StrategyContext, StrategyInvariant
 from hansa.protocol.routing.from_map import LinkStateStrategy
+from hansa.protocol.routing.output import StrategyOutput
 
 
 class TreeStrategy(LinkStateStrategy):

@@ -40,6 +40,7 @@ Publications (type 1) are frequent, so their header is fixed. Integers are unsig
 import struct
 from functools import lru_cache
 from itertools import product
+from typing import Final
 
 import msgspec
 
@@ -57,27 +58,27 @@ from hansa.protocol.topics import TOPIC_LEVELS_MAX, check_name
 from hansa.protocol.wire import frames
 from hansa.protocol.wire.bounds import at_most, check_bounds
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Final = 1
 """Of the bytes, not of the protocol. Four bits, so at most 15."""
 
-HEADER_BYTES_MAX = 1 << 16
+HEADER_BYTES_MAX: Final = 1 << 16
 """Bytes in a frame besides a packet: more than any header takes."""
 
 FRAME_BYTES_MAX = PACKET_BYTES_MAX + HEADER_BYTES_MAX
 """Bytes of a publication or bulk response, in any federation."""
 
-CONTROL_BYTES_MAX = (1 << 20) + HEADER_BYTES_MAX
+CONTROL_BYTES_MAX: Final = (1 << 20) + HEADER_BYTES_MAX
 """Bytes of any other control frame."""
 
 
-CONTROL = FORMAT_VERSION << 4
-PUBLICATION = FORMAT_VERSION << 4 | 1
-BULK_RESPONSE = FORMAT_VERSION << 4 | 2
+CONTROL: Final = FORMAT_VERSION << 4
+PUBLICATION: Final = FORMAT_VERSION << 4 | 1
+BULK_RESPONSE: Final = FORMAT_VERSION << 4 | 2
 """The first byte of every frame, by its type."""
 
 _QOS_MAX, _RETAIN, _MORE, _VERSIONED, _PROVEN = 2, 4, 8, 16, 32
 
-_OPENING = PUBLICATION << 8
+_OPENING: Final = PUBLICATION << 8
 # The first two bytes of a publication and their meaning: QoS, retain, more, versioned, proven.
 _OPENINGS = {
     _OPENING | qos | _RETAIN * retain | _MORE * more | _VERSIONED * has | _PROVEN * proven: (
@@ -89,23 +90,26 @@ _OPENINGS = {
     if not proven or (qos and more)
 }
 
-PUBLICATION_HEADER = struct.Struct(">HBHQQQH")
+PUBLICATION_HEADER: Final = struct.Struct(">HBHQQQH")
 """The fixed header: first two bytes as one number, hops, n, origin, epoch, sequence, t."""
 
-GROUP_ID_STRUCT = struct.Struct(">Q")
+PUBLICATION_HEAD_BYTES: Final = 31
+"""Bytes of the fixed header."""
+
+GROUP_ID_STRUCT: Final = struct.Struct(">Q")
 """A target group."""
 
-PLAIN_FIRST_BYTES = _OPENING
+PLAIN_FIRST_BYTES: Final = _OPENING
 """First bytes of a publication of QoS 0, not retained, without properties."""
 
-HOPS_AT = 2
-TOPIC_BYTES_AT = 29
+HOPS_AT: Final = 2
+TOPIC_BYTES_AT: Final = 29
 """Offsets of the hops and of the topic's length; target groups and topic follow the latter."""
 
-ORIGIN_AT, ORIGIN_END = 5, 13
+ORIGIN_AT: Final = 5
+ORIGIN_END: Final = 13
 """Where the origin is."""
 
-_HEAD_BYTES = PUBLICATION_HEADER.size
 _COUNT_AT = 3
 _NUMBER_AT = 21
 _VERSION = struct.Struct(">Q")
@@ -222,7 +226,7 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
     """Return the publication in these bytes; raise InvalidFrame if there is none."""
     if type(data) is not bytes:
         data = bytes(data)  # slices of bytes are much faster than slices of a view
-    at, version, entry_count, properties_bytes = _HEAD_BYTES, 0, 0, 0
+    at, version, entry_count, properties_bytes = PUBLICATION_HEAD_BYTES, 0, 0, 0
     target_groups: tuple[GroupId, ...] = ()
     receivers: tuple[tuple[NodeId, int], ...] = ()
     macs = b""
@@ -281,7 +285,7 @@ def decode_publication(data: bytes | bytearray | memoryview) -> Publication:
 def remove_target_groups(frame: bytearray, count: int) -> None:
     """Remove the `count` target groups from a plain publication."""
     frame[_COUNT_AT : _COUNT_AT + 2] = b"\0\0"
-    del frame[_HEAD_BYTES : _HEAD_BYTES + GROUP_ID_STRUCT.size * count]
+    del frame[PUBLICATION_HEAD_BYTES : PUBLICATION_HEAD_BYTES + GROUP_ID_STRUCT.size * count]
 
 
 def make_frame_template(data: bytes, payload_bytes: int) -> tuple[bytes, bytes]:
@@ -301,7 +305,7 @@ def ordering_key(frame: bytes | bytearray) -> bytes:
     qos, _, more, versioned, _ = _OPENINGS[opening]
     if qos:
         return origin
-    at = _HEAD_BYTES + GROUP_ID_STRUCT.size * count + _VERSION.size * versioned
+    at = PUBLICATION_HEAD_BYTES + GROUP_ID_STRUCT.size * count + _VERSION.size * versioned
     if more:
         entry_count, _ = _EXTRA.unpack_from(frame, at)
         at += _EXTRA.size + _ENTRY.size * entry_count

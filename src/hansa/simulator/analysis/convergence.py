@@ -131,11 +131,6 @@ def convergence_limit_s(options: SimulationOptions) -> float:
     delay; then links are dialled and updates cross the federation a few times.
     """
     protocol, links = options.protocol, options.links
-    slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)]) + links.jitter_ms
-    hop = slowest / 1000 + protocol.relay_delay
-    if not links.is_ordered:
-        hop = REORDER_FACTOR * hop + links.loss  # lost frames are resent with growing delay
-    crossing = hop * _hop_bound(options.topology)
     waits_s = (
         2 * protocol.change_delay
         + 4 * protocol.announcement_interval_min
@@ -146,7 +141,17 @@ def convergence_limit_s(options: SimulationOptions) -> float:
     )
     detection = protocol.heartbeat_limit + protocol.heartbeat_interval
     takeover = protocol.takeover_delay + protocol.takeover_fallback_delay
-    return detection + takeover + 2 * links.redial_wait_s[1] + waits_s + 6 * crossing
+    return detection + takeover + 2 * links.redial_wait_s[1] + waits_s + 6 * crossing_s(options)
+
+
+def crossing_s(options: SimulationOptions) -> float:
+    """Return the seconds that an update may need to reach all nodes."""
+    protocol, links = options.protocol, options.links
+    slowest = max([links.delay_ms, *(delay for _, _, delay in links.delays_ms)]) + links.jitter_ms
+    hop = slowest / 1000 + protocol.relay_delay
+    if not links.is_ordered:
+        hop = REORDER_FACTOR * hop + links.loss  # lost frames are resent with growing delay
+    return hop * _hop_bound(options.topology)
 
 
 def _hop_bound(topology: Topology) -> int:

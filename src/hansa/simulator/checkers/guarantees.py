@@ -159,7 +159,7 @@ class GuaranteedDelivery(Checker):
         if origin not in sites or receiver not in sites:
             return
         if isinstance(gap, Gap) and gap.reason == "retention":
-            is_excused = (gap.epoch, gap.last) <= sites[origin].state.disk.trimmed_upto
+            is_excused = self._has_trimmed(origin, gap)
         else:
             is_lease = isinstance(gap, DeliveryAbandoned) or gap.reason == "end of lease"
             is_excused = is_lease and self._separations.exceeds_lease(origin, receiver)
@@ -170,6 +170,11 @@ class GuaranteedDelivery(Checker):
         elif not {origin, receiver} & self._uncertain_until.keys():
             what = f"n{sites[receiver].place} misses publications of n{sites[origin].place}"
             self.report_violation(f"{what}, without a valid reason: {gap}")
+
+    def _has_trimmed(self, origin: NodeId, gap: Gap) -> bool:
+        """Whether retention has removed the end of a gap. A copy of a node has its id, too."""
+        disks = [site.state.disk for site in self.world.sites if site.state.id == origin]
+        return any((gap.epoch, gap.last) <= disk.trimmed_upto for disk in disks)
 
     def _is_forced(self, origin: NodeId) -> bool:
         """Whether a compromised receiver made an origin begin a new epoch."""
@@ -239,14 +244,15 @@ class GuaranteedDelivery(Checker):
 
     def _check_subscribed(self, site: Site, other: Site, entry: LedgerEntry) -> None:
         """Report an agent that is not subscribed to a topic that another node relies on. In a new
-        session it subscribes once its disk has stored that."""
-        broker = site.broker
+        session it has no subscription until its disk has stored them."""
+        broker, disk = site.broker, site.state.disk
         since = max(
             broker.session_lost_at,
             broker.refuses_until,
             self._started_at.get(site.place, 0.0),
-            site.state.disk.stalled_until,
         )
+        if not broker.granted:
+            since = max(since, float("inf") if disk.has_failed else disk.stalled_until)
         doubtful = self._is_uncertain(entry.at, site.state.id, other.state.id)
         if site.is_active and self.world.now > since + RESUBSCRIBE_LIMIT_S and not doubtful:
             what = f"what n{other.place} counts on"
@@ -389,8 +395,15 @@ class GuaranteedDelivery(Checker):
         return origin in self._shared_ids and self.world.now < began + pause_s
 
     def _is_reported(self, obligation: DeliveryObligation) -> bool:
-        """Whether receiver or origin reported, with a valid reason, that it will never arrive."""
+        """Whether receiver or origin reported, with a valid reason, that it will never arrive. If
+        retention removes publications from an old copy of a journal, only the origin can report
+        them, because the receiver may have had other ones at these positions."""
         epoch, sequence = obligation.entry.journal_position
+        disk = self.world.sites[obligation.entry.place].state.disk
+        if obligation.origin in self._rolled_back and disk.has_removed_unacknowledged(
+            obligation.receiver, epoch, sequence
+        ):
+            return True
         gaps = self._excused_gaps.get((obligation.receiver, obligation.origin), ())
         if any(gap.epoch == epoch and gap.first <= sequence <= gap.last for gap in gaps):
             return True

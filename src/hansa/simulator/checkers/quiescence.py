@@ -1,21 +1,28 @@
 """Invariants that hold after the federation had time to converge."""
 
-from hansa.simulator.analysis.convergence import ConvergenceTracker, convergence_limit_s
+from math import ceil
+
+from hansa.simulator.analysis.convergence import (
+    ConvergenceTracker,
+    convergence_limit_s,
+    crossing_s,
+)
 from hansa.simulator.analysis.structure import StructureCheck
 from hansa.simulator.checkers.base import Checker
 from hansa.simulator.world.world import World
 
 RECHECK_S = 0.1
-RECHECK_COUNT = 8
-"""How often a problem is checked again, and after how many seconds each."""
+RECHECK_COUNT_MIN = 8
+"""A problem is checked again after so many seconds, and at least so often."""
 
 
 class Quiescence(Checker):
     """Without disturbance for the allowed time the federation is converged: one core per group and
     component, all nodes agree, and all tables are exact.
 
-    Round-trip times are still measured and reported then, so a problem is checked again for a
-    moment: only a persistent one is a violation.
+    Round-trip times are still measured and reported then, so a problem is checked again for as
+    long as a report may need to reach all nodes: only a persistent one is a violation. If a
+    disturbance comes before that, whether the problem persists is unknown, and it is not reported.
     """
 
     name = "convergence"
@@ -31,17 +38,22 @@ class Quiescence(Checker):
         self._tracker = tracker
         self._structure = structure
         self._convergence_limit_s = convergence_limit_s(world.options)
+        self._recheck_count = max(RECHECK_COUNT_MIN, ceil(crossing_s(world.options) / RECHECK_S))
         self._problems: list[tuple[str, str]] = []
         self.checked_count = 0
 
     def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
-        self.on_run_finished()
+        self._problems = []
         count = self._tracker.disturbance_count
+        rechecks = self._recheck_count
         self.world.scheduler.after(
-            self._convergence_limit_s, self._check_converged, description, count, RECHECK_COUNT
+            self._convergence_limit_s, self._check_converged, description, count, rechecks
         )
 
     def on_run_finished(self) -> None:
+        self._report_problems()
+
+    def _report_problems(self) -> None:
         for name, text in self._problems:
             self.report_violation(text, name)
         self._problems = []
@@ -61,3 +73,5 @@ class Quiescence(Checker):
             self.world.scheduler.after(
                 RECHECK_S, self._check_converged, description, disturbances, rechecks_left - 1
             )
+        else:
+            self._report_problems()

@@ -4,10 +4,13 @@ The seed decides topology, settings, links, faults and clients. All runs end ali
 healed, the federation gets its allowed time to converge, and then everything must arrive.
 """
 
+import math
 import random
+from collections import Counter
 from dataclasses import fields, replace
 
 from hansa.protocol.settings import ManagementBy, Metric, NonMemberForwarding, ProtocolSettings
+from hansa.simulator.actions import ClientPublish
 from hansa.simulator.analysis.convergence import convergence_limit_s
 from hansa.simulator.options import (
     DiskOptions,
@@ -19,6 +22,7 @@ from hansa.simulator.options import (
 )
 from hansa.simulator.scenarios.scenario import ClaimRow, FinalSnapshot, SimulationScenario
 from hansa.simulator.topologies import Topology, parse_topology
+from hansa.simulator.workload import FINAL_SPREAD, random_client_actions
 
 NODES_MAX = 50
 
@@ -100,6 +104,7 @@ def random_options(seed: int, strategy: str | None = None) -> SimulationOptions:
     options = _with_disk_faults(replace(options, phases=_phases(rng, options)))
     options = _with_hard_deliveries(_with_machine_faults(options))
     options = _with_narrow_links(_with_short_leases(_with_roll_backs(options)))
+    options = _with_time_for_abandoned(_with_time_for_deliveries(options))
     return (
         _with_tight_bounds(options)
         if random.Random(f"{seed} bounds").random() < TIGHT_BOUNDS_SHARE
@@ -247,19 +252,43 @@ def _with_machine_faults(options: SimulationOptions) -> SimulationOptions:
         in_flight_max=rng.choice((1, 20, 20)),
         partial_writes=rng.choice((False, True)),
     )
-    return _with_time_for_deliveries(replace(options, faults=faults, disk=disk))
+    return replace(options, faults=faults, disk=disk)
 
 
 def _with_time_for_deliveries(options: SimulationOptions) -> SimulationOptions:
-    """Prolong the settling time if deliveries one by one, two syncs each, may take longer."""
+    """Prolong the settling time if deliveries one by one, two syncs each, may take longer. This
+    comes last: other conditions change the number of publications."""
     disk, workload, phases = options.disk, options.workload, options.phases
-    assert disk is not None
+    if disk is None:
+        return options
     guaranteed_share = sum(workload.qos[1:]) / sum(workload.qos)
     count = workload.publishers * workload.rate * phases.traffic_s * guaranteed_share
     deliveries_s = count * 2 * disk.sync_ms / 1000 / disk.in_flight_max
     if deliveries_s <= phases.settle_s:
         return options
     return replace(options, phases=replace(phases, settle_s=deliveries_s))
+
+
+def _with_time_for_abandoned(options: SimulationOptions) -> SimulationOptions:
+    """Prolong the final phase if a node may return after its lease. An origin that was restarted
+    sends it first what it had abandoned and still has (7.12), a few publications per round trip."""
+    disk, protocol, phases = options.disk, options.protocol, options.phases
+    if disk is None or protocol.interest_lease >= phases.traffic_s:
+        return options
+    per_frame = max(1, protocol.repair_bytes // options.workload.payload_bytes)
+    batch = min(protocol.uncommitted_max, protocol.repair_frames * per_frame)
+    published = Counter(
+        step.action.node
+        for step in random_client_actions(options)
+        if isinstance(step.action, ClientPublish) and step.action.qos
+    )
+    trips = math.ceil(max(published.values()) / batch)
+    links = options.links
+    slow_ms = sum(delay for _, _, delay in links.delays_ms)
+    path_ms = slow_ms + options.topology.nodes * (links.delay_ms + links.jitter_ms)
+    trip_s = 2 * (path_ms + disk.sync_ms) / 1000 + protocol.receipt_delay + protocol.repair_delay
+    final_s = max(phases.final_s, trips * trip_s / (1 - FINAL_SPREAD))
+    return replace(options, phases=replace(phases, final_s=final_s))
 
 
 def _with_hard_deliveries(options: SimulationOptions) -> SimulationOptions:

@@ -4,7 +4,7 @@ It models a state directory: the two logs of the delivery core, its subscription
 marker of an unfinished connection attempt, and the records of other nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hansa.delivery.outbox import make_publication
 from hansa.delivery.rollover_plan import RolloverPlan
@@ -26,6 +26,7 @@ class SimulatedDisk:
 
     __slots__ = (
         "absent_seconds",
+        "ended_epochs",
         "full_until",
         "has_connect_marker",
         "has_failed",
@@ -56,6 +57,9 @@ class SimulatedDisk:
         """Leases as they were when the agent ended; a copied disk starts them anew."""
         self.trimmed_upto = (0, 0)
         """Epoch and position of the newest publication that retention removed."""
+        self.ended_epochs: dict[int, tuple[int, Mapping[NodeId, int]]] = {}
+        """By epoch that a new one replaced: the newest position that retention had removed, and the
+        position up to which each receiver had acknowledged."""
         self.stalled_until = 0.0
         self.full_until = 0.0
         """Until then every write fails."""
@@ -81,6 +85,7 @@ class SimulatedDisk:
         former = self.outbox
         assert former is not None
         former.commit(former.end)
+        self.ended_epochs[former.epoch] = (former.trimmed_upto, dict(plan.acknowledged))
         log = MemoryLog(plan.epoch, self.journal_max)
         records = former.captured_records(plan.first_pending, former.next_sequence - 1)
         for _ in plan.copy_records(records, log, wall_ns=0):
@@ -88,6 +93,12 @@ class SimulatedDisk:
         log.commit(log.end)
         self.outbox = log
         return log
+
+    def has_removed_unacknowledged(self, receiver: NodeId, epoch: int, sequence: int) -> bool:
+        """Whether retention removed a publication that a receiver had not acknowledged, before a
+        new epoch replaced that epoch."""
+        trimmed_upto, acknowledged = self.ended_epochs.get(epoch, (0, {}))
+        return acknowledged.get(receiver, 0) < sequence <= trimmed_upto
 
     @property
     def journal(self) -> list[CapturedRecord]:
@@ -155,4 +166,5 @@ class SimulatedDisk:
         duplicate.has_connect_marker = self.has_connect_marker
         duplicate.records = dict(self.records)
         duplicate.trimmed_upto = self.trimmed_upto
+        duplicate.ended_epochs = dict(self.ended_epochs)
         return duplicate

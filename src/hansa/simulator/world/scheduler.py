@@ -4,6 +4,7 @@ Calls due at the same time run in the order in which they were scheduled, so run
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,31 +12,42 @@ from typing import Any
 class Scheduler:
     """A queue of calls ordered by time."""
 
-    __slots__ = ("_queue", "now", "order")
+    __slots__ = ("_calls", "_times", "now", "order")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.order = 0
         """The number of calls scheduled so far."""
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._times: list[float] = []  # a heap
+        self._calls: dict[float, deque[tuple[Callable[..., None], tuple[object, ...]]]] = {}
 
     def at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
         """Schedule a call. A time in the past means now."""
-        self.order += 1
-        heapq.heappush(self._queue, (max(time, self.now), self.order, call, arguments))
+        self._put(max(time, self.now), call, arguments)
 
     def after(self, delay: float, call: Callable[..., None], *arguments: object) -> None:
         """Schedule a call in `delay` seconds."""
+        self._put(self.now + delay, call, arguments)
+
+    def _put(self, time: float, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
         self.order += 1
-        heapq.heappush(self._queue, (self.now + delay, self.order, call, arguments))
+        calls = self._calls.get(time)
+        if calls is None:
+            calls = self._calls[time] = deque()
+            heapq.heappush(self._times, time)
+        calls.append((call, arguments))
 
     def run_until(self, until: float) -> None:
         """Run all calls due by `until`, including those scheduled meanwhile; then set the time to
         `until`."""
-        queue = self._queue
-        while queue and queue[0][0] <= until:
-            self.now, _, call, arguments = heapq.heappop(queue)
-            call(*arguments)
+        times = self._times
+        while times and times[0] <= until:
+            self.now = times[0]
+            calls = self._calls[self.now]
+            while calls:
+                call, arguments = calls.popleft()
+                call(*arguments)
+            del self._calls[heapq.heappop(times)]
         self.now = until
 
 

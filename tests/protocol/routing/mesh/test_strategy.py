@@ -20,14 +20,9 @@ from hansa.protocol.links.neighbours import NeighbourLink
 from hansa.protocol.membership.graph import Graph
 from hansa.protocol.membership.records import ClaimsRecord
 from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, LinkId, NodeId, group_id
-from hansa.protocol.routing.base import (
-    CoreStatus,
-    GroupStatus,
-    SendToNeighbour,
-    StrategyContext,
-    StrategyOutput,
-)
+from hansa.protocol.routing.base import CoreStatus, GroupStatus, StrategyContext
 from hansa.protocol.routing.mesh.strategy import GROUPS_PER_FRAME_MAX, MeshStrategy
+from hansa.protocol.routing.output import SendToNeighbour, StrategyOutput
 from hansa.protocol.settings import Metric, ProtocolSettings
 from hansa.protocol.wire.bounds import FLAGS_MAX
 from hansa.protocol.wire.frames import (

@@ -66,5 +66,7 @@ class AnnouncementRequests:
 
     def next_deadline(self) -> float | None:
         """When `pop_due` is due."""
+        if not self._due and not self._once_due:  # the usual case; asked after every change
+            return None
         repeated = (when for when, _ in self._due.values())
         return min(chain(repeated, self._once_due.values()), default=None)

@@ -15,18 +15,18 @@ from hansa.protocol.forwarding.table import GroupEntry
 from hansa.protocol.membership.records import ClaimsRecord, Stamp
 from hansa.protocol.model import HOPS_MAX, MANAGEMENT_GROUP, Group, GroupId, NodeId, group_id
 from hansa.protocol.routing.base import (
+    TOO_SHORT,
     CoreStatus,
     GroupStatus,
-    SendToNeighbour,
     StrategyContext,
     StrategyInvariant,
-    StrategyOutput,
 )
 from hansa.protocol.routing.mesh.announcement_request import AnnouncementRequests
 from hansa.protocol.routing.mesh.announcer import Announcer
 from hansa.protocol.routing.mesh.election import Election
 from hansa.protocol.routing.mesh.members import MeshMembers
 from hansa.protocol.routing.mesh.routes import CoreRoutes
+from hansa.protocol.routing.output import SendToNeighbour, StrategyOutput
 from hansa.protocol.wire.bounds import FLAGS_MAX
 from hansa.protocol.wire.frames import (
     UNREACHABLE,
@@ -35,8 +35,6 @@ from hansa.protocol.wire.frames import (
     CoreAnnouncement,
     MeshMembership,
 )
-
-TOO_SHORT = "announced distance shorter than the map allows"
 
 GROUPS_PER_FRAME_MAX = 200
 """Groups in one membership frame, so that it fits whatever their length."""
