@@ -70,8 +70,10 @@ class InjectingIncarnation(Shell):
         self.collect()
 
     def answer(self, *batch: AnyHandshakePacket) -> None:
-        """Receive packets and commit what they cause."""
+        """Receive packets and commit what they cause, also what could wait."""
         self.receive(*batch)
+        self.injection.group_commit.request()
+        self.collect()
         self.commit()
 
     def not_sent(self, batch: Sequence[PublishPacket], reason: str) -> None:

@@ -98,8 +98,8 @@ class Shell:
                 self.alarms.setdefault(name, []).append(text)
             case effects.PublicationDropped(reason):
                 self.dropped[reason] += 1
-            case effects.Injected(record):
-                self.injected.append(record)
+            case effects.Injected(records):
+                self.injected += records
 
     def alarm(self, name: str) -> str:
         """Return the text of an alarm; empty if it is not raised."""

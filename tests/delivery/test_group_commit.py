@@ -59,11 +59,11 @@ def test_full_disk_is_retried_and_reported():
         scene.made.on_timer()
         alarm = [SetAlarm("inbox not writable", "No space left on device")] if attempt == 0 else []
         assert scene.context.take_effects() == alarm
-        assert scene.made.retry_at == (attempt + 1) * RETRY_S
+        assert scene.made.deadline == (attempt + 1) * RETRY_S
         scene.context.now = (attempt + 1) * RETRY_S
         scene.made.on_timer()
         assert scene.context.take_effects() == [Commit(LogName.INBOX)]
-        assert scene.made.retry_at is None
+        assert scene.made.deadline is None
     scene.commit(scene.log.end)
     assert scene.context.take_effects() == [SetAlarm("inbox not writable", "")]
 
@@ -73,9 +73,10 @@ def test_new_log_does_not_wait_for_a_commit_of_the_old_one():
     scene.append()
     scene.made.on_failed("full")
     scene.context.take_effects()
+    scene.made.request_within(0.5)
     scene.log = MemoryLog(8)
     scene.made.adopt(scene.log)
-    assert scene.made.retry_at is None
+    assert scene.made.deadline is None
     scene.append()
     assert scene.context.take_effects() == [Commit(LogName.INBOX)]
 
@@ -91,3 +92,55 @@ def test_commits_follow_the_end_of_the_new_log():
     assert scene.context.take_effects() == [Commit(LogName.INBOX)]
     scene.commit(upto=2)
     assert scene.context.take_effects() == []
+
+
+def test_records_that_can_wait_share_the_next_commit():
+    scene = Scene()
+    scene.log.append(RECORD)
+    scene.made.request_within(0.5)
+    scene.context.now = 0.2
+    scene.made.request_within(0.5)
+    assert scene.made.deadline == 0.5
+    scene.made.on_timer()
+    assert scene.context.take_effects() == []
+    scene.append()
+    assert scene.context.take_effects() == [Commit(LogName.INBOX)]
+    assert scene.made.deadline is None
+
+
+def test_records_that_can_wait_are_committed_when_they_are_due():
+    scene = Scene()
+    scene.log.append(RECORD)
+    scene.made.request_within(0.5)
+    scene.context.now = 0.5
+    scene.made.on_timer()
+    assert scene.context.take_effects() == [Commit(LogName.INBOX)]
+    assert scene.made.deadline is None
+
+
+def test_records_that_are_due_during_a_commit_get_the_next_one():
+    scene = Scene()
+    scene.append()
+    scene.context.take_effects()
+    scene.log.append(RECORD)
+    scene.made.request_within(0.5)
+    scene.context.now = 0.5
+    scene.made.on_timer()
+    assert scene.context.take_effects() == []
+    scene.commit(upto=1)
+    assert scene.context.take_effects() == [Commit(LogName.INBOX)]
+
+
+def test_due_records_and_a_retry_have_the_earlier_deadline():
+    scene = Scene()
+    scene.append()
+    scene.made.on_failed("full")
+    scene.made.request_within(RETRY_S / 2)
+    assert scene.made.deadline == RETRY_S / 2
+    scene.context.now = RETRY_S / 2
+    scene.made.on_timer()
+    assert scene.made.deadline == RETRY_S
+    scene.context.take_effects()
+    scene.context.now = RETRY_S
+    scene.made.on_timer()
+    assert scene.context.take_effects() == [Commit(LogName.INBOX)]

@@ -4,13 +4,14 @@ import pytest
 from tests.delivery.injecting import InjectingIncarnation, incarnation, packet
 from tests.delivery.shell import OTHER, YOU
 
-from hansa.delivery.effects import LogName
+from hansa.delivery.effects import Injected, LogName
 from hansa.delivery.group_commit import RETRY_S
 from hansa.delivery.inbox import (
     ENTRY_OVERHEAD_BYTES,
     PUBLISH_PACKET_IDS,
     REDELIVERED_PROPERTY,
 )
+from hansa.delivery.injection import COMPLETION_DELAY_S
 from hansa.delivery.settings import DeliverySettings
 from hansa.journal.records import InjectionCompletedRecord
 from hansa.mqtt.packets import (
@@ -127,6 +128,55 @@ def test_completions_count_as_in_flight_until_each_is_durable():
     agent.expect_sent(packet(3, qos=1))
     agent.commit()
     agent.expect_sent(packet(4, qos=1))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_completion_waits_for_a_commit_that_other_records_need(qos):
+    agent = incarnation()
+    agent.connect()
+    agent.deliver(1, qos=qos)
+    if qos == 2:
+        agent.receive(PubRecPacket(2))
+        assert agent.commits, "PUBREL waits for it"
+        agent.commit()
+    agent.receive(PubAckPacket(2) if qos == 1 else PubCompPacket(2))
+    assert (agent.commits, agent.injection.deadline) == ([], COMPLETION_DELAY_S)
+    agent.deliver(2, qos=qos)
+    assert agent.injection.deadline is None
+    agent = agent.crash()
+    assert list(agent.inbox.entries) == [2]
+
+
+def test_completion_is_committed_after_a_delay():
+    agent = incarnation()
+    agent.connect()
+    agent.deliver(1, qos=1)
+    agent.receive(PubAckPacket(2))
+    agent.advance(COMPLETION_DELAY_S)
+    agent.commit()
+    agent = agent.crash()
+    assert agent.inbox.entries == {}
+
+
+def test_completions_that_take_half_of_the_places_are_committed_at_once():
+    agent = incarnation(in_flight_max=4)
+    agent.connect()
+    agent.deliver(1, 2, 3, 4, qos=1)
+    agent.receive(PubAckPacket(2))
+    assert agent.commits == []
+    agent.receive(PubAckPacket(3))
+    assert agent.commits == [LogName.INBOX]
+
+
+def test_publications_of_one_batch_are_reported_together():
+    agent = incarnation()
+    agent.connect()
+    agent.deliver(1, 2, qos=1)
+    agent.context.take_effects()
+    agent.injection.on_handshake_packets([PubAckPacket(2), PubAckPacket(3)])
+    (reported,) = agent.context.take_effects()
+    assert isinstance(reported, Injected)
+    assert [each.payload for each in reported.records] == [b"1", b"2"]
 
 
 def test_packet_ids_wrap_around():

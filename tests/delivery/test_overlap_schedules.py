@@ -65,12 +65,16 @@ class Broker:
     """Packets and answers that the agent has not read yet."""
     to_broker: deque[Any] = field(default_factory=deque)
     """Packets and requests that the broker has not read yet."""
+    is_deciding_last: bool = False
+    """Whether the copy of the oldest filter, which decides, is the last one."""
 
     def publish(self, payload: bytes, qos: int) -> bool:
         """Publish as a client; return whether the agent must capture it."""
         identifiers = list(self.filters.values())
         if self.sole is not None and identifiers:
             identifiers = [identifiers[self.sole % len(identifiers)]]
+        if self.is_deciding_last:
+            identifiers.reverse()
         for identifier in identifiers:
             publish = PublishPacket(TOPIC, payload, qos, subscription_ids=(identifier,))
             self.queue.append(Copy(publish))
@@ -323,6 +327,15 @@ def test_any_crash_or_reconnect_captures_once(seed):
     """Every record starts a segment, so the carried state must be complete."""
     steps = schedule(seed, 0.0, TROUBLE)
     play(steps, Broker(1 + seed % 4, first_id(seed)), FILTERS, SHORT)
+
+
+@seeds()
+def test_copy_that_decides_may_be_the_last_one(seed):
+    """If it waits at the broker for room in the window, another copy counts, also when the broker
+    sends that one again."""
+    steps = schedule(seed, 0.0, ("part", "settle"))
+    broker = Broker(1 + seed % 4, first_id(seed), is_deciding_last=True)
+    play(steps, broker, FILTERS[: 2 + seed % 2])
 
 
 @seeds(254, 383)

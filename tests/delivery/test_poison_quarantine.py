@@ -4,6 +4,7 @@ import pytest
 from tests.delivery.injecting import InjectingIncarnation, incarnation, packet
 from tests.delivery.shell import YOU
 
+from hansa.delivery.effects import LogName
 from hansa.delivery.poison_quarantine import (
     DISCONNECTS_MAX,
     DISCONNECTS_SUSPECT,
@@ -57,6 +58,15 @@ def test_poison_message_is_quarantined_and_retried():
     assert (agent.sent, len(agent.injection.quarantine)) == ([], 0), "it is retried once"
     agent.receive(PubAckPacket(2))
     assert (agent.inbox.entries, agent.alarm(QUARANTINE_ALARM)) == ({}, "")
+
+
+def test_completion_is_committed_at_once_while_publications_are_sent_alone():
+    agent = incarnation()
+    quarantine_first_of_two(agent)
+    agent.connect()
+    agent.deliver(3, qos=1)
+    agent.receive(PubAckPacket(3))
+    assert agent.commits == [LogName.INBOX], "the next publication waits for it"
 
 
 @pytest.mark.parametrize("policy", ["no-loss", "no-dup"])

@@ -262,7 +262,7 @@ class Capture:
     @property
     def deadline(self) -> float | None:
         """When a rollover or a repeated commit is due."""
-        times = (self.rollover.deadline, self.group_commit.retry_at)
+        times = (self.rollover.deadline, self.group_commit.deadline)
         return min((each for each in times if each is not None), default=None)
 
     def on_timer(self) -> None:
@@ -304,7 +304,6 @@ class Capture:
             self._append_completed(sequence)  # the broker lost the session meanwhile
         self._write_and_commit(self.outbox.append_carried_redeliveries)
         self.rollover.apply_deferred()
-        self.group_commit.request()
         started = EpochStarted(log.epoch, log.next_sequence, tuple(plan.last_assigned.items()))
         self._context.effects.append(FeedNode(started))
         self._send_due_acks()

@@ -110,9 +110,9 @@ class PublicationDropped(msgspec.Struct, frozen=True):
 
 
 class Injected(msgspec.Struct, frozen=True):
-    """The broker has this publication."""
+    """The broker has these publications."""
 
-    record: InboxRecord
+    records: list[InboxRecord]
 
 
 Effect = (

@@ -17,8 +17,17 @@ class GroupCommit:
         self.log = log
         self._requested = 0
         self._is_running = False
-        self.retry_at: float | None = None
+        self._retry_at: float | None = None
         """When a failed commit is repeated."""
+        self._due_at: float | None = None
+        """When records that can wait are committed."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When `on_timer` is due."""
+        if self._retry_at is None or self._due_at is None:
+            return self._due_at if self._retry_at is None else self._retry_at
+        return min(self._retry_at, self._due_at)
 
     def request(self) -> None:
         """Make everything appended so far durable. If a commit runs, another one follows it."""
@@ -26,8 +35,14 @@ class GroupCommit:
         if not self._is_running:
             self._start()
 
+    def request_within(self, delay_s: float) -> None:
+        """Make everything appended so far durable with the next commit; request one after a delay
+        if nothing else has done so."""
+        if self._due_at is None:
+            self._due_at = self._context.now + delay_s
+
     def _start(self) -> None:
-        self._is_running, self.retry_at = True, None
+        self._is_running, self._retry_at, self._due_at = True, None, None
         self._context.effects.append(Commit(self._name))
 
     def on_committed(self) -> None:
@@ -43,14 +58,18 @@ class GroupCommit:
     def on_failed(self, reason: str) -> None:
         """A commit has failed: try again after a pause."""
         self._context.set_alarm(self._name.alarm, reason)
-        self.retry_at = self._context.now + RETRY_S
+        self._retry_at = self._context.now + RETRY_S
 
     def on_timer(self) -> None:
-        """Repeat a failed commit if its pause has passed."""
-        if self.retry_at is not None and self._context.now >= self.retry_at:
+        """Repeat a failed commit if its pause has passed, or request one that is due."""
+        now = self._context.now
+        if self._retry_at is not None and now >= self._retry_at:
             self._start()
+        elif self._due_at is not None and now >= self._due_at:
+            self._due_at = None
+            self.request()
 
     def adopt(self, log: RecordLog) -> None:
         """Continue with the log of a new epoch; a commit of the old one does not matter."""
         self.log = log
-        self._is_running, self.retry_at = False, None
+        self._is_running, self._retry_at, self._due_at = False, None, None

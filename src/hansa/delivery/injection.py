@@ -14,7 +14,8 @@ Retained publications to one topic keep their order at any QoS (`retained_order`
 
 If the broker loses the session, publications in flight are uncertain: `no-loss` sends them again,
 `no-dup` does not, and both count them. Completions are committed soon, because without them a later
-session loss would count completed publications as in flight.
+session loss would count completed publications as in flight. Nothing else waits for them, so they
+share a commit with other records where possible.
 
 If the log cannot be written any more, injection stops, with an alarm.
 """
@@ -59,6 +60,9 @@ from hansa.protocol.model import NodeId, Publication
 QUOTA_REASONS = (Reason.QUOTA_EXCEEDED, Reason.RECEIVE_MAXIMUM_EXCEEDED)
 """Reasons for which a publication is sent again later. EMQX uses the second one when it has reached
 its limit of QoS 2 publications (`max_awaiting_rel`)."""
+
+COMPLETION_DELAY_S = 0.02
+"""Seconds that a completion waits at most for a commit that other records need, too."""
 
 EXPIRES_AT_ONCE = encode_properties(((Property.MESSAGE_EXPIRY_INTERVAL, 1),))
 
@@ -116,8 +120,8 @@ class Injection:
 
     @property
     def deadline(self) -> float | None:
-        """When a publication is retried, or a commit."""
-        times = (self.quota_backoff.deadline, self.quarantine.deadline, self.group_commit.retry_at)
+        """When a publication is retried, or a commit is due."""
+        times = (self.quota_backoff.deadline, self.quarantine.deadline, self.group_commit.deadline)
         return min((each for each in times if each is not None), default=None)
 
     def on_timer(self) -> None:
@@ -267,7 +271,7 @@ class Injection:
                 self._in_flight[entry.packet_id] = entry
             else:
                 self.inbox.mark_completed(entry)
-                self._context.effects.append(Injected(entry.record))
+                self._report_injected(entry)
         if batch:
             self._context.counters["injected"] += len(batch)
             self._context.effects.append(Publish(batch))
@@ -388,22 +392,36 @@ class Injection:
     def on_handshake_packets(self, batch: Sequence[AnyHandshakePacket]) -> None:
         """Handle PUBACK, PUBREC or PUBCOMP; all packets of a batch are of one kind."""
         with self._stop_on_log_error():
+            is_awaited = self.quota_backoff.in_flight_max is not None
             for step in batch:
                 entry = self._in_flight.get(step.packet_id)
-                if entry is not None:
-                    self._apply_step(entry, step)
-            self.group_commit.request()
+                if entry is not None and self._apply_step(entry, step):
+                    is_awaited = True
+            if is_awaited or self._do_completions_block():
+                self.group_commit.request()
+            else:
+                self.group_commit.request_within(COMPLETION_DELAY_S)
             self._publish_ready()
 
-    def _apply_step(self, entry: InboxEntry, step: AnyHandshakePacket) -> None:
+    def _do_completions_block(self) -> bool:
+        """Whether completions that are not durable take the place of many publications in
+        flight."""
+        limits = self._limits
+        return limits is not None and (
+            2 * len(self._completed_offsets) >= self._in_flight_limit(limits)
+        )
+
+    def _apply_step(self, entry: InboxEntry, step: AnyHandshakePacket) -> bool:
+        """Return whether something waits until that is durable."""
         if type(step) is PubRecPacket and _is_accepted(entry, step):
             self.quota_backoff.remove(entry)
             self.inbox.mark_pubrec_received(entry)
             self._to_release.append(entry)
-        else:
-            self._finish_handshake(entry, step)
+            return True
+        return self._finish_handshake(entry, step)
 
-    def _finish_handshake(self, entry: InboxEntry, step: AnyHandshakePacket) -> None:
+    def _finish_handshake(self, entry: InboxEntry, step: AnyHandshakePacket) -> bool:
+        """Return whether something waits until that is durable."""
         del self._in_flight[entry.packet_id]
         self.quarantine.forget(entry)
         self._enqueue_followers(entry)
@@ -413,7 +431,7 @@ class Injection:
             self.quota_backoff.on_quota_exceeded(
                 entry, (*self._in_flight.values(), *self._to_release)
             )
-            return
+            return True
         self.quota_backoff.on_completed(entry)
         if step.is_refused and type(step) is not PubCompPacket:
             reason = f"the broker refuses it ({describe_reason(step.reason)})"
@@ -422,12 +440,22 @@ class Injection:
             )
             self._report_retained_uncertain((entry,))
         else:
-            self._context.effects.append(Injected(entry.record))
+            self._report_injected(entry)
             if entry.was_sent_retained:
                 self._report_retained_uncertain((entry,))
         offset = self.inbox.mark_completed(entry)
         if type(step) is PubAckPacket:
             self._completed_offsets.append(offset)
+        return False
+
+    def _report_injected(self, entry: InboxEntry) -> None:
+        """Report that the broker has a publication, with those before it in one effect."""
+        effects = self._context.effects
+        last = effects[-1] if effects else None
+        if isinstance(last, Injected):
+            last.records.append(entry.record)
+        else:
+            effects.append(Injected([entry.record]))
 
     def _must_wait(self, entry: InboxEntry, limits: BrokerLimits) -> bool:
         record = entry.record

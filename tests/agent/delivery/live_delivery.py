@@ -1,7 +1,7 @@
 """The delivery of an agent at a real broker, without links and a running node."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -101,5 +101,5 @@ class LiveDelivery:
     def _on_captured(self, batch: Iterable[PublishPacket]) -> None:
         self.captured += [(publish.topic, bytes(publish.payload)) for publish in batch]
 
-    def on_injected(self, record: InboxRecord) -> None:
+    def on_injected(self, records: Sequence[InboxRecord]) -> None:
         """Telemetry is not tested here."""

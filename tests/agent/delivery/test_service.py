@@ -49,7 +49,7 @@ class Driver:
     def assign_position(self, publication: Any) -> None:
         raise AssertionError("nothing is published")
 
-    def on_injected(self, record: InboxRecord) -> None:
+    def on_injected(self, records: Sequence[InboxRecord]) -> None:
         """Telemetry is not tested here."""
 
 

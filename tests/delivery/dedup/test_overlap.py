@@ -347,3 +347,27 @@ def test_all_copies_of_a_publication_captured_before_are_recognised():
     assert taken(copies, guaranteed(1, payload=b"y")) == [(1,)]
     copies.on_connected(session_present=True)
     assert taken(copies, guaranteed(2, payload=b"x"), guaranteed(3, payload=b"x")) == []
+
+
+def captured_as(*packet_ids: int) -> Callable[[PublishPacket], bool]:
+    """Copies with these packet ids were captured, and are sent again."""
+    return lambda copy: copy.dup and copy.packet_id in packet_ids
+
+
+def test_copy_that_counted_without_the_deciding_one_counts_again():
+    """The deciding copy waited at the broker for room in the window."""
+    copies = OverlapDedup(holding("a/#", "a/b", "+/b"), is_redelivery=captured_as(1))
+    assert taken(copies, guaranteed(2, packet_id=1)) == [(2,)]
+    copies.on_connected(session_present=True)
+    again = guaranteed(2, packet_id=1, dup=True)
+    assert taken(copies, again, guaranteed(3, packet_id=2), guaranteed(1, packet_id=3)) == [(2,)]
+
+
+def test_captured_copies_of_identical_publications_count_again():
+    """Of the first publication copy 1 was captured, of the second one copy 2."""
+    copies = OverlapDedup(holding("a/#", "a/b"), is_redelivery=captured_as(1, 3))
+    came = [guaranteed(1, packet_id=1), guaranteed(2, packet_id=2), guaranteed(2, packet_id=3)]
+    assert taken(copies, *came) == [(1,), (2,)]
+    copies.on_connected(session_present=True)
+    again = [guaranteed(1, packet_id=1, dup=True), guaranteed(2, packet_id=3, dup=True)]
+    assert taken(copies, *again, guaranteed(1, packet_id=4)) == [(1,), (2,)]

@@ -53,9 +53,13 @@ class DeliveryFiles:
             settings.outbox_settings(),
             recorded_topics,
         )
-        self.inbox = InboxFiles(
-            state.path / INBOX_DIRECTORY, node, incarnation, settings.inbox_settings()
-        )
+        try:
+            self.inbox = InboxFiles(
+                state.path / INBOX_DIRECTORY, node, incarnation, settings.inbox_settings()
+            )
+        except Exception:
+            self.outbox.close()  # another attempt needs it
+            raise
         alarms.set("journal damaged", self.outbox.damage_text)
         alarms.set("inbox damaged", self.inbox.damage_text)
         self.connect_marker = ConnectMarker(

@@ -66,8 +66,8 @@ class DeliveryTelemetryPort(Protocol):
     def feed(self, *events: Event) -> None:
         """Hand events to the node."""
 
-    def on_injected(self, record: InboxRecord) -> None:
-        """The broker has this publication."""
+    def on_injected(self, records: Sequence[InboxRecord]) -> None:
+        """The broker has these publications."""
 
 
 class DeliveryBrokerPort(Protocol):
@@ -128,7 +128,7 @@ class DeliveryService:
                 each.batch
             ),
             effects.FeedNode: lambda each: self._telemetry.feed(each.event),
-            effects.Injected: lambda each: self._telemetry.on_injected(each.record),
+            effects.Injected: lambda each: self._telemetry.on_injected(each.records),
             effects.PublishQos0: lambda each: self._client.publish(each.publications),
             effects.Subscribe: lambda each: self._client.send_subscribe(
                 each.subscription, each.identifier

@@ -15,7 +15,8 @@ arrive, the waiting copy counts.
 
 A copy does not count if another one was captured on the previous connection: it is then the first
 that arrives on the new connection (`reconnect_overlap`). Copies that did not count
-are recognised by their packet ids when the broker sends them again.
+are recognised by their packet ids when the broker sends them again. A captured copy that it sends
+again decides as before: it may have counted only because the deciding one did not arrive.
 """
 
 from collections import OrderedDict, deque
@@ -63,6 +64,10 @@ class _OverlapGroup:
         )
 
 
+def _is_never_captured(copy: PublishPacket) -> bool:
+    return False
+
+
 class OverlapDedup:
     """Decides publication by publication which copies count."""
 
@@ -70,11 +75,14 @@ class OverlapDedup:
         self,
         subscriptions: SubscriptionTable,
         captured_subscription: Callable[[PublishPacket], int] = lambda _: 0,
+        is_redelivery: Callable[[PublishPacket], bool] = _is_never_captured,
     ) -> None:
         """`captured_subscription` returns, for the first copy on a connection, the subscription
-        whose copy of the same publication was captured before; 0 if there is none."""
+        whose copy of the same publication was captured before; 0 if there is none. `is_redelivery`
+        returns whether this copy was captured before."""
         self._subscriptions = subscriptions
         self._captured_subscription = captured_subscription
+        self._is_redelivery = is_redelivery
         self._undecided: list[PublishPacket] = []
         self._current_group: _OverlapGroup | None = None
         """The publication whose copies are arriving on this connection."""
@@ -111,20 +119,22 @@ class OverlapDedup:
         newest_identifier = 0 if subscriptions.learn_identifiers(identifiers) else max(identifiers)
         filters, content = subscriptions.original_identifiers(identifiers), content_hash(copy)
         group, decided = self._current_group, CopyDecisions()
+        was_captured = self._is_redelivery(copy)
         if (
             group is None
             or group.content_hash != content
             or not group.can_include(newest_identifier, filters)
+            or (was_captured and group.is_captured)
         ):
             decided = self.decide_waiting()
             is_first = group is None
             newest = subscriptions.newest_overlapping(identifiers)
-            group = None
-            if oldest not in identifiers:
+            new, group = _OverlapGroup(content, newest), None
+            if was_captured:
+                group = new
+            elif oldest not in identifiers:
                 group = self._find_separated(content, newest_identifier, filters)
-            if group is None:
-                group = self._start_group(copy, filters, _OverlapGroup(content, newest), is_first)
-            self._current_group = group
+            self._current_group = group = group or self._start_group(copy, filters, new, is_first)
         group.filters_seen.update(filters)
         is_late = not any(map(subscriptions.is_active_identifier, identifiers))
         if (
@@ -134,7 +144,7 @@ class OverlapDedup:
         ):
             decided.append((copy, False))
             self._remember_overlap_copy(copy, group)
-        elif is_late or oldest in identifiers:
+        elif was_captured or is_late or oldest in identifiers:
             decided += [(other, False) for other in self._undecided]
             decided.append((copy, True))
             self._mark_captured(group, self._undecided)

@@ -221,11 +221,7 @@ class RedeliveryFilter:
             # A QoS 2 packet id is not reused before its handshake ends, so DUP is not required; but
             # redeliveries precede new publications.
             is_possible = publish.dup or not self._has_new_publication
-        return (
-            is_possible
-            and candidate.qos == publish.qos
-            and candidate.digest == content_digest(publish)
-        )
+        return is_possible and candidate.digest == content_digest(publish)  # it covers the QoS
 
     def _on_new_publication(self, packet_id: int) -> None:
         is_rollback = self._packet_id_order.observe(packet_id)

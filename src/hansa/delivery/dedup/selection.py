@@ -48,7 +48,7 @@ class CopySelection:
         self._subscriptions = subscriptions
         self._sends_overlap_copies = sends_overlap_copies
         self._is_redelivery = is_redelivery
-        self._overlap = OverlapDedup(subscriptions, captured_subscription)
+        self._overlap = OverlapDedup(subscriptions, captured_subscription, is_redelivery)
         self._saved_echoes = saved_echoes
         """Until the first connection."""
         self._injected: InjectedEchoes | None = None

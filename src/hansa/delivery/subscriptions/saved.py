@@ -81,7 +81,6 @@ class SavedSubscriptions:
 
     def request_rewrite(self) -> None:
         """Save everything anew: it is unknown how much was saved, or much of it is outdated."""
-        self._unsaved = []
         self._needs_rewrite = True
 
     def take_unsaved(self) -> list[SubscriptionChange] | None:
