@@ -64,16 +64,47 @@ def test_root_is_rotated(ca):
     assert "1 earlier roots are not trusted any more" in ca("renew", "--root", "--drop-old")[2]
 
 
+def test_intermediate_authority_signs_by_its_directory_alone(ca, tmp_path, capsys):
+    ca("init", "plant")
+    site, state = str(tmp_path / "site"), str(tmp_path / "node")
+    code, _, said = ca("intermediate", "site-1", "--out", site, "--may-publish", "site-1/#")
+    assert (code, "intermediate authority site-1 of federation 'plant' in " in said) == (0, True)
+    (tmp_path / "ca").rename(tmp_path / "away")
+
+    def by_site(*given: str) -> tuple[int, str, str]:
+        return main(["ca", *given, "--ca", site]), *capsys.readouterr()
+
+    code, _, said = by_site("sign", "--state", state, "--name", "a")
+    assert code == 0, said
+    made = load_credentials(tmp_path / "node", tmp_path / "node" / KEY_FILE, datetime.now(UTC))
+    assert (made.certificate.claims.may_publish, len(made.chain)) == (("site-1/#",), 2)
+    code, _, said = by_site("sign", "--state", state, "--may-publish", "#")
+    assert (code, "its authority may not grant to publish '#', only site-1/#" in said) == (2, True)
+    code, shown, _ = by_site("show")
+    assert (code, "intermediate valid until" in shown) == (0, True)
+    code, revoked, _ = by_site("revoke", "a")
+    assert (code, revoked.count("X509 CRL"), revoked.count("CERTIFICATE")) == (0, 2, 2)
+    assert by_site("renew", "--root")[0] == 2
+    (tmp_path / "away").rename(tmp_path / "ca")
+    assert "intermediate" in ca("show")[1]
+    code, revoked, said = ca("revoke", "site-1")
+    assert (code, revoked.count("X509 CRL")) == (0, 2)
+    assert said.startswith("hansa: revoked 1 certificates of the intermediate site-1: nodes that")
+    code, _, said = ca("intermediate", "site-1", "--out", site)
+    assert (code, "is revoked: use a new directory" in said) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        (["intermediate", "x"], "intermediate needs a name, and --out DIR"),
         (["sign"], "sign needs a file with a request, or --state for an agent here"),
         (["sign", "/nonexistent"], "cannot read /nonexistent: No such file or directory"),
         (["renew"], "renew needs the name or id of a node, --due, or --root"),
         (["revoke"], "revoke needs the name or id of a node"),
         (["revoke", "x"], "no certificate was issued to node 'x'; see hansa ca show"),
         (["init", "x"], "already holds a key or an authority: it is kept"),
-        (["show", "--role", "king"], "there is no 'king'; there are relay, core, observe"),
+        (["show", "--role", "king"], "there is no 'king'; there are relay, core, observe, manager"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(ca, given, problem):

@@ -18,7 +18,7 @@ from tests.identity.certified import certify, make_authority, now
 
 from hansa.errors import UsageError
 from hansa.identity.authority import check_renewal_request, make_request, parse_request
-from hansa.identity.certificates import check_chain, parse_der
+from hansa.identity.certificates import check_chain, load_chain, parse_chain
 from hansa.identity.credentials import parse_bundle
 from hansa.identity.enrolment import Token, parse_token
 from hansa.identity.keys import KEY_FILE, load_key
@@ -57,11 +57,12 @@ class DocumentTarget:
 
     def _certify(self, change: Callable[[bytes], bytes]) -> None:
         der = change(self._made.chain[0].public_bytes(Encoding.DER))
-        found = parse_der(der)
-        check_chain([found.x509], self._made.roots)
+        chain = load_chain([der])
+        parse_chain(chain)
+        check_chain(chain, self._made.roots)
 
     def _revoke(self, change: Callable[[bytes], bytes]) -> None:
-        parse_list(change(self._made.revoked.der), self._made.roots, "a list")
+        parse_list(change(self._made.revoked.lists[0].data), self._made.roots, "a list")
 
     def _install(self, change: Callable[[bytes], bytes]) -> None:
         parse_bundle(change(self._bundle.pem), "a bundle")

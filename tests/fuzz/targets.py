@@ -39,6 +39,7 @@ from hansa.agent.links.security import LinkSecurity
 from hansa.agent.links.stream import DEFAULT_LIMITS, LENGTH, StreamLink
 from hansa.agent.links.tls import secure_protocol
 from hansa.agent.links.udp_link import DatagramEndpoint, UdpLink
+from hansa.agent.sockets import ByteProtocol
 from hansa.errors import InvalidFrame
 from hansa.identity.keys import KEY_FILE
 from hansa.protocol.effects import CloseLink, NodeUnreachable
@@ -120,7 +121,7 @@ class MemoryTransport(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-def feed(protocol: asyncio.BufferedProtocol, transport: MemoryTransport, data: bytes) -> None:
+def feed(protocol: ByteProtocol, transport: MemoryTransport, data: bytes) -> None:
     """Give bytes to a protocol as a socket would."""
     view = memoryview(data)
     while view and not transport.is_closing():
@@ -195,7 +196,7 @@ class HandshakeTarget:
         hello = self._loop.run_until_complete(self._first_flight())
         self._corpus = Corpus(hello, hello[:40], b"\x16\x03\x03\x00\x05hello")
 
-    def _protocol(self, is_dialled: bool) -> asyncio.BufferedProtocol:
+    def _protocol(self, is_dialled: bool) -> ByteProtocol:
         dialled = Address("192.0.2.1", 1) if is_dialled else None
         link = StreamLink(
             LinkId(next(self._ids)),

@@ -175,6 +175,17 @@ def test_revoked_node_is_refused(authority, tmp_path):
     a.check_peer(anew.certificate)
 
 
+def test_manager_and_node_do_not_pass_for_each_other(authority, tmp_path):
+    node, made = enrol(authority, tmp_path / "a"), create_key(tmp_path / "k")
+    claims = Claims("manager", ("manager",))
+    manager, _ = authority.sign_request(make_request(made), claims, NOW)
+    node.check_manager(manager)
+    with pytest.raises(InvalidCertificate, match="that of a manager, not of a node"):
+        node.check_peer(manager)
+    with pytest.raises(InvalidCertificate, match="without the role manager"):
+        node.check_manager(node.certificate)
+
+
 def test_own_revocation_is_reported(authority, tmp_path):
     enrol(authority, tmp_path / "a", "a")
     authority.revoke("a", NOW)

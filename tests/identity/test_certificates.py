@@ -141,8 +141,16 @@ def test_certificate_that_is_no_nodes_is_refused(certificate, problem):
     assert problem in str(refused.value)
 
 
+def test_manager_is_nothing_else():
+    with pytest.raises(InvalidCertificate, match="role manager excludes the others"):
+        certificates.check_claims(Claims(roles=("relay", "manager")))
+
+
 def test_bytes_that_are_no_certificate_are_refused():
-    for parse in (certificates.parse_der, lambda data: certificates.load_certificates(data, "x")):
+    for parse in (
+        lambda data: certificates.load_chain([data]),
+        lambda data: certificates.load_certificates(data, "x"),
+    ):
         with pytest.raises(InvalidCertificate):
             parse(b"nonsense")
 

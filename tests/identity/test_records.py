@@ -15,7 +15,7 @@ from hansa.identity.certificates import Claims, issue_node
 from hansa.identity.credentials import Credentials
 from hansa.identity.keys import load_key
 from hansa.identity.records import MemberAuthenticator
-from hansa.identity.revocation import RevocationList
+from hansa.identity.revocation import RevocationList, Revocations
 from hansa.protocol.membership.rights import UNLIMITED, Rights
 
 
@@ -76,7 +76,7 @@ def test_refused_certificates(authority, tmp_path):
     assert "not signed by this federation's authority" in refused(member(stranger).certificates)
     late = member(judge_files, at=now() + timedelta(days=400))
     assert "expired" in refused(member(one).certificates, late)
-    revoked = RevocationList(frozenset({one.certificate.serial}), 1)
+    revoked = Revocations((RevocationList(frozenset({one.certificate.serial}), 1),))
     after = member(replace(judge_files, revoked=revoked))
     assert refused(member(one).certificates, after) == (
         "certificate refused: the certificate is revoked"

@@ -16,8 +16,8 @@ from hansa.agent.settings import default_state_directory
 from hansa.cli.arguments import Parser, one_of, path, whole_number
 from hansa.console.terminal import console, say
 from hansa.errors import UsageError
-from hansa.identity.authority import Bundle, CertificateAuthority, make_request
-from hansa.identity.certificates import DEFAULT_ROLES, ROLES, Claims, NodeCertificate
+from hansa.identity.authority import Bundle, CertificateAuthority, make_request, name_of
+from hansa.identity.certificates import DEFAULT_ROLES, ROLES, Claims, NodeCertificate, ceiling_of
 from hansa.identity.credentials import CERTIFICATE_FILE, install, save_issuer
 from hansa.identity.keys import KEY_FILE, create_key, load_key, node_of
 from hansa.identity.renewal import RENEWAL_PORT, Issuer
@@ -38,6 +38,8 @@ EXAMPLES = """\
   hansa ca renew line-2 --out line-2.pem          the same claims, valid for another year
   hansa ca renew --due --out renewed              all that end within 30 days, for a timer
   hansa ca serve --address ca.example             agents renew their certificates here by themselves
+  hansa ca intermediate site-1 --out site-1 --may-publish 'site-1/#'
+                                                  an authority for one site: a directory for --ca
   hansa ca renew --root                           a new root; the old one stays valid meanwhile
   hansa ca show                                   all certificates
 
@@ -57,7 +59,7 @@ def run(given: Sequence[str]) -> int:
     parser.add_argument(
         "target", nargs="?", default="",
         help="init: name of the federation; sign: file with a request; renew, revoke: name or id of"
-        " a node",
+        " a node; intermediate, revoke: name of an intermediate authority",
     )  # fmt: skip
     parser.add_argument(
         "--ca", type=path, metavar="DIR", help="directory of the authority (default: ca beside"
@@ -68,7 +70,10 @@ def run(given: Sequence[str]) -> int:
         " this machine, which gets the certificate; request: the one whose key is used",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=path, metavar="FILE", help="file to write; standard output without it"
+        "--out",
+        type=path,
+        metavar="FILE",
+        help="file to write; standard output without it; intermediate, renew --due: a directory",
     )
     add_claim_options(parser)
     parser.add_argument(
@@ -109,7 +114,8 @@ def add_claim_options(parser: argparse.ArgumentParser) -> None:
     for word, verb in (("publish", "publish to"), ("subscribe", "receive")):
         parser.add_argument(
             f"--may-{word}", action="append", metavar="FILTER",
-            help=f"topics that clients of the node may {verb}, repeated for several (default #)",
+            help=f"topics that clients of the node may {verb}, repeated for several (default #, or"
+            " what an intermediate authority may grant)",
         )  # fmt: skip
     parser.add_argument(
         "--days", type=whole_number(1, DAYS_MAX, "days"), default=DAYS_DEFAULT, metavar="N",
@@ -117,16 +123,16 @@ def add_claim_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def claims_of(args: argparse.Namespace) -> Claims:
-    """Return the claims that the options ask for."""
+def claims_of(args: argparse.Namespace, default: Claims) -> Claims:
+    """Return the claims that the options ask for, and those of `default` for other options."""
     if not args.name.isprintable():
         raise UsageError(f"--name {args.name!r}: a name has no control characters")
-    given = {
-        "roles": args.role,
-        "may_publish": args.may_publish,
-        "may_subscribe": args.may_subscribe,
-    }
-    return Claims(args.name, **{key: tuple(value) for key, value in given.items() if value})
+    return Claims(
+        args.name,
+        tuple(args.role or default.roles),
+        tuple(args.may_publish or default.may_publish),
+        tuple(args.may_subscribe or default.may_subscribe),
+    )
 
 
 def ca_directory(given: Path | None) -> Path:
@@ -174,12 +180,37 @@ def _sign(args: argparse.Namespace) -> None:
             request = Path(args.target).read_bytes()
         except OSError as error:
             raise UsageError(f"cannot read {args.target}: {error.strerror}") from error
-        made, bundle = authority.sign_request(request, claims_of(args), _now(), valid)
+        claims = claims_of(args, authority.ceiling)
+        made, bundle = authority.sign_request(request, claims, _now(), valid)
     else:
         file = state_directory(args.state) / KEY_FILE
         key = (load_key(file) or create_key(file)).public_key()
-        made, bundle = authority.sign(key, claims_of(args), _now(), valid)
+        made, bundle = authority.sign(key, claims_of(args, authority.ceiling), _now(), valid)
+    warn_of_end(authority)
     _hand_over(args, made, bundle)
+
+
+def _intermediate(args: argparse.Namespace) -> None:
+    """Make an intermediate authority, or sign one again."""
+    authority = CertificateAuthority(ca_directory(args.ca))
+    if not args.target or args.out is None:
+        raise UsageError(
+            "intermediate needs a name, and --out DIR: the directory of the new authority, or of"
+            " the one to sign again"
+        )
+    args.name = args.target
+    ceiling = claims_of(args, Claims())
+    made = authority.issue_intermediate(args.out, ceiling, _now(), timedelta(days=args.days))
+    say(
+        f"intermediate authority {args.target} of federation {authority.federation!r} in"
+        f" {args.out}, valid until {made.not_valid_after_utc:%Y-%m-%d}: use it with --ca"
+    )
+
+
+def warn_of_end(authority: CertificateAuthority) -> None:
+    """Print that an intermediate ends soon."""
+    if warning := authority.expiry_warning(_now()):
+        say(f"warning: {warning}")
 
 
 def _renew(args: argparse.Namespace) -> None:
@@ -223,6 +254,7 @@ def _serve(args: argparse.Namespace) -> None:
             save_issuer(directory, str(address))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: issuer.stop())
+        warn_of_end(CertificateAuthority(directory))
         say(f"renews certificates of federation {issuer.federation!r} on port {issuer.port}")
         issuer.serve(on_renewed=_report_renewed, on_refused=_report_refused)
     finally:
@@ -243,30 +275,42 @@ def _revoke(args: argparse.Namespace) -> None:
     authority = CertificateAuthority(ca_directory(args.ca))
     if not args.target:
         raise UsageError("revoke needs the name or id of a node")
-    found = authority.revoke(args.target, _now())
-    say(f"revoked {len(found)} certificates of node {found[0].node:016x}")
+    if args.target in map(name_of, authority.intermediates()):
+        count = authority.revoke_intermediate(args.target, _now())
+        say(
+            f"revoked {count} certificates of the intermediate {args.target}: nodes that it has"
+            " enrolled are no members any more"
+        )
+    else:
+        found = authority.revoke(args.target, _now())
+        say(f"revoked {len(found)} certificates of node {found[0].node:016x}")
     _write(args.out, authority.revoked_pem)
 
 
 def _show(args: argparse.Namespace) -> None:
     authority = CertificateAuthority(ca_directory(args.ca))
     revoked, now = authority.revoked_serials, _now()
-    root = authority.roots[0]
-    title = (
-        f"federation {authority.federation}, root valid until {root.not_valid_after_utc:%Y-%m-%d}"
-    )
+    what = "intermediate" if authority.is_intermediate else "root"
+    until = f"{authority.signer.not_valid_after_utc:%Y-%m-%d}"
+    title = f"federation {authority.federation}, {what} valid until {until}"
     table = Table(title=escape(printable(title)), title_justify="left")
     for column in ("node", "name", "roles", "may publish", "may subscribe", "until", "state"):
         table.add_column(column)
-    for each in authority.issued():
-        state = "revoked" if each.serial in revoked else "expired" if each.not_after < now else ""
-        claims = each.claims
+
+    def add(node: str, serial: int, claims: Claims, until: datetime) -> None:
+        state = "revoked" if serial in revoked else "expired" if until < now else "valid"
         texts = (
-            *(f"{each.node:016x}", claims.name, ", ".join(claims.roles)),
+            *(node, claims.name, ", ".join(claims.roles)),
             *(", ".join(claims.may_publish), ", ".join(claims.may_subscribe)),
-            *(f"{each.not_after:%Y-%m-%d}", state or "valid"),
+            *(f"{until:%Y-%m-%d}", state),
         )
         table.add_row(*(escape(printable(text)) for text in texts))
+
+    for each in authority.intermediates():
+        ceiling = ceiling_of(each) or Claims()
+        add("intermediate", each.serial_number, ceiling, each.not_valid_after_utc)
+    for node in authority.issued():
+        add(f"{node.node:016x}", node.serial, node.claims, node.not_after)
     console().print(table)
 
 
@@ -294,6 +338,7 @@ def _write(out: Path | None, data: bytes) -> None:
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "init": _init,
+    "intermediate": _intermediate,
     "request": _request,
     "sign": _sign,
     "renew": _renew,

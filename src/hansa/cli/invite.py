@@ -4,13 +4,13 @@ import argparse
 import re
 import socket
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hansa.agent.links.settings import parse_address
 from hansa.agent.settings import default_config_file, load_settings
 from hansa.cli.arguments import Parser, path, whole_number
-from hansa.cli.ca import add_claim_options, ca_directory, claims_of
+from hansa.cli.ca import add_claim_options, ca_directory, claims_of, warn_of_end
 from hansa.console.terminal import say
 from hansa.identity.authority import CertificateAuthority
 from hansa.identity.credentials import load_issuer
@@ -71,7 +71,9 @@ def run(given: Sequence[str]) -> int:
     add_claim_options(parser)
     args = parser.parse_args(given)
     authority = CertificateAuthority(ca_directory(args.ca))
-    terms = InvitationTerms(claims_of(args), timedelta(days=args.days), args.ttl)
+    terms = InvitationTerms(claims_of(args, authority.ceiling), timedelta(days=args.days), args.ttl)
+    authority.check_claims(terms.claims, datetime.now(UTC))
+    warn_of_end(authority)
     agent = _agent_link(args.config)
     host, port = args.address or (parse_address(agent).host if agent else socket.gethostname(), 0)
     link = args.link or agent

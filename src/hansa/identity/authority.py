@@ -3,12 +3,19 @@
     key.pem          private key of the root, mode 0600: its holder decides who is a member
     authority.pem    the roots: the current one first, then those of earlier keys
     cross.pem        during a rotation: the current root signed by the previous one
-    issued/          every certificate, by serial number; SERIAL.revoked.pem after its revocation
-    revoked.pem      the revocation list, without expired certificates
+    intermediate.pem only of an intermediate authority: its certificate, then those between it and a
+                     root; key.pem is its key
+    issued/          every certificate of a node, by serial number; SERIAL.revoked.pem after its
+                     revocation
+    intermediates/   likewise, the certificates of intermediate authorities
+    revoked.pem      the revocation list, without expired certificates; after the first revocation
+                     by an intermediate its list beside that of the root
     audit.jsonl      one JSON object per line, see AUDIT_FILE
     issuer           where `hansa ca serve` renews certificates, for invitations
 
-The directory need not be on a node, or on a machine with a network at all.
+An intermediate authority signs, renews and revokes as the root does, but only what the root
+allows: no other authorities, and no nodes with wider claims than its own certificate has. The
+directory need not be on a node, or on a machine with a network at all.
 """
 
 import fcntl
@@ -29,17 +36,20 @@ from hansa.errors import InvalidCertificate, UsageError
 from hansa.identity import certificates, revocation
 from hansa.identity.certificates import NODE_VALID, UNREADABLE, Claims, NodeCertificate
 from hansa.identity.keys import KEY_FILE, create_key, load_key, store_key
+from hansa.identity.revocation import RevocationList, Revocations
 from hansa.journal.disk import replace_file
 from hansa.protocol.model import NodeId
 
 AUTHORITY_FILE = "authority.pem"
 REVOKED_FILE = "revoked.pem"
 CROSS_FILE = "cross.pem"
+INTERMEDIATE_FILE = "intermediate.pem"
 ISSUED_DIRECTORY = "issued"
+INTERMEDIATES_DIRECTORY = "intermediates"
 REVOKED_SUFFIX = ".revoked.pem"
 AUDIT_FILE = "audit.jsonl"
-"""One JSON object per line: issued, revoked, root_renewed, enrolled, enrolment_refused, renewed,
-renewal_refused."""
+"""One JSON object per line: issued, revoked, root_renewed, intermediate_issued,
+intermediate_revoked, enrolled, enrolment_refused, renewed, renewal_refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +83,40 @@ class CertificateAuthority:
         self.roots = certificates.load_certificates(
             _read(directory / AUTHORITY_FILE), str(directory / AUTHORITY_FILE)
         )
-        if self.roots[0].public_key() != key.public_key():
+        path = directory / INTERMEDIATE_FILE
+        self.is_intermediate = path.exists()
+        self._chain: list[x509.Certificate] = []
+        """Of an intermediate: its certificate, and those between it and a root."""
+        if self.is_intermediate:
+            self._chain = certificates.load_certificates(_read(path), str(path))
+        if self.signer.public_key() != key.public_key():
+            named = INTERMEDIATE_FILE if self.is_intermediate else AUTHORITY_FILE
             raise InvalidCertificate(
-                f"{directory / KEY_FILE} is not the key of the first certificate in"
-                f" {AUTHORITY_FILE}"
+                f"{directory / KEY_FILE} is not the key of the first certificate in {named}"
             )
-        self.federation = certificates.federation_of(self.roots[0])
+        self.federation = certificates.federation_of(self.signer)
+
+    @property
+    def signer(self) -> x509.Certificate:
+        """The certificate whose key signs: that of the intermediate, or the current root."""
+        return self._chain[0] if self.is_intermediate else self.roots[0]
+
+    @property
+    def ceiling(self) -> Claims:
+        """What the authority may grant at most, which is also what it grants by default."""
+        return certificates.ceiling_of(self.signer) or Claims()
 
     @classmethod
     def create(cls, directory: Path, federation: str, now: datetime) -> "CertificateAuthority":
         """Make the authority of a new federation; an existing one is never overwritten."""
         certificates.check_new_federation_name(federation)
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory.chmod(0o700)
-            if any((directory / name).exists() for name in (KEY_FILE, AUTHORITY_FILE)):
-                raise UsageError(
-                    f"{directory} already holds a key or an authority: it is kept. Use it, or name"
-                    " another directory with --ca"
-                )
-            (directory / ISSUED_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot use {directory}: {error.strerror}") from error
+        if any((directory / name).exists() for name in (KEY_FILE, AUTHORITY_FILE)):
+            raise UsageError(
+                f"{directory} already holds a key or an authority: it is kept. Use it, or name"
+                " another directory with --ca"
+            )
+        _make_directory(directory)
+        _make_directory(directory / ISSUED_DIRECTORY)
         key = create_key(directory / KEY_FILE)
         root = certificates.issue_root(key, federation, now)
         _write(directory / AUTHORITY_FILE, root.public_bytes(Encoding.PEM))
@@ -122,11 +144,40 @@ class CertificateAuthority:
     def _sign(
         self, public_key: Ed25519PublicKey, claims: Claims, now: datetime, valid: timedelta
     ) -> tuple[NodeCertificate, Bundle]:
-        made = certificates.issue_node(self.roots[0], self._key, public_key, claims, now, valid)
+        self.check_claims(claims, now)
+        made = certificates.issue_node(self.signer, self._key, public_key, claims, now, valid)
         details = {"serial": f"{made.serial:x}", "until": made.not_after.isoformat()}
         self.record("issued", now, node=f"{made.node:016x}", name=claims.name, **details)
         _write(self.directory / ISSUED_DIRECTORY / f"{made.serial:x}.pem", made.pem)
         return made, self._bundle(made)
+
+    def expiry_warning(self, now: datetime) -> str:
+        """Return that an intermediate ends soon, and with it all that it issues; else nothing."""
+        if not self.is_intermediate:
+            return ""
+        until = self.signer.not_valid_after_utc
+        if until - now > certificates.NODE_VALID / 4:
+            return ""
+        return (
+            f"this intermediate authority, and the certificates that it issues, end at"
+            f" {until:%Y-%m-%d}: sign it again with hansa ca intermediate"
+        )
+
+    def check_claims(self, claims: Claims, now: datetime) -> None:
+        """Raise InvalidCertificate if other nodes would refuse such a certificate of this
+        authority."""
+        certificates.check_claims(claims)
+        if ceiling := certificates.ceiling_of(self.signer):
+            certificates.check_grant(claims, ceiling)
+        place = f"the authority in {self.directory}"
+        again = "sign it again with hansa ca intermediate, with the root"
+        try:
+            for each in self._chain:
+                certificates.check_dates(each, now)
+        except InvalidCertificate as error:
+            raise InvalidCertificate(f"{place}: {error}; {again}") from error
+        if self.is_intermediate and self._lists(now).covers(self.signer):
+            raise InvalidCertificate(f"{place} is revoked: make another one, with another key")
 
     def renew(
         self, node: str, now: datetime, valid: timedelta = NODE_VALID
@@ -151,8 +202,8 @@ class CertificateAuthority:
                 raise UsageError("the certificate is revoked")
             newest = self._newest_unrevoked(known, f"{presented.node:016x}")
             valid = certificates.validity(newest)
-            is_of_root = certificates.is_issued_by(newest.x509, self.roots[0])
-            if is_of_root and newest.not_after - now > valid / 2:
+            is_of_signer = certificates.is_issued_by(newest.x509, self.signer)
+            if is_of_signer and newest.not_after - now > valid / 2:
                 return newest, self._bundle(newest)
             return self._sign_again(newest, now, valid)
 
@@ -171,8 +222,8 @@ class CertificateAuthority:
 
     def issue_issuer(self, key: Ed25519PublicKey, now: datetime) -> bytes:
         """Return the certificate of an issuer that renews those of nodes, and its chain."""
-        made = certificates.issue_issuer(self.roots[0], self._key, key, now)
-        return made.public_bytes(Encoding.PEM) + self._cross_pem
+        made = certificates.issue_issuer(self.signer, self._key, key, now)
+        return made.public_bytes(Encoding.PEM) + self._chain_pem
 
     def certificates_ending(self, now: datetime) -> list[NodeCertificate]:
         """Return the newest certificate of each node whose agent asks for a renewal, one per node;
@@ -212,22 +263,31 @@ class CertificateAuthority:
 
     @property
     def revoked_pem(self) -> bytes:
-        """The revocation list, empty before the first revocation."""
+        """The revocation lists that this authority knows, empty before the first revocation."""
         path = self.directory / REVOKED_FILE
         return _read(path) if path.exists() else b""
 
     @property
-    def revoked(self) -> revocation.RevocationList:
-        pem = self.revoked_pem
-        if not pem:
-            return revocation.EMPTY
-        return revocation.parse_list(pem, self.roots, str(self.directory / REVOKED_FILE))
+    def revoked(self) -> RevocationList:
+        """The list of this authority."""
+        own = RevocationList(chain=tuple(self._chain)).issuer
+        return self._lists(self.signer.not_valid_before_utc).of(own)
+
+    def _lists(self, now: datetime) -> Revocations:
+        """Return the lists of this authority and of those above it."""
+        pem, source = self.revoked_pem, str(self.directory / REVOKED_FILE)
+        found = revocation.parse_lists(pem, self.roots, source) if pem else ()
+        return Revocations().updated(found, now)
 
     @property
     def revoked_serials(self) -> frozenset[int]:
         """All certificates that were revoked, also those that have expired since and left the list:
         a revoked node must not be renewed."""
-        marked = (self.directory / ISSUED_DIRECTORY).glob(f"*{REVOKED_SUFFIX}")
+        marked = (
+            path
+            for name in (ISSUED_DIRECTORY, INTERMEDIATES_DIRECTORY)
+            for path in (self.directory / name).glob(f"*{REVOKED_SUFFIX}")
+        )
         serials = {int(path.name.removesuffix(REVOKED_SUFFIX), 16) for path in marked}
         return self.revoked.serials | serials
 
@@ -238,27 +298,106 @@ class CertificateAuthority:
 
     def _revoke(self, node: str, now: datetime) -> list[NodeCertificate]:
         found = self.find(node)
+        self.record("revoked", now, node=f"{found[0].node:016x}", name=found[0].claims.name)
+        self._revoke_serials({each.serial for each in found}, now)
+        return found
+
+    def _revoke_serials(self, serials: set[int], now: datetime) -> None:
         before = self.revoked
         alive = {each.serial for each in self.issued() if each.not_after > now}
-        serials = (before.serials | {each.serial for each in found}) & alive
-        self.record("revoked", now, node=f"{found[0].node:016x}", name=found[0].claims.name)
-        self._write_revoked(serials, before.number + 1, now)
-        for serial in before.serials | {each.serial for each in found}:
+        alive |= {e.serial_number for e in self.intermediates() if e.not_valid_after_utc > now}
+        revoked = before.serials | serials
+        self._write_revoked(revoked & alive, before.number + 1, now)
+        for serial in revoked:
             self._mark_revoked(serial)
-        return found
 
     def _mark_revoked(self, serial: int) -> None:
         """Remember a revocation when the certificate has expired and left the list."""
-        path = self.directory / ISSUED_DIRECTORY / f"{serial:x}.pem"
-        try:
-            if path.exists():
-                path.rename(path.with_name(f"{serial:x}{REVOKED_SUFFIX}"))
-        except OSError as error:
-            raise UsageError(f"cannot rename {path}: {error.strerror}") from error
+        for name in (ISSUED_DIRECTORY, INTERMEDIATES_DIRECTORY):
+            path = self.directory / name / f"{serial:x}.pem"
+            try:
+                if path.exists():
+                    path.rename(path.with_name(f"{serial:x}{REVOKED_SUFFIX}"))
+            except OSError as error:
+                raise UsageError(f"cannot rename {path}: {error.strerror}") from error
+
+    # ------------------------------------------------------------ intermediate authorities
+
+    def issue_intermediate(
+        self, directory: Path, ceiling: Claims, now: datetime, valid: timedelta = NODE_VALID
+    ) -> x509.Certificate:
+        """Make a directory of an authority that may grant at most `ceiling`, or sign the key in
+        such a directory again. Without its key, a copy of its certificate is enough."""
+        self._require_root("make an intermediate authority")
+        with self._locked():
+            known = self.intermediates()
+            public = _prepare_intermediate(directory, [each.public_key() for each in known])
+            if public is None:
+                raise UsageError(
+                    f"{directory / INTERMEDIATE_FILE} is not of the authority in {self.directory}"
+                )
+            if any(self._is_revoked(e) and e.public_key() == public for e in known):
+                raise UsageError(f"the key in {directory} is revoked: use a new directory")
+            if any(name_of(e) == ceiling.name and e.public_key() != public for e in known):
+                raise UsageError(
+                    f"there is another intermediate {ceiling.name!r}: choose another name, or name"
+                    " its directory with --out to sign it again"
+                )
+            made = certificates.issue_intermediate(
+                self.roots[0], self._key, public, ceiling, now, valid
+            )
+            serial = f"{made.serial_number:x}"
+            until = made.not_valid_after_utc.isoformat()
+            details = {"name": ceiling.name, "serial": serial, "until": until}
+            self.record("intermediate_issued", now, **details)
+            pem = made.public_bytes(Encoding.PEM)
+            _make_directory(self.directory / INTERMEDIATES_DIRECTORY)
+            _write(self.directory / INTERMEDIATES_DIRECTORY / f"{serial}.pem", pem)
+            self._hand_over(directory, pem, now)
+        return made
+
+    def _hand_over(self, directory: Path, pem: bytes, now: datetime) -> None:
+        """Write the files of an intermediate; it keeps its own revocation list."""
+        source = str(directory / REVOKED_FILE)
+        lists = self._lists(now)
+        if (directory / REVOKED_FILE).exists():
+            own = revocation.parse_lists(_read(directory / REVOKED_FILE), self.roots, source)
+            lists = lists.updated(own, now)
+        if lists.lists:
+            _write(directory / REVOKED_FILE, lists.pem)
+        _write(directory / AUTHORITY_FILE, _pem(self.roots))
+        _write(directory / INTERMEDIATE_FILE, pem + self._chain_pem)
+
+    def intermediates(self) -> list[x509.Certificate]:
+        """Return all certificates of intermediate authorities, the oldest first."""
+        paths = sorted((self.directory / INTERMEDIATES_DIRECTORY).glob("*.pem"))
+        found = [certificates.load_certificates(_read(each), str(each))[0] for each in paths]
+        return sorted(found, key=lambda each: each.not_valid_before_utc)
+
+    def revoke_intermediate(self, name: str, now: datetime) -> int:
+        """Revoke an intermediate, and with it all that it has issued and will issue; return the
+        number of its certificates."""
+        with self._locked():
+            found = [each for each in self.intermediates() if name_of(each) == name]
+            if not found:
+                raise UsageError(f"there is no intermediate {name!r}; see hansa ca show")
+            self.record("intermediate_revoked", now, name=name)
+            self._revoke_serials({each.serial_number for each in found}, now)
+            return len(found)
+
+    def _is_revoked(self, intermediate: x509.Certificate) -> bool:
+        return intermediate.serial_number in self.revoked_serials
+
+    def _require_root(self, what: str) -> None:
+        if self.is_intermediate:
+            raise UsageError(
+                f"{self.directory} is an intermediate authority: only the root can {what}"
+            )
 
     def renew_root(self, now: datetime) -> None:
         """Make a new key and root. Earlier roots stay trusted until they expire or are dropped, and
         nodes that know only the previous one accept certificates of the new one."""
+        self._require_root("make a new root")
         with self._locked():
             self._renew_root(now)
 
@@ -278,6 +417,7 @@ class CertificateAuthority:
 
     def drop_old_roots(self) -> int:
         """Stop trusting earlier roots; return how many."""
+        self._require_root("drop earlier roots")
         dropped = len(self.roots) - 1
         self._store_roots(self.roots[:1])
         (self.directory / CROSS_FILE).unlink(missing_ok=True)
@@ -317,16 +457,51 @@ class CertificateAuthority:
     def _write_revoked(
         self, serials: frozenset[int] | set[int], number: int, now: datetime
     ) -> None:
-        made = revocation.issue_list(self.roots[0], self._key, serials, number, now)
-        _write(self.directory / REVOKED_FILE, made.public_bytes(Encoding.PEM))
+        made = revocation.issue_list(self.signer, self._key, serials, number, now)
+        der, chain = made.public_bytes(Encoding.DER), tuple(self._chain)
+        own = RevocationList(frozenset(serials), number, der, chain)
+        _write(self.directory / REVOKED_FILE, self._lists(now).updated([own], now).pem)
 
     def _bundle(self, certificate: NodeCertificate) -> Bundle:
-        return Bundle(certificate.pem + self._cross_pem, _pem(self.roots), self.revoked_pem)
+        return Bundle(certificate.pem + self._chain_pem, _pem(self.roots), self.revoked_pem)
 
     @property
-    def _cross_pem(self) -> bytes:
+    def _chain_pem(self) -> bytes:
+        """The certificates between those that are issued and a root."""
+        if self.is_intermediate:
+            return _pem(self._chain)
         path = self.directory / CROSS_FILE
         return _read(path) if path.exists() else b""
+
+
+def name_of(intermediate: x509.Certificate) -> str:
+    """Return the name of an intermediate authority, for the operator."""
+    ceiling = certificates.ceiling_of(intermediate)
+    return ceiling.name if ceiling else ""
+
+
+def _prepare_intermediate(directory: Path, known: list[object]) -> Ed25519PublicKey | None:
+    """Return the key of an intermediate authority, a new one for a new directory, None if it is not
+    known; raise UsageError if the directory is for something else."""
+    path = directory / INTERMEDIATE_FILE
+    if path.exists():
+        key = certificates.load_certificates(_read(path), str(path))[0].public_key()
+        return key if isinstance(key, Ed25519PublicKey) and key in known else None
+    if (directory / KEY_FILE).exists():
+        raise UsageError(
+            f"{directory} holds the key of a node or of another authority: use a new directory"
+        )
+    _make_directory(directory)
+    _make_directory(directory / ISSUED_DIRECTORY)
+    return create_key(directory / KEY_FILE).public_key()
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+    except OSError as error:
+        raise UsageError(f"cannot use {directory}: {error.strerror}") from error
 
 
 def make_request(key: Ed25519PrivateKey) -> bytes:

@@ -4,13 +4,16 @@
     subject alternative name URI hansa://<federation>/<node id>
     extension CLAIMS_OID     UTF8String with JSON: name, roles, may_publish, may_subscribe
 
+An intermediate authority has the URI hansa://<federation>, and in the same extension what it may
+grant. A node with wider claims than the authorities above it may grant is refused.
+
 The node id must be that of the certificate's key: so an authority cannot give a node's id to
 another key. OpenSSL checks signatures and dates of peers during the handshake; the functions here
 check the same for our own files, with errors that say what to change.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -25,19 +28,22 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hansa.errors import InvalidCertificate, InvalidTopic
 from hansa.protocol.model import NodeId, node_id
 from hansa.protocol.settings import LABEL_BYTES_MAX
-from hansa.protocol.topics import check_filter
+from hansa.protocol.topics import check_filter, covers
 
 CLAIMS_OID = x509.ObjectIdentifier("2.25.16495064911747620016684374785585907930")
 """A UUID as object identifier (ITU-T X.667), which needs no registration."""
 
-ROLES = ("relay", "core", "observe")
+ROLES = ("relay", "core", "observe", "manager")
 """relay: forwards publications of others. core: may also become core of a group. observe: only
-receives."""
+receives. manager: plans the links of nodes, and is no node."""
 
 DEFAULT_ROLES = ("relay", "core")
 
 NODE_VALID = timedelta(days=365)
 AUTHORITY_VALID = timedelta(days=3650)
+
+ROOT_PATH_LENGTH = 2
+"""Authorities below a root: during a rotation the next root, and an intermediate below that."""
 
 ISSUER = "issuer"
 """In place of the node id, in the certificate of an issuer that renews those of nodes."""
@@ -54,6 +60,9 @@ CLOCK_TOLERANCE = timedelta(minutes=5)
 CLAIMS_BYTES_MAX = 1_024
 """With more, a certificate might not fit the bytes that a connection may send before it is
 authenticated (`agent.links.admission`)."""
+
+INTERMEDIATE_CLAIMS_BYTES_MAX = 512
+"""For the same reason: the certificate of a node comes with that of the intermediate."""
 
 UNREADABLE = (
     *(ValueError, UnsupportedAlgorithm, x509.InvalidVersion),
@@ -87,6 +96,9 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Filters that cover everything that clients behind the node may receive."""
 
 
+Authorities = tuple[x509.Certificate, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class NodeCertificate:
     """A parsed certificate of a node."""
@@ -98,6 +110,8 @@ class NodeCertificate:
     not_before: datetime
     not_after: datetime
     x509: x509.Certificate
+    authorities: Authorities = ()
+    """The authorities between this certificate and a root."""
 
     @property
     def pem(self) -> bytes:
@@ -120,15 +134,42 @@ def check_claims(claims: Claims) -> None:
         raise InvalidCertificate(f"a node needs a role: {', '.join(ROLES)}")
     if "observe" in claims.roles and len(claims.roles) > 1:
         raise InvalidCertificate("role observe excludes the others: an observer only receives")
+    if "manager" in claims.roles and len(claims.roles) > 1:
+        raise InvalidCertificate("role manager excludes the others: a manager is no node")
     for topic_filter in (*claims.may_publish, *claims.may_subscribe):
         try:
             check_filter(topic_filter)
         except InvalidTopic as error:
             raise InvalidCertificate(str(error)) from error
-    if len(msgspec.json.encode(claims)) > CLAIMS_BYTES_MAX:
+    _check_size(claims, CLAIMS_BYTES_MAX)
+
+
+def _check_size(claims: Claims, bytes_max: int) -> None:
+    if len(msgspec.json.encode(claims)) > bytes_max:
         raise InvalidCertificate(
-            f"name and filters need more than {CLAIMS_BYTES_MAX} bytes: use fewer or wider filters"
+            f"name and filters need more than {bytes_max} bytes: use fewer or wider filters"
         )
+
+
+def check_grant(claims: Claims, ceiling: Claims) -> None:
+    """Raise InvalidCertificate for claims that an authority may not grant. Every authority may
+    grant the role observe, and one that may grant core, relay: they are less."""
+    may = {*ceiling.roles, "observe", *(("relay",) if "core" in ceiling.roles else ())}
+    for role in claims.roles:
+        if role not in may:
+            raise InvalidCertificate(
+                f"its authority may not grant the role {role}, only {', '.join(sorted(may))}"
+            )
+    claimed = [("subscribe", claims.may_subscribe, ceiling.may_subscribe)]
+    if "observe" not in claims.roles:  # an observer publishes nothing
+        claimed.append(("publish", claims.may_publish, ceiling.may_publish))
+    for verb, filters, granted in claimed:
+        for topic_filter in filters:
+            if not any(covers(wide, topic_filter) for wide in granted):
+                raise InvalidCertificate(
+                    f"its authority may not grant to {verb} {topic_filter!r}, only"
+                    f" {', '.join(granted) or 'nothing'}"
+                )
 
 
 def check_federation_name(federation: str) -> None:
@@ -157,7 +198,10 @@ def issue_root(key: Ed25519PrivateKey, federation: str, now: datetime) -> x509.C
     """Return the root certificate of a federation, signed by itself."""
     check_federation_name(federation)
     name = _root_name(key.public_key())
-    return _issue_authority(key.public_key(), federation, now, name, key)
+    valid = now + AUTHORITY_VALID
+    return _authority(key.public_key(), federation, now, valid, ROOT_PATH_LENGTH, name).sign(
+        key, None
+    )
 
 
 def cross_sign(
@@ -167,21 +211,49 @@ def cross_sign(
     only the old root accept certificates of the new one."""
     key = root.public_key()
     assert isinstance(key, Ed25519PublicKey)
-    return _issue_authority(key, federation_of(root), now, old_root.subject, old_key)
+    valid = now + AUTHORITY_VALID
+    return _authority(
+        key, federation_of(root), now, valid, ROOT_PATH_LENGTH, old_root.subject
+    ).sign(old_key, None)
+
+
+def issue_intermediate(
+    root: x509.Certificate,
+    root_key: Ed25519PrivateKey,
+    public_key: Ed25519PublicKey,
+    ceiling: Claims,
+    now: datetime,
+    valid: timedelta,
+) -> x509.Certificate:
+    """Return the certificate of an authority that may grant at most `ceiling` to nodes, and may
+    make no other authority."""
+    check_claims(ceiling)
+    _check_size(ceiling, INTERMEDIATE_CLAIMS_BYTES_MAX)
+    until = min(now + valid, root.not_valid_after_utc)
+    return (
+        _authority(public_key, federation_of(root), now, until, 0, root.subject)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key()),
+            critical=False,
+        )
+        .add_extension(x509.UnrecognizedExtension(CLAIMS_OID, _encode_claims(ceiling)), False)
+        .sign(root_key, None)
+    )
 
 
 def _root_name(key: Ed25519PublicKey) -> x509.Name:
-    """Roots that overlap during a rotation need different names."""
+    """Authorities need different names, also roots that overlap during a rotation."""
     return _name(f"hansa ca {x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:16]}")
 
 
-def _issue_authority(
+def _authority(
     public: Ed25519PublicKey,
     federation: str,
     now: datetime,
+    until: datetime,
+    path_length: int,
     issuer_name: x509.Name,
-    issuer_key: Ed25519PrivateKey,
-) -> x509.Certificate:
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(_root_name(public))
@@ -189,12 +261,11 @@ def _issue_authority(
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_TOLERANCE)
-        .not_valid_after(now + AUTHORITY_VALID)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
+        .not_valid_after(until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
         .add_extension(_key_usage(is_authority=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(_alternative_name(_uri(federation)), critical=False)
-        .sign(issuer_key, None)
     )
 
 
@@ -295,6 +366,14 @@ def load_certificates(pem: bytes, source: str) -> list[x509.Certificate]:
         raise InvalidCertificate(f"{source} is no PEM file with certificates") from error
 
 
+def load_chain(ders: Sequence[bytes]) -> list[x509.Certificate]:
+    """Return the certificates of a chain, none for an empty one."""
+    try:
+        return [x509.load_der_x509_certificate(each) for each in ders]
+    except UNREADABLE as error:
+        raise InvalidCertificate("it cannot be read") from error
+
+
 def parse_certificate(certificate: x509.Certificate) -> NodeCertificate:
     """Return the claims of a node's certificate; raise InvalidCertificate if it is none."""
     try:
@@ -321,18 +400,20 @@ def parse_certificate(certificate: x509.Certificate) -> NodeCertificate:
     )
 
 
-def parse_der(der: bytes) -> NodeCertificate:
-    """Return the claims of a certificate as TLS presents it."""
-    try:
-        return parse_certificate(x509.load_der_x509_certificate(der))
-    except UNREADABLE as error:
-        raise InvalidCertificate(f"no certificate of a node: {error}") from error
+def parse_chain(chain: Sequence[x509.Certificate]) -> NodeCertificate:
+    """Return the claims of the first certificate; raise InvalidCertificate if it is not that of a
+    node, or claims more than the authorities in the rest of the chain may grant."""
+    found = parse_certificate(chain[0])
+    for authority in chain[1:]:
+        if ceiling := ceiling_of(authority):
+            check_grant(found.claims, ceiling)
+    return replace(found, authorities=tuple(chain[1:]))
 
 
-def check_issuer(der: bytes, federation: str) -> None:
+def check_issuer(certificate: x509.Certificate, federation: str) -> None:
     """Raise InvalidCertificate unless a certificate, whose chain TLS has checked, is that of the
     issuer of a federation."""
-    if _parse_uri(x509.load_der_x509_certificate(der)) != (federation, ISSUER):
+    if _parse_uri(certificate) != (federation, ISSUER):
         raise InvalidCertificate(f"the certificate is not that of the issuer of {federation!r}")
 
 
@@ -357,19 +438,27 @@ def _parse_uri(certificate: x509.Certificate) -> tuple[str, str]:
 
 def _encode_claims(claims: Claims) -> bytes:
     text = msgspec.json.encode(claims)
-    length = bytes((len(text),))
     if len(text) > _SHORT_LENGTH_MAX:
         length = bytes((0x82,)) + len(text).to_bytes(2, "big")
+    else:
+        length = bytes((len(text),))
     return bytes((_UTF8_STRING,)) + length + text
 
 
 def _parse_claims(certificate: x509.Certificate) -> Claims:
     """A certificate without claims, such as one of a company's authority, may relay and no more
     than that."""
+    return ceiling_of(certificate) or Claims(roles=("relay",))
+
+
+def ceiling_of(authority: x509.Certificate) -> Claims | None:
+    """Return what an authority may grant, None if it is not restricted."""
     try:
-        extension = certificate.extensions.get_extension_for_oid(CLAIMS_OID).value
+        extension = authority.extensions.get_extension_for_oid(CLAIMS_OID).value
     except x509.ExtensionNotFound:
-        return Claims(roles=("relay",))
+        return None
+    except UNREADABLE as error:
+        raise InvalidCertificate(f"the certificate cannot be read: {error}") from error
     assert isinstance(extension, x509.UnrecognizedExtension)
     try:
         claims = msgspec.json.decode(extension.value[extension.value.index(b"{") :], type=Claims)
@@ -422,11 +511,13 @@ def check_federation(certificate: NodeCertificate, federation: str) -> None:
         )
 
 
-def check_chain(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> None:
+def check_chain(
+    chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], below: int = 0
+) -> None:
     """Raise InvalidCertificate unless a root signed the first certificate, or each is signed by
     the next one up to one that a root signed. OpenSSL checks the same for peers of links; records
-    of other nodes bring chains that it has not seen."""
-    below = 0  # authorities between the node and the issuer of `certificate`
+    of other nodes bring chains that it has not seen. `below` is the number of authorities between
+    a node and the issuer of the first certificate: 1 if that is an authority."""
     for certificate, issuer in zip(chain, [*chain[1:], None], strict=True):
         if not _is_for_links(certificate):
             break

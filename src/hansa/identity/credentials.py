@@ -3,12 +3,13 @@
     key.pem            the private key, made on this machine
     certificate.pem    the node's certificate, then those between it and a root
     authority.pem      the roots of the federation
-    revoked.pem        the revocation list, optional
+    revoked.pem        the revocation lists, optional
     issuer             HOST:PORT of the issuer that renews the certificate, optional
 
 Files are replaced as a whole, so a running agent can load them again at any time.
 """
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,7 +23,7 @@ from hansa.identity import certificates, revocation
 from hansa.identity.authority import AUTHORITY_FILE, REVOKED_FILE, Bundle
 from hansa.identity.certificates import NodeCertificate
 from hansa.identity.keys import KEY_FILE, load_key
-from hansa.identity.revocation import RevocationList
+from hansa.identity.revocation import Revocations
 from hansa.journal.disk import replace_file
 
 CERTIFICATE_FILE = "certificate.pem"
@@ -41,7 +42,7 @@ class Credentials:
     chain: tuple[x509.Certificate, ...]
     """The certificate, then those between it and a root."""
     roots: tuple[x509.Certificate, ...]
-    revoked: RevocationList
+    revoked: Revocations
 
     @property
     def federation(self) -> str:
@@ -49,20 +50,38 @@ class Credentials:
 
     def check_peer(self, peer: NodeCertificate) -> None:
         """Raise InvalidCertificate for a peer that TLS accepted but the federation does not."""
+        if "manager" in peer.claims.roles:
+            raise InvalidCertificate("it is that of a manager, not of a node")
+        self._check_member(peer)
+
+    def check_manager(self, peer: NodeCertificate) -> None:
+        """Raise InvalidCertificate unless a peer is a manager of this federation."""
+        if "manager" not in peer.claims.roles:
+            raise InvalidCertificate("it is that of a node, without the role manager")
+        self._check_member(peer)
+
+    def _check_member(self, peer: NodeCertificate) -> None:
         certificates.check_federation(peer, self.federation)
-        if peer.serial in self.revoked.serials:
+        if self.revoked.covers(peer.x509):
             raise InvalidCertificate("the certificate is revoked")
+        self.check_authorities(peer.authorities)
+
+    def check_authorities(self, authorities: Iterable[x509.Certificate]) -> None:
+        """Raise InvalidCertificate if an authority between a certificate and a root is revoked."""
+        if any(self.revoked.covers(each) for each in authorities):
+            raise InvalidCertificate("the authority that issued the certificate is revoked")
 
     def check_peer_later(self, peer: NodeCertificate, now: datetime) -> None:
         """Raise InvalidCertificate if a peer that was accepted once is not a member any more."""
         self.check_peer(peer)
-        certificates.check_dates(peer.x509, now)
+        for each in (peer.x509, *peer.authorities):
+            certificates.check_dates(each, now)
 
     def expiry_warning(self, now: datetime, is_renewed: bool = False) -> str:
         """Return that the certificate must be renewed, empty if it need not yet. An agent that
         renews automatically does so before that."""
         certificate = self.certificate
-        if certificate.serial in self.revoked.serials:
+        if any(self.revoked.covers(each) for each in self.chain):
             return "the certificate of this node is revoked: other nodes refuse it"
         if not certificates.ends_soon(certificate, now, is_renewed):
             return ""
@@ -84,21 +103,22 @@ def load_credentials(directory: Path, key_file: Path, now: datetime) -> Credenti
     path = directory / CERTIFICATE_FILE
     chain = certificates.load_certificates(_read(path), str(path))
     try:
-        certificate = _check_own(chain[0], key_file, now)
+        certificate = _check_own(chain, key_file, now)
         roots = load_roots(directory)
         certificates.check_chain(chain, roots)
     except InvalidCertificate as error:
         raise InvalidCertificate(f"{path}: {error}") from error
-    revoked = _load_revoked(directory, roots)
+    revoked = load_revoked(directory, roots, now)
     return Credentials(directory, key_file, certificate, tuple(chain), roots, revoked)
 
 
-def _check_own(certificate: x509.Certificate, key_file: Path, now: datetime) -> NodeCertificate:
+def _check_own(chain: Sequence[x509.Certificate], key_file: Path, now: datetime) -> NodeCertificate:
     """Return the certificate of this node; raise InvalidCertificate if it is not one."""
-    found = certificates.parse_certificate(certificate)
-    certificates.check_dates(certificate, now)
+    found = certificates.parse_chain(chain)
+    for each in chain:
+        certificates.check_dates(each, now)
     key = load_key(key_file)
-    if key is None or key.public_key() != certificate.public_key():
+    if key is None or key.public_key() != chain[0].public_key():
         raise InvalidCertificate(f"it belongs to another key than {key_file}: get a new one")
     return found
 
@@ -110,20 +130,21 @@ def load_roots(directory: Path) -> tuple[x509.Certificate, ...]:
 
 def install(directory: Path, bundle: Bundle, now: datetime) -> Credentials:
     """Check what an authority has signed, and write it into a state directory. If it is refused,
-    the files there stay as they are. A revocation list that is not newer is left out."""
+    the files there stay as they are. Of revocation lists the newest of each issuer is kept."""
     source = "the new certificate"
     chain = certificates.load_certificates(bundle.certificate, source)
     roots = tuple(certificates.load_certificates(bundle.roots, source))
     try:
-        _check_own(chain[0], directory / KEY_FILE, now)
+        _check_own(chain, directory / KEY_FILE, now)
         certificates.check_chain(chain, roots)
     except InvalidCertificate as error:
         raise InvalidCertificate(f"{source}: {error}") from error
     if bundle.revoked:
-        number = revocation.parse_list(bundle.revoked, roots, "its revocation list").number
-        with suppress(UsageError):  # a list of another federation is replaced
-            if number <= _load_revoked(directory, roots).number:
-                bundle = replace(bundle, revoked=b"")
+        found = revocation.parse_lists(bundle.revoked, roots, "its revocation list")
+        known = Revocations()
+        with suppress(UsageError):  # lists of another federation are replaced
+            known = load_revoked(directory, roots, now)
+        bundle = replace(bundle, revoked=known.updated(found, now).pem)
     install_files(directory, bundle)
     return load_credentials(directory, directory / KEY_FILE, now)
 
@@ -174,11 +195,12 @@ def parse_bundle(pem: bytes, source: str) -> Bundle:
     return Bundle(chain, roots, mark + revoked)
 
 
-def _load_revoked(directory: Path, roots: tuple[x509.Certificate, ...]) -> RevocationList:
+def load_revoked(directory: Path, roots: Sequence[x509.Certificate], now: datetime) -> Revocations:
+    """Return the revocation lists of a directory."""
     path = directory / REVOKED_FILE
     if not path.exists():
-        return revocation.EMPTY
-    return revocation.parse_list(_read(path), roots, str(path))
+        return Revocations()
+    return Revocations().updated(revocation.parse_lists(_read(path), roots, str(path)), now)
 
 
 def _read(path: Path) -> bytes:

@@ -14,11 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from hansa.errors import InvalidCertificate
 from hansa.identity.certificates import (
-    UNREADABLE,
     NodeCertificate,
     check_chain,
-    check_dates,
-    parse_certificate,
+    load_chain,
+    parse_chain,
 )
 from hansa.identity.credentials import Credentials
 from hansa.identity.keys import sign, verify
@@ -81,14 +80,9 @@ class MemberAuthenticator:
         if found is None:
             if not certificates:
                 raise InvalidCertificate("there is none")
-            try:
-                chain = [x509.load_der_x509_certificate(each) for each in certificates]
-            except UNREADABLE as error:
-                raise InvalidCertificate("it cannot be read") from error
-            found = parse_certificate(chain[0])
+            chain = load_chain(certificates)
+            found = parse_chain(chain)
             check_chain(chain, roots)
-            for authority in chain[1:]:
-                check_dates(authority, self._clock())
             self._checked[fingerprint] = found
         return found
 

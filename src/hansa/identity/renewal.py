@@ -29,12 +29,13 @@ from hansa.identity import certificates
 from hansa.identity.authority import (
     AUTHORITY_FILE,
     CROSS_FILE,
+    INTERMEDIATE_FILE,
     Bundle,
     CertificateAuthority,
     check_renewal_request,
     make_request,
 )
-from hansa.identity.certificates import NodeCertificate, check_issuer, parse_der
+from hansa.identity.certificates import NodeCertificate, check_issuer, parse_chain
 from hansa.identity.credentials import Credentials, parse_bundle
 from hansa.identity.exchange import (
     EXCHANGE_TIMEOUT_S,
@@ -47,8 +48,13 @@ from hansa.identity.exchange import (
     send_message,
 )
 from hansa.identity.keys import KEY_FILE, load_key
-from hansa.identity.revocation import parse_list
-from hansa.identity.tls import LinkContexts, explain_handshake_error, make_issuer_context
+from hansa.identity.revocation import parse_lists
+from hansa.identity.tls import (
+    LinkContexts,
+    explain_handshake_error,
+    make_issuer_context,
+    peer_chain,
+)
 from hansa.protocol.model import NodeId
 
 RENEWAL_PORT = 10_502
@@ -133,7 +139,7 @@ class Issuer:
 
     def _renew(self, exchange: Exchange, now: datetime) -> NodeCertificate:
         connection = exchange.start_tls(self._issuer_context(now), is_server=False)
-        presented = parse_der(connection.getpeercert(binary_form=True) or b"")
+        presented = parse_chain(peer_chain(connection))
         exchange.is_proved = True
         data = receive_message(connection, REQUEST_BYTES_MAX)
         try:
@@ -166,7 +172,7 @@ class Issuer:
 
     def _issuer_context(self, now: datetime) -> ssl.SSLContext:
         """Return the TLS context for the present roots."""
-        files = (KEY_FILE, AUTHORITY_FILE, CROSS_FILE)
+        files = (KEY_FILE, AUTHORITY_FILE, CROSS_FILE, INTERMEDIATE_FILE)
         with self._lock:
             found = tuple(_stamp(self._directory / name) for name in files)
             if (
@@ -221,9 +227,9 @@ def request_renewal(contexts: LinkContexts, host: str, port: int, now: datetime)
     try:
         with socket.create_connection((host, port), EXCHANGE_TIMEOUT_S) as connected:
             with contexts.dialling.wrap_socket(connected, server_side=True) as connection:
-                check_issuer(
-                    connection.getpeercert(binary_form=True) or b"", credentials.federation
-                )
+                issuer, *authorities = peer_chain(connection)
+                check_issuer(issuer, credentials.federation)
+                credentials.check_authorities(authorities)
                 send_message(connection, RenewalRequest(make_request(key)))
                 data = receive_message(connection, MESSAGE_BYTES_MAX)
         reply = msgspec.msgpack.decode(data, type=IssuerReply)
@@ -238,9 +244,9 @@ def request_renewal(contexts: LinkContexts, host: str, port: int, now: datetime)
 
 def check_renewed(bundle: Bundle, credentials: Credentials, now: datetime) -> Bundle:
     """Return a bundle that can be installed beside the present files; raise InvalidCertificate if
-    it is not for this node. A revocation list that is not newer is left out."""
+    it is not for this node. Of revocation lists the newest of each issuer is kept."""
     chain = certificates.load_certificates(bundle.certificate, "the reply")
-    made, present = certificates.parse_certificate(chain[0]), credentials.certificate
+    made, present = certificates.parse_chain(chain), credentials.certificate
     if made.key != present.key:
         raise InvalidCertificate("the new certificate is for another key")
     certificates.check_federation(made, credentials.federation)
@@ -251,7 +257,7 @@ def check_renewed(bundle: Bundle, credentials: Credentials, now: datetime) -> Bu
     revoked = bundle.revoked
     if revoked:
         roots: list[x509.Certificate] = certificates.load_certificates(bundle.roots, "the reply")
-        found = parse_list(revoked, [*roots, *credentials.roots], "the revocation list")
-        if found.number <= credentials.revoked.number:
-            revoked = b""
+        found = parse_lists(revoked, [*roots, *credentials.roots], "the revocation list")
+        updated = credentials.revoked.updated(found, now)
+        revoked = b"" if updated == credentials.revoked else updated.pem
     return Bundle(bundle.certificate, bundle.roots, revoked)

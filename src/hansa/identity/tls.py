@@ -7,6 +7,7 @@ who have proved to be members, and not to everybody who connects to its port.
 
 import hashlib
 import ssl
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from hansa.errors import InvalidCertificate
 from hansa.identity.authority import CertificateAuthority
-from hansa.identity.certificates import NodeCertificate, parse_der
+from hansa.identity.certificates import NodeCertificate, load_chain, parse_chain
 from hansa.identity.credentials import CERTIFICATE_FILE, Credentials
 
 _EXPIRED, _NOT_YET_VALID = 10, 9
@@ -61,11 +62,20 @@ def _make_context(protocol: int, credentials: Credentials) -> ssl.SSLContext:
 def check_tls_peer(connection: ssl.SSLObject, credentials: Credentials) -> NodeCertificate:
     """Return the peer's certificate after a handshake; raise InvalidCertificate if the federation
     refuses it."""
-    der = connection.getpeercert(binary_form=True)
-    assert der is not None  # CERT_REQUIRED
-    certificate = parse_der(der)
+    certificate = parse_chain(peer_chain(connection))
     credentials.check_peer(certificate)
     return certificate
+
+
+def peer_chain(connection: ssl.SSLObject | ssl.SSLSocket) -> list[x509.Certificate]:
+    """Return the certificate of the peer and the authorities between it and a root, as OpenSSL has
+    checked them."""
+    if sys.version_info >= (3, 13):
+        found = connection.get_verified_chain()
+    else:  # the method is there since 3.10, one layer below
+        lower = connection._sslobj.get_verified_chain()  # type: ignore[union-attr]  # noqa: SLF001
+        found = [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in lower]
+    return load_chain(found[:-1])  # the root is last
 
 
 def explain_handshake_error(error: ssl.SSLError) -> str:

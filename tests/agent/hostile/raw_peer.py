@@ -177,7 +177,7 @@ class RawPeer:
                     self.closed.set()
                     return
                 buffer += data
-                frames, used, handled, _ = split_frames(buffer, len(buffer), assembly)
+                frames, used, handled, _ = split_frames(bytes(buffer), assembly)
                 del buffer[:used]
                 pending += handled
                 for frame in frames:

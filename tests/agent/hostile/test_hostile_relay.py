@@ -11,6 +11,7 @@ from tests.agent.guaranteed import GuaranteedClient
 from tests.agent.hostile.raw_peer import counted, guaranteed_client, wait_counted
 from tests.agent.live import Live, eventually
 
+from hansa.compiled_core import PURE
 from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
@@ -24,7 +25,8 @@ def running_federation(mosquitto: str, tmp_path_factory: pytest.TempPathFactory)
     live = Live(LocalFederation(parse_topology("ring:5", 1), {}))
     attacks = tmp_path_factory.mktemp("hostile") / "attacks"
     attacks.write_text("")
-    live.nodes[ATTACKER].environment.update(PYTHONPATH=str(SITE), HOSTILE_FILE=str(attacks))
+    replaced = {"PYTHONPATH": str(SITE), "HOSTILE_FILE": str(attacks), PURE: "1"}
+    live.nodes[ATTACKER].environment.update(replaced)
     with live:
         yield live
 

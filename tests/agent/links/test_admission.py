@@ -184,6 +184,7 @@ def test_oldest_pending_connection_is_evicted_for_a_new_one(monkeypatch):
     assert port.admission.counters == {f"refused: {EVICTED}": 2}
 
 
+@pytest.mark.pure
 def test_connection_of_the_host_with_most_is_evicted(monkeypatch):
     monkeypatch.setattr(admission, "PENDING_MAX", 3)
 

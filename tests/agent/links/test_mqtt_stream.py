@@ -31,8 +31,8 @@ class Protocol(asyncio.BufferedProtocol):
         self.lost: list[str] = []
         self._buffer = bytearray(7)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.taken += self._buffer[:nbytes]

@@ -22,7 +22,7 @@ def window_ack(count: int) -> bytes:
 def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
     data = framed(*frames)
     filled = max(0, len(data) - cut)
-    found, used, handled, acknowledged = split_frames(bytearray(data), filled, StreamReassembly(0))
+    found, used, handled, acknowledged = split_frames(data[:filled], StreamReassembly(0))
     assert (handled, acknowledged) == (used, 0)
     assert found == frames[: len(found)]
     assert used == len(framed(*found))
@@ -42,12 +42,12 @@ def test_splitting_returns_whole_frames_and_leaves_the_rest(frames, cut):
 )
 def test_invalid_length_is_refused_before_its_bytes_arrive(length):
     with pytest.raises(InvalidFrame, match=f"a frame of {length} bytes, the limit is"):
-        split_frames(bytearray(length.to_bytes(4, "big")), 4, StreamReassembly(0))
+        split_frames(length.to_bytes(4, "big"), StreamReassembly(0))
 
 
 def test_window_acks_among_frames_are_added_up():
     data = window_ack(5) + framed(b"a") + window_ack(7) + window_ack(1)[:3]
-    assert split_frames(bytearray(data), len(data), StreamReassembly(0)) == (
+    assert split_frames(data, StreamReassembly(0)) == (
         [b"a"],
         len(data) - 3,
         5,

@@ -25,6 +25,7 @@ from hansa.agent.links.security import REVOCATION_FRAME, LinkSecurity
 from hansa.agent.links.stream import LinkLimits, StreamLink
 from hansa.agent.links.tcp import TcpLinks
 from hansa.agent.links.tls import secure_protocol
+from hansa.agent.sockets import ByteProtocol
 from hansa.errors import InvalidFrame
 from hansa.identity import certificates
 from hansa.identity.authority import REVOKED_FILE, CertificateAuthority
@@ -542,7 +543,7 @@ class SinkTransport(asyncio.Transport):
         self.is_closed = True
 
 
-def feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
+def feed(protocol: ByteProtocol, data: bytes) -> None:
     room = memoryview(protocol.get_buffer(-1))
     room[: len(data)] = data
     protocol.buffer_updated(len(data))

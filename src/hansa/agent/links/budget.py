@@ -9,7 +9,7 @@ only be the relay of a flood, and a pause would delay the publications of others
 link is paused when twice as many arrive, which a relay with the same limit does not forward.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from hansa.agent.token_bucket import TokenBucket
 from hansa.errors import UsageError
@@ -50,9 +50,9 @@ class LimitSettings:
     """Frames to one node: receipts, repairs, acknowledgements of interest, retained values."""
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise UsageError(f"[link.limits] {name} must be at least 1")
+        for each in fields(self):
+            if getattr(self, each.name) < 1:
+                raise UsageError(f"[link.limits] {each.name} must be at least 1")
 
 
 class NeighbourBudget:
@@ -61,7 +61,7 @@ class NeighbourBudget:
     __slots__ = ("_accepted_unicasts", "_buckets", "_records", "_unicasts")
 
     def __init__(self, limits: LimitSettings, now: float) -> None:
-        rates = {name: getattr(limits, name) for name in LimitSettings.__slots__}
+        rates = asdict(limits)
         rates["unicasts"] *= 2
         self._buckets = {name: TokenBucket(rate, BURST_S, now) for name, rate in rates.items()}
         self._accepted_unicasts = TokenBucket(limits.unicasts, BURST_S, now)

@@ -7,14 +7,15 @@ one. Control frames other than bulk responses are never split and never wait.
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Final
 
 from hansa.errors import InvalidFrame
 from hansa.protocol.wire.codec import BULK_RESPONSE, PUBLICATION, ordering_key
 
-LENGTH_PREFIX_BYTES = 4
+LENGTH_PREFIX_BYTES: Final = 4
 """The first fragment begins with the length of its frame."""
 
-FRAGMENT_BYTES = (1 << 16) - 2 * LENGTH_PREFIX_BYTES
+FRAGMENT_BYTES: Final = (1 << 16) - 2 * LENGTH_PREFIX_BYTES
 """Bytes of a fragment, and of the largest frame that is not split: with both lengths as much as
 one publication of a link through a broker carries."""
 

@@ -26,6 +26,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hansa.agent.sockets import ByteProtocol
 from hansa.errors import InvalidFrame
 
 OPEN, ACCEPT, DATA, ACKNOWLEDGED, CLOSE, CHALLENGE, CONFIRM = range(7)
@@ -93,7 +94,7 @@ class MqttStream(asyncio.Transport):
 
     def __init__(
         self,
-        protocol: asyncio.BufferedProtocol,
+        protocol: ByteProtocol,
         publish: Callable[[bytes], None],
         on_closed: Callable[[], None],
         chunk_bytes: int,

@@ -1,9 +1,10 @@
 """The credentials of an agent's links: loaded at the start, and again when their files change.
 
-Agents pass the newest revocation list on to each other, in a frame of its own that the node does
-not see: when a link is admitted, and when the list changes; on links that lose frames also once a
-minute. A list counts if a root has signed it and its number is greater than that of the known one;
-so a file that is removed, or restored from a backup, readmits no node while the agent runs.
+Agents pass the newest revocation lists on to each other, each in a frame of its own that the node
+does not see: when a link is admitted, and when a list changes; on links that lose frames also once
+a minute. A list counts if a root has signed it, or an intermediate for what that has issued, and
+its number is greater than that of the known one; so a file that is removed, or restored from a
+backup, readmits no node while the agent runs.
 """
 
 import asyncio
@@ -18,9 +19,10 @@ from hansa.agent.links.link import Link
 from hansa.errors import InvalidCertificate, InvalidFrame, UsageError
 from hansa.identity import revocation
 from hansa.identity.authority import AUTHORITY_FILE, REVOKED_FILE
-from hansa.identity.certificates import NodeCertificate, parse_der
+from hansa.identity.certificates import NodeCertificate, load_chain, parse_chain
 from hansa.identity.credentials import CERTIFICATE_FILE, Credentials, load_credentials
 from hansa.identity.key_exchange import X25519KeyExchange
+from hansa.identity.revocation import RevocationList, Revocations
 from hansa.identity.tls import LinkContexts, make_contexts
 from hansa.journal.disk import replace_file
 from hansa.protocol.model import NodeId
@@ -60,7 +62,7 @@ class LinkSecurity:
         self._key_file = key_file
         self._set_alarm = set_alarm
         self.clock = clock
-        self._newest = revocation.EMPTY  # of all lists so far, whatever became of the file
+        self._newest = Revocations()  # of all lists so far, whatever became of the file
         self._files = self._file_stamps()
         self.contexts = self._load()
         self._reload_problem = ""
@@ -106,7 +108,7 @@ class LinkSecurity:
     def check(self) -> None:
         """Do once what `run` does."""
         credentials = self.credentials
-        before = credentials.revoked.number
+        before = credentials.revoked
         stamps = self._file_stamps()
         if stamps != self._files:
             self._files = stamps
@@ -124,7 +126,7 @@ class LinkSecurity:
                 except InvalidCertificate as error:
                     link.close(f"not a member any more: {error}")
                 else:
-                    is_newer = self.credentials.revoked.number > before
+                    is_newer = self.credentials.revoked != before
                     is_due = is_newer or (is_minute_over and not link.is_ordered)
                     if is_due and link.is_admitted:
                         self.send_revocations(link)
@@ -138,37 +140,40 @@ class LinkSecurity:
             self.credentials.check_peer_later(certificate, now)
         except InvalidCertificate:
             self.credentials.check_peer(certificate)  # a revoked one has no successor
-            chain = [parse_der(each) for each in self.known_certificates(certificate.node)[:1]]
-            if not chain or chain[0].key != certificate.key:
-                raise
+            chain = load_chain(self.known_certificates(certificate.node))
             # The node has checked the chain before it accepted the record.
-            self.credentials.check_peer_later(chain[0], now)
-            return chain[0]
+            successor = parse_chain(chain) if chain else None
+            if successor is None or successor.key != certificate.key:
+                raise
+            self.credentials.check_peer_later(successor, now)
+            return successor
         return certificate
 
     # ------------------------------------------------------------ revocation
 
     def send_revocations(self, link: Link) -> None:
-        """Send the revocation list to a neighbour, if there is one."""
-        if self.credentials.revoked.number and link.certificate is not None:
-            link.send([REVOCATION_FRAME + self.credentials.revoked.der])
+        """Send the revocation lists to a neighbour, if there are any."""
+        if link.certificate is not None:
+            for each in self.credentials.revoked.lists:
+                link.send([REVOCATION_FRAME + each.data])
 
     def receive_revocations(self, frame: bytes) -> None:
         """Use a list from a neighbour if it is newer; raise InvalidFrame if it is not signed."""
         known = self.credentials.revoked
-        if frame[1:] == known.der:
+        if frame[1:] in [each.data for each in known.lists]:
             return
         try:
             found = revocation.parse_list(frame[1:], self.credentials.roots, "the frame")
         except InvalidCertificate as error:
             raise InvalidFrame(str(error)) from error
-        if found.number <= known.number:
+        updated = known.updated([found], self.clock())
+        if updated == known:
             return
         log.warning("revocation list received number=%d", found.number)
         self.on_event("revocation", f"list {found.number} received from a neighbour")
-        self._newest = found
+        self._newest = updated
         try:
-            replace_file(self._directory / REVOKED_FILE, found.pem)
+            replace_file(self._directory / REVOKED_FILE, updated.pem)
         except OSError as error:
             log.warning("revocation list not saved, a restart forgets it: %s", error)
             self._files = []  # nothing changed on disk: make `check` load all the same
@@ -181,6 +186,7 @@ class LinkSecurity:
             self._reload_problem = f"the new files are not used: {error}"
         else:
             self._reload_problem = ""
+            self._keep_newest()
             until = self.credentials.certificate.not_after
             log.info("certificate loaded valid_until=%s", until.isoformat())
             number = self.credentials.revoked.number
@@ -188,23 +194,33 @@ class LinkSecurity:
                 "certificate_loaded", f"valid until {until.isoformat()}, revocation list {number}"
             )
 
+    def _keep_newest(self) -> None:
+        """Write the newest lists, if a file with fewer or older ones was installed."""
+        path, newest = self._directory / REVOKED_FILE, self._newest.pem
+        try:
+            if newest and (not path.exists() or path.read_bytes() != newest):
+                replace_file(path, newest)
+                self._files = self._file_stamps()
+        except OSError as error:
+            log.warning("revocation lists not saved, a restart forgets them: %s", error)
+
     def _load(self) -> LinkContexts:
         found = load_credentials(self._directory, self._key_file, self.clock())
-        if self._newest.number > found.revoked.number and self._is_signed(found):
-            found = replace(found, revoked=self._newest)
-        self._newest = found.revoked
-        return make_contexts(found)
-
-    def _is_signed(self, credentials: Credentials) -> bool:
-        """Whether one of the roots has signed the newest list: a new authority counts anew."""
-        try:
-            revocation.parse_list(self._newest.der, credentials.roots, "the list")
-        except InvalidCertificate:
-            return False
-        return True
+        kept = [each for each in self._newest.lists if _is_signed(each, found)]
+        self._newest = found.revoked.updated(kept, self.clock())
+        return make_contexts(replace(found, revoked=self._newest))
 
     def _file_stamps(self) -> list[tuple[int, int] | None]:
         return [_file_stamp(self._directory / name) for name in WATCHED_FILES]
+
+
+def _is_signed(known: RevocationList, credentials: Credentials) -> bool:
+    """Whether the present roots stand for a list: a new authority counts anew."""
+    try:
+        revocation.parse_list(known.data, credentials.roots, "the list")
+    except InvalidCertificate:
+        return False
+    return True
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:

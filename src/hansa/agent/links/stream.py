@@ -23,7 +23,7 @@ import asyncio
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple
 
 from hansa.agent.error_text import explain_socket_error
 from hansa.agent.links.admission import HELLO_BYTES, REFUSED_BYTES, TOO_MANY_BYTES, Admission
@@ -34,29 +34,30 @@ from hansa.agent.links.fragments import (
     StreamReassembly,
 )
 from hansa.agent.links.link import Address, LinkListener
+from hansa.agent.sockets import ByteTransport
 from hansa.errors import InvalidCertificate, InvalidFrame
 from hansa.identity.certificates import NodeCertificate
 from hansa.protocol.model import LinkId, NodeId
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX, PUBLICATION
 
 LENGTH = struct.Struct(">I")
-LENGTH_BYTES = LENGTH.size
+LENGTH_BYTES: Final = 4
 FIRST_READ_BYTES = 1 << 14
 """Bytes of the first reads, until a read fills them: most links are idle."""
 
-READ_BYTES = 1 << 18
+READ_BYTES: Final = 1 << 18
 """Bytes of one read; a longer frame makes the buffer grow to its size."""
 
-WINDOW_ACK_BIT = 1 << 31
+WINDOW_ACK_BIT: Final = 1 << 31
 """The bit that marks a window ack."""
 
-FRAGMENT_BIT = 1 << 30
+FRAGMENT_BIT: Final = 1 << 30
 """The bit that marks a fragment."""
 
 WINDOW_FULL = "the neighbour's window is full"
 """Why publications are dropped."""
 
-WINDOW_ACK_BYTES = 1 << 16
+WINDOW_ACK_BYTES: Final = 1 << 16
 """Handled bytes after which a window ack is sent."""
 
 WINDOW_ACK_DELAY_S = 0.2
@@ -85,7 +86,7 @@ class LinkLimits(NamedTuple):
 DEFAULT_LIMITS = LinkLimits()
 
 
-class StreamLink(asyncio.BufferedProtocol):
+class StreamLink:
     """One connection."""
 
     is_ordered = True
@@ -120,8 +121,9 @@ class StreamLink(asyncio.BufferedProtocol):
         self._outstanding_bytes = 0  # bytes sent, except acks, that no ack covers yet
         self._unacknowledged_bytes = 0  # bytes handled here, not acknowledged yet
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(HELLO_BYTES)  # all that an unadmitted connection costs
+        self._transport: ByteTransport | None = None
+        # All that an unadmitted connection costs.
+        self._buffer = memoryview(bytearray(HELLO_BYTES))
         self._read_bytes = FIRST_READ_BYTES
         self._filled_bytes = 0
         self.close_reason = ""
@@ -129,7 +131,7 @@ class StreamLink(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------ called by the loop
 
-    def await_authentication(self, transport: asyncio.Transport) -> None:
+    def await_authentication(self, transport: ByteTransport) -> None:
         """Remember the transport so that `close` works while the peer is being authenticated."""
         self._transport = transport
 
@@ -141,13 +143,13 @@ class StreamLink(asyncio.BufferedProtocol):
             )
         self.certificate, self.expected_node = certificate, certificate.node
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: ByteTransport) -> None:
+        self._transport = transport
         self._opened.set()
         self._listener.link_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._buffer)[self._filled_bytes :]
+        return self._buffer[self._filled_bytes :] if self._filled_bytes else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Split received bytes into frames."""
@@ -159,9 +161,8 @@ class StreamLink(asyncio.BufferedProtocol):
             self._filled_bytes = 0  # being closed: ignore the rest
             return
         try:
-            frames, used, handled, acknowledged = split_frames(
-                self._buffer, self._filled_bytes, self._reassembly
-            )
+            received = bytes(self._buffer[: self._filled_bytes])
+            frames, used, handled, acknowledged = split_frames(received, self._reassembly)
             if acknowledged:
                 self._receive_window_ack(acknowledged)
                 self._send_fragments()
@@ -170,9 +171,8 @@ class StreamLink(asyncio.BufferedProtocol):
             self.close(f"invalid bytes from the other side: {error}")
             self._filled_bytes = 0
             return
-        rest = self._filled_bytes - used
-        self._buffer[:rest] = self._buffer[used : self._filled_bytes]
-        self._filled_bytes = rest
+        self._filled_bytes -= used
+        self._buffer[: self._filled_bytes] = received[used:]
         if self.is_admitted:
             self._resize_buffer(self._read_bytes)
         if frames:
@@ -186,6 +186,9 @@ class StreamLink(asyncio.BufferedProtocol):
             loop = asyncio.get_running_loop()
             self._ack_timer = loop.call_later(WINDOW_ACK_DELAY_S, self._on_ack_timer)
 
+    def pause_writing(self) -> None:
+        """Bytes wait: `outstanding_bytes` bounds them."""
+
     def resume_writing(self) -> None:
         """Continue with fragments: everything was sent."""
         self._send_fragments()
@@ -193,7 +196,7 @@ class StreamLink(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end, with the reason if known."""
         self.closed.set()
-        self._buffer = bytearray()
+        self._buffer = memoryview(b"")
         if self._ack_timer is not None:
             self._ack_timer.cancel()
         self.close_reason = self.close_reason or (
@@ -221,9 +224,9 @@ class StreamLink(asyncio.BufferedProtocol):
             if length < FRAGMENT_BIT:
                 needed = max(needed, LENGTH_BYTES + length)
         if needed != len(self._buffer):
-            larger = bytearray(needed)
-            larger[: self._filled_bytes] = self._buffer[: self._filled_bytes]
-            self._buffer = larger
+            resized = memoryview(bytearray(needed))
+            resized[: self._filled_bytes] = self._buffer[: self._filled_bytes]
+            self._buffer = resized
 
     # ------------------------------------------------------------ called by the agent
 
@@ -243,8 +246,11 @@ class StreamLink(asyncio.BufferedProtocol):
             frames, refused = self._fragment_queue.enqueue(frames, holds_bulk=is_full)
             self._report_dropped(refused)
         self.frames_out += len(frames)
-        pack = LENGTH.pack
-        data = b"".join([part for frame in frames for part in (pack(len(frame)), frame)])
+        parts: list[bytes | bytearray] = []
+        for frame in frames:
+            parts.append(len(frame).to_bytes(LENGTH_BYTES, "big"))
+            parts.append(frame)
+        data = b"".join(parts)
         if data:
             self._write(data)
         if self._fragment_queue:
@@ -342,17 +348,15 @@ class StreamLink(asyncio.BufferedProtocol):
         self._transport.write(data)
 
 
-def split_frames(
-    buffer: bytearray, filled: int, reassembly: StreamReassembly
-) -> tuple[list[bytes], int, int, int]:
-    """Return the whole frames at the start of a buffer, the bytes used, how many of these need an
-    ack (all but window acks), and how many sent bytes the window acks among them cover."""
+def split_frames(data: bytes, reassembly: StreamReassembly) -> tuple[list[bytes], int, int, int]:
+    """Return the whole frames at the start of these bytes, the bytes used, how many of these need
+    an ack (all but window acks), and how many sent bytes the window acks among them cover."""
     frames: list[bytes] = []
     at = acknowledged_bytes = ack_count = 0
-    data = bytes(memoryview(buffer)[:filled])  # slicing bytes is faster than slicing a view
+    filled = len(data)
     while filled - at >= LENGTH_BYTES:
         start = at + LENGTH_BYTES
-        (length,) = LENGTH.unpack_from(data, at)
+        length = data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
         if 0 < length <= CONTROL_BYTES_MAX:
             if filled - start < length:
                 break

@@ -9,15 +9,15 @@ peer gets `HANDSHAKE_BYTES` bytes, and the time and place that `admission` gives
 The side that dialled is the TLS server (`hansa.identity.tls`).
 """
 
-import asyncio
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, Protocol, cast
 
 from hansa.agent.links.admission import HELLO_BYTES, TOO_MANY_BYTES, Admission
 from hansa.agent.links.security import LinkSecurity
 from hansa.agent.links.stream import StreamLink
+from hansa.agent.sockets import ByteProtocol, ByteTransport
 from hansa.errors import InvalidCertificate
 from hansa.identity.tls import check_tls_peer, explain_handshake_error
 
@@ -28,7 +28,7 @@ HANDSHAKE_BYTES = HELLO_BYTES
 CLOSED_DURING_HANDSHAKE = "closed by the other side before TLS was agreed; its log may say why"
 
 
-def secure_protocol(link: StreamLink, admission: Admission) -> asyncio.BufferedProtocol:
+def secure_protocol(link: StreamLink, admission: Admission) -> ByteProtocol:
     """Return what a transport carries for a link: TLS, or the link itself without security."""
     security = admission.security
     if security is None:
@@ -39,14 +39,30 @@ def secure_protocol(link: StreamLink, admission: Admission) -> asyncio.BufferedP
     return TlsStream(link, security, partial(admission.refuse_unauthenticated, link.remote))
 
 
-class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
+class _Records(Protocol):
+    """What encrypts and decrypts records."""
+
+    def read(self, size: int, buffer: memoryview, /) -> int: ...
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> int: ...
+
+    def pending(self) -> int: ...
+
+
+class TlsStream:
     """One TLS connection."""
+
+    __deletable__ = (
+        "_connection",
+        "_records",
+        "_incoming",
+        "_outgoing",
+    )  # only the compiler reads this
 
     def __init__(
         self, link: StreamLink, security: LinkSecurity, on_refused: Callable[[str], None]
     ) -> None:
         """`on_refused` gets the reason if the peer is not authenticated."""
-        super().__init__()
         self._link = link
         self._security = security
         self._contexts = security.contexts
@@ -55,15 +71,17 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         is_dialled = link.dialled_address is not None
         context = self._contexts.dialling if is_dialled else self._contexts.accepting
         self._connection = context.wrap_bio(self._incoming, self._outgoing, server_side=is_dialled)
+        # Each method of SSLObject only adds a call of Python around one of this object.
+        self._records = cast(_Records, getattr(self._connection, "_sslobj", self._connection))
         self._is_authenticated = False
         self._handshake_bytes = 0
         self._problem = ""
-        self._transport: asyncio.Transport | None = None
+        self._transport: ByteTransport | None = None
 
     # ------------------------------------------------------------ called by the transport below
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: ByteTransport) -> None:
+        self._transport = transport
         self._link.await_authentication(self)
         self._continue_handshake()
 
@@ -83,6 +101,9 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 return
         self._read_available()
 
+    def pause_writing(self) -> None:
+        self._link.pause_writing()
+
     def resume_writing(self) -> None:
         if self._is_authenticated:
             self._link.resume_writing()
@@ -95,7 +116,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._link.connection_lost(ConnectionError(self._problem) if self._problem else exc)
         # Link, transport and TLS refer to each other, and garbage collections are rare: a flood of
         # refused connections would keep hundreds of megabytes.
-        del self._connection, self._incoming, self._outgoing
+        del self._connection, self._records, self._incoming, self._outgoing
 
     def _continue_handshake(self) -> None:
         try:
@@ -126,13 +147,14 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
 
         `read` returns one record at most, and raises when there is none: an exception costs more
         than to ask for what is pending."""
-        connection, incoming = self._connection, self._incoming
-        while not self._problem and (incoming.pending or connection.pending()):
+        connection, incoming = self._records, self._incoming
+        while not self._problem:
             buffer = self._link.get_buffer(-1)
             size, filled = len(buffer), 0
             try:
+                filled = connection.read(size, buffer)
                 while filled < size and (incoming.pending or connection.pending()):
-                    filled += cast(int, connection.read(size - filled, buffer[filled:]))
+                    filled += connection.read(size - filled, buffer[filled:])
             except ssl.SSLWantReadError:
                 self._hand_over(filled)
                 return
@@ -146,6 +168,8 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 self._lower.close()
                 return
             self._hand_over(filled)
+            if filled < size:
+                return
 
     def _hand_over(self, filled: int) -> None:
         if filled:
@@ -157,10 +181,13 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         """Encrypt and send."""
         if self._lower.is_closing():
             return
-        written = self._connection.write(data)
+        written = self._records.write(data)
         while written < len(data):  # a record has 16 KiB
-            written += self._connection.write(memoryview(data)[written:])
+            written += self._records.write(memoryview(data)[written:])
         self._lower.write(self._outgoing.read())
+
+    def get_extra_info(self, name: str) -> Any:
+        return self._lower.get_extra_info(name)
 
     def get_write_buffer_size(self) -> int:
         """Return the number of waiting bytes."""
@@ -194,7 +221,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._lower.abort()
 
     @property
-    def _lower(self) -> asyncio.Transport:
+    def _lower(self) -> ByteTransport:
         assert self._transport is not None
         return self._transport
 
