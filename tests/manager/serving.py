@@ -19,7 +19,7 @@ class Served:
         )
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.port = 0
+        self.port = self.node_port = 0
         self._thread.start()
         assert self._ready.wait(20)
 
@@ -29,6 +29,7 @@ class Served:
     async def _serve(self) -> None:
         listening = self.manager.bind()
         self.port = listening.getsockname()[1]
+        self.node_port = self.manager.bind_for_nodes()
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.create_task(self.manager.serve(listening))
         self._loop.call_later(0.01, self._ready.set)

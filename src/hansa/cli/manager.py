@@ -6,17 +6,19 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hansa.cli.arguments import Parser, decimal_number, whole_number
+from hansa.agent.topology.member_connection import PORT
+from hansa.cli.arguments import Parser, decimal_number, path, whole_number
 from hansa.errors import UsageError, install_extra
 from hansa.printable import log_to_stderr
 
-SCOPES = ("join", "read", "admin")
+SCOPES = ("join", "read", "operate", "admin")
 
 EXAMPLES = """\
   hansa manager                                    on 127.0.0.1:8080, with SQLite in this directory
   hansa manager --database postgresql://hansa@db/hansa
+  hansa manager --state /var/lib/hansa/manager     agents join by their certificates, on port 10503
   HANSA_MANAGER_TOKEN=… hansa manager --host 0.0.0.0
-  hansa manager --add-token agents --scope join    print a new token and exit
+  hansa manager --add-token page --scope operate   print a new token and exit
 
 The paper's variables set the federation's settings: CORE_ANN_INTERVAL, BEACON_INTERVAL,
 FED_REDUNDANCY, TOP_MAX_REDUNDANCY. The API is documented at /docs and /openapi.json.
@@ -37,6 +39,9 @@ def run(given: Sequence[str]) -> int:
         *(args.host, args.port, args.database, args.rate),
         tls_certificate=args.tls_certificate,
         tls_key=args.tls_key,
+        state=args.state,
+        node_host=args.node_host,
+        node_port=args.node_port,
     )
     if args.add_token:
         return _add_token(args.database, args.add_token, tuple(args.scope or ("join",)))
@@ -95,6 +100,19 @@ def _parser() -> Parser:
     made.add_argument(
         "--tls-key", default="", metavar="FILE", help="its private key, if it is in another file"
     )
+    made.add_argument(
+        "--state", type=path, metavar="DIR",
+        help="directory with a certificate of the role manager: agents join by certificates, at"
+        " hansa://HOST:10503, and no longer by tokens",
+    )  # fmt: skip
+    made.add_argument(
+        "--node-host", default="0.0.0.0", metavar="ADDRESS",
+        help="with --state: listening address for agents (default 0.0.0.0)",
+    )  # fmt: skip
+    made.add_argument(
+        "--node-port", type=whole_number(0, 65_535), default=PORT, metavar="PORT",
+        help=f"with --state: listening port for agents (default {PORT}); 0 takes a free one",
+    )  # fmt: skip
     made.add_argument("--add-token", metavar="NAME", help="create a token, print it, and exit")
     made.add_argument(
         "--scope", action="append", choices=SCOPES,

@@ -17,8 +17,12 @@ from hansa.manager.rows import TokenRow
 from hansa.manager.store import ManagerStore
 from hansa.manager.types import RequestRefused
 
-SCOPES = ("join", "read", "admin")
-"""`join`: join, leave, report, stream. `read`: read everything. `admin`: everything."""
+SCOPES = ("join", "read", "operate", "admin")
+"""`join`: join, leave, report, stream. `read`: read everything. `operate`: also change links and
+nodes. `admin`: everything, tokens and settings included."""
+
+INCLUDED = {"operate": ("read",), "admin": ("join", "read", "operate")}
+"""Scopes that another one includes."""
 
 OPEN_SCOPES = ("join", "read")
 """Scopes of all users of this machine while there is no token."""
@@ -35,14 +39,21 @@ CLIENTS_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of a token."""
+    """The owner of a token, or a node."""
 
     name: str
     scopes: tuple[str, ...]
+    node: str = ""
+    """Id of the node that has shown its certificate."""
+
+    def has(self, *scopes: str) -> bool:
+        """Whether the caller has one of these scopes."""
+        own = {*self.scopes, *(each for s in self.scopes for each in INCLUDED.get(s, ()))}
+        return not own.isdisjoint(scopes)
 
     @property
-    def is_admin(self) -> bool:
-        return "admin" in self.scopes
+    def is_operator(self) -> bool:
+        return self.has("operate")
 
 
 class AccessControl:
@@ -71,9 +82,7 @@ class AccessControl:
         """Return the owner of a token; raise RequestRefused if it is missing or unknown. While
         there is no token, the ends of the connection show whose process sends the request."""
         if self.is_open:
-            client, server = ends
-            owner = find_owner(client, server) if client and server else None
-            return Caller("anybody", SCOPES if owner in (0, os.geteuid()) else OPEN_SCOPES)
+            return Caller("anybody", SCOPES if _is_own_process(ends) else OPEN_SCOPES)
         if not token:
             raise RequestRefused(401, "a token is required: Authorization: Bearer …")
         digest = token_digest(token)
@@ -83,6 +92,12 @@ class AccessControl:
         if found is None:
             raise RequestRefused(401, "this token is unknown")
         return found
+
+    def identify_node(self, node: str, ends: ConnectionEnds) -> Caller:
+        """Return a node that has shown its certificate. While there is no token, the manager's user
+        may do everything on this machine, and so may an agent of that user."""
+        is_own = self.is_open and _is_own_process(ends)
+        return Caller(node, SCOPES if is_own else ("join",), node)
 
     def add_token(self, name: str, scopes: tuple[str, ...], now: float) -> str:
         """Create and return a token; it cannot be shown again."""
@@ -103,6 +118,13 @@ class AccessControl:
 
     def list_tokens(self) -> list[TokenRow]:
         return self._store.tokens()
+
+
+def _is_own_process(ends: ConnectionEnds) -> bool:
+    """Whether root or the user of the manager has sent a request, on this machine."""
+    client, server = ends
+    owner = find_owner(client, server) if client and server else None
+    return owner in (0, os.geteuid())
 
 
 def token_digest(token: str) -> str:

@@ -6,7 +6,7 @@ is a 4xx or 503 with one sentence in `error`.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
@@ -20,6 +20,7 @@ from hansa.errors import UsageError
 from hansa.manager import docs_page, schemas
 from hansa.manager.access import AccessControl, Caller, token_digest
 from hansa.manager.federators import FederatorClients
+from hansa.manager.members import Member, Members
 from hansa.manager.registry import FederationRegistry
 from hansa.manager.rows import NodeRow, NodeState
 from hansa.manager.store import ManagerStore, StoreUnavailable
@@ -34,11 +35,15 @@ Reference = Annotated[
     str, Path(max_length=255, description="a node: its number, its name, or its agent's id")
 ]
 TAGS = {
-    "Nodes": "Requests of agents and federators. Scope: join.",
+    "Nodes": "Requests of agents, by certificate, and of federators. Scope: join.",
     "Reading": "State and history. Scope: read; /settings also with join, /events with join.",
-    "Operating": "Changes of the federation. Scope: admin.",
+    "Operating": "Changes. Scope: operate; settings, tokens and the audit log: admin.",
 }
 """Groups of requests on the page /docs, with the scope that their token needs."""
+_ONLY_CERTIFICATES = (
+    "this manager takes agents by certificate only: set [topology] manager ="
+    ' "hansa://HOST:10503" and enrol the agent'
+)
 _BEARER = HTTPBearer(auto_error=False, description="see docs/manager.md for tokens and scopes")
 _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorResponse}
@@ -52,7 +57,7 @@ def clock() -> float:
 
 
 def require_scope(*scopes: str) -> Any:
-    """Return a dependency that requires one of these scopes, or `admin`."""
+    """Return a dependency that requires one of these scopes, or one that includes it."""
 
     def check(
         request: Request,
@@ -60,9 +65,15 @@ def require_scope(*scopes: str) -> Any:
     ) -> Caller:
         access: AccessControl = request.app.state.access
         ends = (request.scope["client"], request.scope["server"])
-        caller = access.identify(given.credentials if given else None, ends)
+        member: Member | None = getattr(request.state, "member", None)
+        if member is not None and given is None:
+            caller = access.identify_node(member.node, ends)
+        else:
+            caller = access.identify(given.credentials if given else None, ends)
         request.state.caller = caller.name
-        if not caller.is_admin and not set(scopes).intersection(caller.scopes):
+        if not caller.has(*scopes):
+            if caller.node:
+                raise RequestRefused(403, f"a node needs a token of scope {scopes[0]} for this")
             if access.is_open:
                 raise RequestRefused(403, "this needs root, the manager's user, or a token")
             raise RequestRefused(403, f"the token {caller.name!r} lacks the scope {scopes[0]}")
@@ -77,6 +88,7 @@ def make_app(
     access: AccessControl,
     streams: EventStreams,
     federators: FederatorClients,
+    members: Members | None = None,
 ) -> FastAPI:
     app = FastAPI(
         title="Hansa topology manager",
@@ -89,7 +101,7 @@ def make_app(
     )
     app.state.access = access
     nodes, readers, operators = (APIRouter(prefix="/api/v1", tags=[tag]) for tag in TAGS)
-    _add_for_nodes(nodes, federation, federators)
+    _add_for_nodes(nodes, federation, federators, members)
     _add_for_readers(readers, federation, store, streams)
     _add_for_operators(operators, federation, store, access)
     for routes in (nodes, readers, operators):
@@ -108,6 +120,7 @@ def _add_docs(app: FastAPI) -> None:
 
 
 Joiner = Annotated[Caller, require_scope("join")]
+Leaver = Annotated[Caller, require_scope("join", "operate")]
 Secret = Annotated[
     str,
     Header(
@@ -118,12 +131,34 @@ Secret = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRights:
+    """Who may speak for which node."""
+
+    federation: FederationRegistry
+    takes_certificates: bool
+
+    def check_agent(self, node: str, caller: Caller) -> None:
+        """Raise RequestRefused unless the caller may speak for an agent, given by its id."""
+        if caller.node and node != caller.node:
+            raise RequestRefused(403, f"your certificate is that of node {caller.node} only")
+        if node and not caller.node and self.takes_certificates:
+            raise RequestRefused(403, _ONLY_CERTIFICATES)
+
+    def check(self, number: int, caller: Caller, secret: str) -> None:
+        """Raise RequestRefused unless the caller may speak for a node that has joined."""
+        self.check_agent(self.federation.agent_of(number), caller)
+        if not caller.node and not caller.is_operator:
+            self.federation.require_owner(number, token_digest(secret))
+
+
 def _add_for_nodes(
-    routes: APIRouter, federation: FederationRegistry, federators: FederatorClients
+    routes: APIRouter,
+    federation: FederationRegistry,
+    federators: FederatorClients,
+    members: Members | None,
 ) -> None:
-    def check(number: int, caller: Caller, secret: str) -> None:
-        if not caller.is_admin:
-            federation.require_owner(number, token_digest(secret))
+    rights = NodeRights(federation, takes_certificates=members is not None)
 
     @routes.post("/join")
     def join(
@@ -131,7 +166,9 @@ def _add_for_nodes(
     ) -> schemas.JoinResponse:
         """Join, or join again; returns the node's id, its neighbours and all settings."""
         joining = body.to_joining_node(token_digest(secret) if secret else "")
-        assignment = federation.join(joining, clock(), trusted=caller.is_admin)
+        rights.check_agent(joining.node, caller)
+        is_trusted = bool(caller.node) or caller.is_operator
+        assignment = federation.join(joining, clock(), trusted=is_trusted)
         federators.on_node_joined(assignment)
         return schemas.make_join_response(assignment)
 
@@ -140,7 +177,7 @@ def _add_for_nodes(
         number: int, body: schemas.HealthReport, caller: Joiner, secret: Secret = ""
     ) -> schemas.AssignmentResponse:
         """Report health; returns the assigned neighbours."""
-        check(number, caller, secret)
+        rights.check(number, caller, secret)
         return schemas.make_assignment_response(
             federation.report(number, body.to_node_report(), clock())
         )
@@ -148,15 +185,23 @@ def _add_for_nodes(
     @routes.get("/nodes/{number}/topology")
     def topology(number: int, caller: Joiner, secret: Secret = "") -> schemas.AssignmentResponse:
         """Return the assigned neighbours."""
-        check(number, caller, secret)
+        rights.check(number, caller, secret)
         return schemas.make_assignment_response(federation.topology(number))
 
     @routes.post("/nodes/{node}/leave", status_code=204)
-    def leave(node: Reference, caller: Joiner, secret: Secret = "") -> None:
+    def leave(node: Reference, caller: Leaver, secret: Secret = "") -> None:
         """Leave the federation permanently."""
-        number = federation.find(node, names_shown=caller.is_admin)
-        check(number, caller, secret)
+        number = federation.find(node, names_shown=caller.is_operator)
+        if not caller.is_operator:
+            rights.check(number, caller, secret)
         federation.leave(number, clock())
+
+    @routes.post("/revocations", status_code=204)
+    async def revoke(body: schemas.RevocationRequest, caller: Joiner) -> None:
+        """Give the manager a revocation list of the federation; needs the certificate of a node."""
+        if members is None or not caller.node:
+            raise RequestRefused(403, "only nodes with certificates send revocation lists")
+        members.receive_list(body.revocation_list)
 
 
 def _add_for_readers(
@@ -236,9 +281,9 @@ def _add_for_readers(
 def _add_for_operators(
     routes: APIRouter, federation: FederationRegistry, store: ManagerStore, access: AccessControl
 ) -> None:
-    may_change = [require_scope("admin")]
+    may_change, may_administer = [require_scope("operate")], [require_scope("admin")]
 
-    @routes.patch("/settings", dependencies=may_change)
+    @routes.patch("/settings", dependencies=may_administer)
     def change_settings(body: schemas.SettingsRequest) -> schemas.SettingsResponse:
         """Change settings of the federation."""
         changed = federation.change_settings(body.model_dump(exclude_none=True), clock())
@@ -267,7 +312,7 @@ def _add_for_operators(
         federation.drain(number, body.draining, clock())
         return next(each for each in _node_responses(federation) if each.id == number)
 
-    @routes.get("/tokens", dependencies=may_change)
+    @routes.get("/tokens", dependencies=may_administer)
     def tokens() -> list[schemas.TokenResponse]:
         """List the tokens, without their values."""
         return [
@@ -279,19 +324,19 @@ def _add_for_operators(
             for row in access.list_tokens()
         ]
 
-    @routes.post("/tokens", dependencies=may_change, status_code=201)
+    @routes.post("/tokens", dependencies=may_administer, status_code=201)
     def add_token(body: schemas.TokenRequest) -> schemas.TokenCreatedResponse:
         """Create a token. Once there is one, every request needs a token."""
         return schemas.TokenCreatedResponse(
             name=body.name, token=access.add_token(body.name, tuple(body.scopes), clock())
         )
 
-    @routes.delete("/tokens/{name}", dependencies=may_change, status_code=204)
+    @routes.delete("/tokens/{name}", dependencies=may_administer, status_code=204)
     def remove_token(name: str) -> None:
         """Remove a token."""
         access.remove_token(name)
 
-    @routes.get("/audit", dependencies=may_change)
+    @routes.get("/audit", dependencies=may_administer)
     def audit(after: After = 0, limit: Limit = 100) -> list[schemas.AuditResponse]:
         """Show the audit log: requests that changed something, or tried to."""
         return [

@@ -7,7 +7,7 @@ connections would take all file descriptors, and with them keep every agent out.
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -89,20 +89,26 @@ def make_protocol_class() -> type[H11Protocol]:
 class ManagerServer(uvicorn.Server):
     """A server that leaves signals to its owner, and bounds unfinished TLS handshakes."""
 
+    make_node_server: Callable[["ManagerServer"], TlsServer] | None = None
+    """Makes the server of the port for nodes, if there is one."""
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; uvicorn itself does not limit the number of unfinished handshakes."""
         context = self.config.ssl
         if context is None or sockets is None:
             await super().startup(sockets)
-            return
-        await super().startup([])
-        for each in sockets:
-            each.setblocking(False)
-        made = TlsServer(sockets, self._make_protocol, context, Counter())
-        self.servers.append(made)  # type: ignore[arg-type]  # uvicorn only closes it
+        else:
+            await super().startup([])
+            for each in sockets:
+                each.setblocking(False)
+            kind = self.config.http_protocol_class
+            made = TlsServer(sockets, lambda: self.make_protocol(kind), context, Counter())
+            self.servers.append(made)  # type: ignore[arg-type]  # uvicorn only closes it
+        if self.make_node_server is not None:
+            self.servers.append(self.make_node_server(self))  # type: ignore[arg-type]
 
-    def _make_protocol(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
+    def make_protocol(self, kind: type[asyncio.Protocol]) -> asyncio.Protocol:
+        return kind(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 

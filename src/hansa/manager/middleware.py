@@ -13,6 +13,7 @@ from typing import Any
 from hansa.agent.exposure import HostRule, is_by_foreign_page
 from hansa.manager.access import AccessControl, RateLimiter
 from hansa.manager.connections import REQUEST_TIMEOUT_S
+from hansa.manager.members import Member, Members
 from hansa.manager.store import ManagerStore, StoreUnavailable
 
 log = logging.getLogger("hansa.manager")
@@ -37,7 +38,9 @@ class RequestGuard:
         store: ManagerStore,
         access: AccessControl,
         rule: HostRule,
+        members: Members | None = None,
     ) -> None:
+        self._members = members
         self._app = app
         self._access = access
         self._rule = rule
@@ -54,12 +57,18 @@ class RequestGuard:
         if not self._rate_limiter.admit(remote, time.monotonic()):
             await _refuse(send, 429, "too many requests; wait a second")
             return
-        if self._access.is_open and not self._is_from_here(scope):
+        scope.setdefault("state", {})
+        member: Member | None = scope["state"].get("member")
+        if member is not None:
+            scope["state"]["caller"] = member.node or "-"
+            if self._members is not None and (reason := self._members.refusal(member)):
+                await _refuse(send, 403, reason)
+                return
+        elif self._access.is_open and not self._is_from_here(scope):
             await _refuse(
                 send, 403, "foreign Host or Origin: without tokens only this machine has access"
             )
             return
-        scope.setdefault("state", {})
 
         async def watch(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start" and _is_audited(scope, message["status"]):

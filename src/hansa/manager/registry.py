@@ -128,6 +128,11 @@ class FederationRegistry:
             listed = f"; there are {_titles(known)}" if names_shown and known else ""
             raise RequestRefused(404, f"there is no node {reference!r}{listed}")
 
+    def agent_of(self, number: int) -> str:
+        """Return the agent's id of a node, empty for a federator of the paper."""
+        with self._lock:
+            return self._require(number).node
+
     def require_owner(self, number: int, secret: str) -> None:
         """Raise RequestRefused unless `secret` is the digest with which the node joined."""
         node = self._require(number)

@@ -146,7 +146,15 @@ class TokenRequest(RequestBody):
     """A token to create."""
 
     name: Annotated[str, StringConstraints(pattern=TOKEN_NAME)]
-    scopes: Annotated[list[Literal["join", "read", "admin"]], Field(min_length=1, max_length=3)]
+    scopes: Annotated[
+        list[Literal["join", "read", "operate", "admin"]], Field(min_length=1, max_length=4)
+    ]
+
+
+class RevocationRequest(RequestBody):
+    """A revocation list that a node knows."""
+
+    revocation_list: Annotated[str, StringConstraints(max_length=200_000)]
 
 
 # ---------------------------------------------------------------- responses

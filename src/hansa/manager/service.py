@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 
@@ -16,6 +17,8 @@ from hansa.manager.access import AccessControl, RateLimiter, check_exposure
 from hansa.manager.api import clock, make_app
 from hansa.manager.connections import ManagerServer, make_protocol_class
 from hansa.manager.federators import FederatorClients
+from hansa.manager.member_server import NODE_PORT, listen_for_nodes
+from hansa.manager.members import Members
 from hansa.manager.middleware import RequestGuard
 from hansa.manager.registry import FederationRegistry
 from hansa.manager.rows import HistoryRow
@@ -42,6 +45,12 @@ class ManagerOptions:
     """File with the certificate for HTTPS, and its chain; plain HTTP without one."""
     tls_key: str = ""
     """File with its private key, if it is not in the same file."""
+    state: Path | None = None
+    """Directory with the manager's certificate of the federation. With it agents join by their
+    certificates, at a port of their own."""
+    node_host: str = "0.0.0.0"
+    node_port: int = NODE_PORT
+    """0: a free port."""
 
 
 class ManagerService:
@@ -57,6 +66,7 @@ class ManagerService:
             is_exposed=not is_loopback(options.host),
         )
         check_exposure(options.host, self.access)
+        self.members = None if options.state is None else Members(options.state)
         self._streams = EventStreams(self.store)
         self.federation = FederationRegistry(self.store, self._on_history)
         self._federators = FederatorClients(
@@ -68,7 +78,14 @@ class ManagerService:
         )
         if given := settings_from_environment(environment):
             self.federation.change_settings(given, clock())
-        app = make_app(self.store, self.federation, self.access, self._streams, self._federators)
+        app = make_app(
+            self.store,
+            self.federation,
+            self.access,
+            self._streams,
+            self._federators,
+            self.members,
+        )
         config = uvicorn.Config(
             RequestGuard(
                 app,  # type: ignore[arg-type]
@@ -76,6 +93,7 @@ class ManagerService:
                 self.store,
                 self.access,
                 HostRule(options.host),
+                self.members,
             ),
             http=make_protocol_class(),
             log_config=None,
@@ -95,6 +113,7 @@ class ManagerService:
     async def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C."""
         listening = self.bind()
+        self.bind_for_nodes()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
@@ -122,6 +141,22 @@ class ManagerService:
             raise
         return made
 
+    def bind_for_nodes(self) -> int:
+        """Listen for nodes, if the manager has a certificate; return the port."""
+        if (members := self.members) is None:
+            return 0
+        made = listen_for_nodes(self._options.node_host, self._options.node_port)
+        kind = members.make_protocol_class()
+        self._server.make_node_server = lambda server: members.make_server(
+            [made], lambda: server.make_protocol(kind)
+        )
+        found: int = made.getsockname()[1]
+        log.info(
+            "agents join with certificates host=%s port=%d federation=%s",
+            self._options.node_host, found, members.federation,
+        )  # fmt: skip
+        return found
+
     async def serve(self, listening: socket.socket) -> None:
         """Serve on a socket until `stop` is called."""
         host, port = listening.getsockname()[:2]
@@ -134,6 +169,8 @@ class ManagerService:
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._federators.run()),
         ]
+        if self.members is not None:
+            background_tasks.append(asyncio.create_task(self.members.run()))
         for task in background_tasks:  # if one fails, the manager must end
             task.add_done_callback(lambda _: self.stop())
         try:

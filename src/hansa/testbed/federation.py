@@ -5,19 +5,20 @@ called also if `start` failed.
 """
 
 import asyncio
-import json
+import os
 import shutil
 import signal
 import sys
 import tempfile
 import threading
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hansa.errors import UsageError
+from hansa.identity.certificates import DEFAULT_ROLES
 from hansa.simulator.topologies import Topology
+from hansa.testbed.admin_endpoint import AdminEndpoint, admin_endpoint
 from hansa.testbed.cancellation import run_to_completion
 from hansa.testbed.certificates import certify_state
 from hansa.testbed.datagram_relay import DatagramRelay
@@ -35,7 +36,6 @@ from hansa.testbed.relay import Relay
 PORTS_PER_NODE = 3
 CONVERGE_TIMEOUT_S = 60.0
 POLL_S = 0.05
-STATUS_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class LocalNode:
     name: str
     broker: Mosquitto | EmbeddedBrokerStub
     link_port: int
-    admin_port: int
+    admin: AdminEndpoint
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables of this agent only."""
@@ -84,8 +84,12 @@ class LocalNode:
         return self.broker.port, self.link_port, self.admin_port
 
     @property
+    def admin_port(self) -> int:
+        return self.admin.port
+
+    @property
     def admin_url(self) -> str:
-        return f"http://127.0.0.1:{self.admin_port}"
+        return self.admin.url
 
     @property
     def log_file(self) -> Path:
@@ -98,10 +102,7 @@ class LocalNode:
 
     def status(self) -> dict[str, object]:
         """Fetch `/status` of the agent; raise OSError if it does not answer."""
-        url = f"{self.admin_url}/status"
-        with urllib.request.urlopen(url, timeout=STATUS_TIMEOUT_S) as response:
-            status: dict[str, object] = json.load(response)
-            return status
+        return self.admin.status()
 
     def describe(self) -> dict[str, object]:
         """Return the entry of this node in a ready file."""
@@ -185,7 +186,8 @@ class LocalFederation:
             else Mosquitto(directory / "broker", ports[0], is_persistent=self._is_persistent)
         )
         link_port = ports[0] if self._link_profile.transport == "mqtt" else ports[1]
-        return LocalNode(str(number), broker, link_port, ports[2], directory)
+        admin = admin_endpoint(ports[2], {**os.environ, **self.environment})
+        return LocalNode(str(number), broker, link_port, admin, directory)
 
     async def start(self) -> None:
         """Start brokers, then agents."""
@@ -269,11 +271,11 @@ class LocalFederation:
             for node in self.nodes:
                 self._certify(node.directory / "agent", node.name)
 
-    def _certify(self, state: Path, name: str) -> None:
+    def _certify(self, state: Path, name: str, roles: tuple[str, ...] = DEFAULT_ROLES) -> None:
         """Sign a certificate, in a thread, which continues if its caller is cancelled."""
         with self._certify_lock:
             if not self._is_stopped:
-                certify_state(self.directory / "ca", state, name)
+                certify_state(self.directory / "ca", state, name, roles)
 
     async def wait_until_converged(
         self,

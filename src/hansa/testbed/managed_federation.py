@@ -11,7 +11,8 @@ from typing import Any
 
 from hansa.errors import UsageError
 from hansa.simulator.topologies import make_topology
-from hansa.testbed.federation import POLL_S, STATUS_TIMEOUT_S, LocalFederation, LocalNode
+from hansa.testbed.admin_endpoint import STATUS_TIMEOUT_S
+from hansa.testbed.federation import POLL_S, LocalFederation, LocalNode
 from hansa.testbed.mosquitto import free_port, spawn, terminate_process
 
 START_TIMEOUT_S = 30.0
@@ -39,11 +40,17 @@ class ManagedFederation(LocalFederation):
         self._manager_environment = manager_environment or {}
         self.manager_port = free_port()
         self.manager: asyncio.subprocess.Process | None = None
-        self.environment["HANSA_TOPOLOGY_MANAGER"] = self.manager_url
+        self._node_port = free_port()
+        self.environment["HANSA_TOPOLOGY_MANAGER"] = self.node_url
 
     @property
     def manager_url(self) -> str:
         return f"http://127.0.0.1:{self.manager_port}"
+
+    @property
+    def node_url(self) -> str:
+        """Where agents join, with their certificates."""
+        return f"hansa://127.0.0.1:{self._node_port}"
 
     async def start(self) -> None:
         """Start the manager, then everything else."""
@@ -55,10 +62,12 @@ class ManagedFederation(LocalFederation):
         self.directory.mkdir(parents=True, exist_ok=True)
         database = f"sqlite:///{self.directory / 'manager.db'}"
         command = [sys.executable, "-m", "hansa.cli", "manager", "--database", database]
+        state = self.directory / "manager"
+        await asyncio.to_thread(self._certify, state, "manager", ("manager",))
+        command += ["--port", str(self.manager_port), "--state", str(state)]
+        command += ["--node-host", "127.0.0.1", "--node-port", str(self._node_port)]
         with self.manager_log.open("ab") as out:
-            self.manager = await spawn(
-                out, self._manager_environment, *command, "--port", str(self.manager_port)
-            )
+            self.manager = await spawn(out, self._manager_environment, *command)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_TIMEOUT_S
         while True:

@@ -287,7 +287,7 @@ def test_joins_and_new_links_under_load_lose_and_duplicate_nothing(five, tmp_pat
     state = tmp_path / "newcomer"
     certify_state(five.federation.directory / "ca", state, "newcomer")
     newcomer = Process(
-        tmp_path, state=state, topology_manager=five.federation.manager_url,
+        tmp_path, state=state, topology_manager=five.federation.node_url,
         broker_port=broker.port, broker_log_file=broker.log_file, link_port=free_port(),
     )  # fmt: skip
     try:

@@ -5,9 +5,11 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 from hansa.agent.error_text import explain_socket_error
 from hansa.agent.http_client import HttpServer, read_body
+from hansa.agent.topology.member_connection import SCHEME, Contexts, connect_as_member
 from hansa.errors import HansaError
 
 TIMEOUT_S = 5.0
@@ -27,9 +29,14 @@ class ManagerRefused(HansaError):
 class HttpClient:
     """Sends requests to one server."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
-        """`url` may have a path, which precedes all others."""
-        self._server = HttpServer(url, headers)
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, contexts: Contexts = lambda: None
+    ) -> None:
+        """`url` may have a path, which precedes all others. For hansa://HOST:PORT the client shows
+        the certificate of this node."""
+        self.is_member = urlsplit(url).scheme == SCHEME
+        connect = connect_as_member(contexts) if self.is_member else None
+        self._server = HttpServer(url, headers, connect=connect)
 
     async def request_json(self, method: str, path: str, body: object = None) -> Any:
         """Send a request; return the JSON of the response."""

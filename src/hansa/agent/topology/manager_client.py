@@ -2,16 +2,23 @@
 ever."""
 
 import asyncio
+import base64
 import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from hansa.agent.links.security import LinkSecurity, utc_now
 from hansa.agent.topology.http import HttpClient, ManagerRefused, ManagerUnavailable
+from hansa.agent.topology.member_connection import Contexts
+from hansa.identity.credentials import has_certificate, load_credentials
+from hansa.identity.keys import KEY_FILE
+from hansa.identity.tls import LinkContexts, make_contexts
 
 log = logging.getLogger("hansa.agent")
 
@@ -25,6 +32,9 @@ STREAM_IDLE_TIMEOUT_S = 30.0
 REPORT_INTERVAL_MIN_S = 0.1
 """Least seconds between two reports: every client that may publish at the broker can request
 one."""
+
+LIST_BYTES_MAX = 150_000
+"""Largest revocation list that fits a request."""
 
 CONTACT_INTERVALS = 3.0
 """Health intervals without an answer after which the manager counts as unreachable."""
@@ -58,7 +68,13 @@ class ManagerAddress:
     url: str
     token: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)
-    """Proves that reports come from this agent."""
+    """Proves that reports come from this agent, to a manager that takes no certificates."""
+    contexts: Contexts = lambda: None
+    """Returns the certificate of this node."""
+
+    def client(self) -> HttpClient:
+        """Return a client that sends requests as this node."""
+        return HttpClient(self.url, self.headers(), self.contexts)
 
     def headers(self) -> dict[str, str]:
         given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -76,9 +92,27 @@ class ManagerCallbacks:
     """Whether to follow the manager's stream; otherwise announcements trigger reports."""
 
 
+def stored_contexts(directory: Path, state: Path) -> Contexts:
+    """Return what loads the certificate in a directory, of the key in a state directory."""
+
+    def load() -> LinkContexts | None:
+        if not has_certificate(directory):
+            return None
+        return make_contexts(load_credentials(directory, state / KEY_FILE, utc_now()))
+
+    return load
+
+
+def contexts_of(security: LinkSecurity | None) -> Contexts:
+    """Return what returns the certificate of the links."""
+    return lambda: security.contexts if security else None
+
+
 class ManagerClient:
     def __init__(self, manager: ManagerAddress, callbacks: ManagerCallbacks) -> None:
-        self._http = HttpClient(manager.url, manager.headers())
+        self._http = manager.client()
+        self._contexts = manager.contexts
+        self._lists_sent: tuple[bytes, ...] = ()
         self._callbacks = callbacks
         self._node_number: int | None = None
         self._report_interval = 5.0
@@ -141,6 +175,7 @@ class ManagerClient:
         while True:
             self._report_requested.clear()  # later changes may not be in this report
             try:
+                await self._send_revocations()
                 path = f"/api/v1/nodes/{self._node_number}/health"
                 self._apply_answer(
                     await self._http.request_json(
@@ -157,6 +192,18 @@ class ManagerClient:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._report_interval):
                     await self._report_requested.wait()
+
+    async def _send_revocations(self) -> None:
+        """Send new revocation lists: the manager has no links over which it could get them."""
+        contexts = self._contexts()
+        if contexts is None or not self._http.is_member:
+            return
+        lists = tuple(each.data for each in contexts.credentials.revoked.lists)
+        for each in lists:
+            if each not in self._lists_sent and len(each) <= LIST_BYTES_MAX:
+                body = {"revocation_list": base64.b64encode(each).decode()}
+                await self._http.request_json("POST", "/api/v1/revocations", body)
+        self._lists_sent = lists
 
     async def _follow_events(self) -> None:
         """Follow events; each one that concerns this node triggers a report."""

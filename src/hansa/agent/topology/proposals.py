@@ -11,8 +11,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from hansa.agent.admin.server import HttpResponse, json_response
-from hansa.agent.topology.http import HttpClient, ManagerRefused, ManagerUnavailable
+from hansa.agent.topology.http import ManagerRefused, ManagerUnavailable
 from hansa.agent.topology.manager_client import ManagerAddress, parse_answer
+from hansa.agent.topology.member_connection import Contexts
 from hansa.agent.topology.settings import TopologySettings
 
 T = TypeVar("T")
@@ -42,11 +43,12 @@ class _ManagerSettings(msgspec.Struct, frozen=True):
 class ManagerProposals:
     """Shows and applies what the manager proposes."""
 
-    def __init__(self, settings: TopologySettings) -> None:
+    def __init__(self, settings: TopologySettings, contexts: Contexts = lambda: None) -> None:
+        """`contexts` returns the certificate of this node, for hansa:// as the manager."""
         self._url = settings.manager
         token = settings.operator_token or settings.token
         self._http = (
-            HttpClient(settings.manager, ManagerAddress(settings.manager, token).headers())
+            ManagerAddress(settings.manager, token, contexts=contexts).client()
             if settings.manager
             else None
         )
@@ -109,7 +111,7 @@ def _explain(error: ManagerRefused | ManagerUnavailable) -> str:
     if isinstance(error, ManagerRefused) and error.status in (401, 403):
         return (
             f"the manager refuses: {error}; set [topology] operator_token of this agent to a token"
-            " of scope admin"
+            " of scope operate"
         )
     if isinstance(error, ManagerRefused):
         return f"the manager refuses: {error}"

@@ -19,6 +19,8 @@ from hansa.agent.topology.manager_client import (
     ManagerCallbacks,
     ManagerClient,
     TopologyAssignment,
+    contexts_of,
+    stored_contexts,
 )
 from hansa.errors import UsageError
 from hansa.protocol.membership.view import MembershipView
@@ -51,8 +53,9 @@ async def apply_manager_settings(settings: AgentSettings, state: StateDirectory)
     if not topology.manager:
         return settings
     callbacks = ManagerCallbacks(dict, _empty_report, lambda _: None)
+    contexts = stored_contexts(settings.certificate_directory, state.path)
     try:
-        manager = ManagerAddress(topology.manager, topology.token)
+        manager = ManagerAddress(topology.manager, topology.token, contexts=contexts)
         shared = await ManagerClient(manager, callbacks).fetch_settings()
         redundancy = shared.redundancy
         state.save_redundancy(redundancy)
@@ -120,6 +123,7 @@ class TopologyService:
             self._rng,
         )
         self._has_ended = False
+        self.contexts = contexts_of(link_manager.security)
         self._client: ManagerClient | None = None
         self._probe: BrokerProbe | None = None
         if topology.manager:
@@ -127,7 +131,9 @@ class TopologyService:
             voice = ManagerCallbacks(
                 self._make_join_request, self._make_health_report, self._on_assignment, listens
             )
-            manager = ManagerAddress(topology.manager, topology.token, state.manager_secret())
+            manager = ManagerAddress(
+                topology.manager, topology.token, state.manager_secret(), self.contexts
+            )
             self._client = ManagerClient(manager, voice)
             if settings.broker.observer != "embedded":
                 topic = f"{PROBE_TOPIC}/{node_name(identity.node)}"

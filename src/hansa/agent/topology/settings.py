@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from hansa.agent.http_client import parse_server_url
 from hansa.agent.links.settings import LinkSettings, parse_neighbour
+from hansa.agent.topology.member_connection import PORT, SCHEME
 from hansa.errors import UsageError
 
 UNSPECIFIED_HOSTS = ("0.0.0.0", "::", "[::]", "")
@@ -21,12 +22,13 @@ class TopologySettings:
     """Links beyond `[link] neighbours`."""
 
     manager: str = ""
-    """Address of the topology manager, as http://host:8080; it assigns neighbours. Without it,
-    or while it is unreachable, heal decides."""
+    """Address of the topology manager, which assigns neighbours: as hansa://host:10503 with the
+    certificate of this node, or as http://host:8080 with a token. Without it, or while it is
+    unreachable, heal decides."""
     token: str = field(default="", repr=False)
-    """Token of the manager, if it requires one."""
+    """Token of a manager that takes no certificates, if it requires one."""
     operator_token: str = field(default="", repr=False)
-    """Token of scope admin at the manager. The page of this agent uses it to show the manager's
+    """Token of scope operate at the manager. The page of this agent uses it to show the manager's
     proposals and to apply them for operators of this agent."""
     heal: bool = False
     """Whether to link to other nodes without a manager when neighbours are lost or the
@@ -52,7 +54,10 @@ class TopologySettings:
 def check_topology(topology: TopologySettings, link: LinkSettings) -> None:
     """Raise UsageError for settings that cannot work, with the setting and what to change."""
     if topology.manager:
-        parse_server_url("[topology] manager", topology.manager)
+        schemes = ("http", "https", SCHEME)
+        parts = parse_server_url("[topology] manager", topology.manager, schemes)
+        if parts.scheme == SCHEME and parts.port is None:
+            raise UsageError(f"[topology] manager must name its port, as {SCHEME}://HOST:{PORT}")
     if not 3 <= topology.degree_max <= 64:
         raise UsageError(f"[topology] degree_max must be from 3 to 64, not {topology.degree_max}")
     if topology.advertised_link:
