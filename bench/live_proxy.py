@@ -9,16 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.console import say
 from bench.live import PAYLOAD_BYTES, Client, open_load, publication
+from bench.peer_kinds import compile_relay
 from hansa.mqtt import packets
 from hansa.mqtt.packet_writer import PacketWriter
 from hansa.mqtt.types import Version
-from hansa.testbed.mosquitto import Mosquitto, free_port
+from hansa.testbed.mosquitto import Mosquitto, find_mosquitto, free_port
+from hansa.testbed.service_manager import activate
 
 RELAY = """
 import select, socket, sys
@@ -43,7 +45,13 @@ while True:
                     del peers[each.fileno()]
                     each.close()
 """
-"""A minimal relay in Python: what a proxy costs at least."""
+"""A minimal relay in Python: what a proxy in this language costs at least."""
+
+MINIMAL, MINIMAL_C = "minimal relay in Python", "minimal relay in C"
+"""The second one is what any process between clients and broker costs at least."""
+
+OUTAGES = 5
+"""Times that the agent is killed."""
 
 ROUNDS = 5
 SECONDS = 0.8
@@ -61,13 +69,17 @@ AT_ONCE = 100
 
 def measure() -> dict[str, object]:
     """The proxy against a direct connection: throughput (goal 0.7), delay (1.6), connections
-    (1,000/s), idle clients (5,000)."""
+    (1,000/s), idle clients (5,000); and how long clients wait when its agent is killed."""
     return asyncio.run(_measure())
 
 
 async def _measure() -> dict[str, object]:
-    async with _broker_with_proxy() as (direct, proxy, pid), _relay_to(direct) as relay:
-        ports = {"direct": direct, "proxy": proxy, "minimal relay": relay}
+    async with (
+        _broker_with_proxy() as (direct, proxy, pid),
+        _relay_to(direct, [sys.executable, "-c", RELAY]) as relay,
+        _c_relay_to(direct) as c_relay,
+    ):
+        ports = {"direct": direct, "proxy": proxy, MINIMAL: relay, MINIMAL_C: c_relay}
         rates: dict[str, list[float]] = {name: [] for name in ports}
         delays: dict[str, list[float]] = {name: [] for name in ports}  # medians of the rounds
         connections: dict[str, list[float]] = {name: [] for name in ports}
@@ -90,15 +102,20 @@ async def _measure() -> dict[str, object]:
             f"{statistics.median(delays[name]):11.3f} ms{delay[name]:7.2f}"
             f"{statistics.median(connections[name]):12,.0f}/s",
         )
+    outages = await asyncio.to_thread(_outages_s)
+    say("agent killed, port kept open: until a client is served", f"{_range(outages)} s")
     say(f"memory for each of {IDLE_CLIENTS:,} idle clients", f"{client_kb:8.1f} kB")
     return {
         "throughput_ratio": round(throughput["proxy"], 2),
-        "minimal_throughput_ratio": round(throughput["minimal relay"], 2),
+        "minimal_throughput_ratio": round(throughput[MINIMAL], 2),
+        "minimal_c_throughput_ratio": round(throughput[MINIMAL_C], 2),
         "delay_ratio": round(delay["proxy"], 2),
-        "minimal_delay_ratio": round(delay["minimal relay"], 2),
+        "minimal_delay_ratio": round(delay[MINIMAL], 2),
+        "minimal_c_delay_ratio": round(delay[MINIMAL_C], 2),
         "connections_per_s": round(statistics.median(connections["proxy"])),
         "direct_connections_per_s": round(statistics.median(connections["direct"])),
         "client_kb": round(client_kb, 1),
+        "outage_s": round(statistics.median(outages), 2),
     }
 
 
@@ -107,14 +124,21 @@ def _median_ratio(found: list[float], direct: list[float]) -> float:
 
 
 @asynccontextmanager
-async def _relay_to(port: int) -> AsyncIterator[int]:
+async def _relay_to(port: int, command: Sequence[str]) -> AsyncIterator[int]:
     """Yield the port of a minimal relay."""
     relay = free_port()
-    with subprocess.Popen([sys.executable, "-c", RELAY, str(relay), str(port)]) as process:
+    with subprocess.Popen([*command, str(relay), str(port)]) as process:
         while not _answers(relay):
             await asyncio.sleep(0.05)
         yield relay
         process.kill()
+
+
+@asynccontextmanager
+async def _c_relay_to(port: int) -> AsyncIterator[int]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with _relay_to(port, [compile_relay("forward", Path(folder))]) as relay:
+            yield relay
 
 
 @asynccontextmanager
@@ -124,17 +148,7 @@ async def _broker_with_proxy() -> AsyncIterator[tuple[int, int, int]]:
         port, proxy = free_port(), free_port()
         broker = Mosquitto(Path(folder) / "broker", port, ())
         await broker.start()
-        environment = os.environ | {
-            "HANSA_STATE": f"{folder}/state",
-            "HANSA_BROKER_PORT": str(port),
-            "HANSA_BROKER_OBSERVER": "proxy",
-            "HANSA_PROXY_PORT": str(proxy),
-            "HANSA_PROXY_NO_EARLIER_SESSIONS": "true",
-            "HANSA_LINK_PORT": "0",
-            "HANSA_ADMIN_PORT": "0",
-        }
-        command = [sys.executable, "-m", "hansa.cli", "agent"]
-        agent = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        agent = _start_agent(Path(folder) / "state", port, proxy)
         try:
             while agent.poll() is None and not _answers(proxy):
                 await asyncio.sleep(0.05)
@@ -143,6 +157,56 @@ async def _broker_with_proxy() -> AsyncIterator[tuple[int, int, int]]:
             agent.send_signal(signal.SIGTERM)
             agent.wait()
             await broker.stop()
+
+
+def _start_agent(
+    state: Path, port: int, proxy: int, listening: socket.socket | None = None
+) -> subprocess.Popen[bytes]:
+    """Start an agent with a proxy, maybe on a port that is open already."""
+    environment = os.environ | {
+        "HANSA_STATE": str(state),
+        "HANSA_BROKER_PORT": str(port),
+        "HANSA_BROKER_OBSERVER": "proxy",
+        "HANSA_PROXY_PORT": str(proxy),
+        "HANSA_PROXY_NO_EARLIER_SESSIONS": "true",
+        "HANSA_LINK_PORT": "0",
+        "HANSA_ADMIN_PORT": "0",
+    }
+    command = [sys.executable, "-m", "hansa.cli", "agent"]
+    passed: tuple[int, ...] = ()
+    if listening is not None:
+        command, passed = activate(command, listening)
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, pass_fds=passed)
+
+
+def _outages_s() -> list[float]:
+    """Seconds from the end of a killed agent until a client is served that connected at once. A
+    service manager keeps the port open, and starts the next agent at once."""
+    found: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as held:
+        proxy, port = held.getsockname()[1], free_port()
+        broker = subprocess.Popen(
+            [find_mosquitto(), "-p", str(port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        agent = _start_agent(Path(folder) / "state", port, proxy, held)
+        for _ in range(OUTAGES):
+            _connect(proxy, range(1))[0].close()
+            agent.kill()
+            agent.wait()
+            began = time.perf_counter()
+            agent = _start_agent(Path(folder) / "state", port, proxy, held)
+            _connect(proxy, range(1))[0].close()
+            found.append(time.perf_counter() - began)
+        for process in (agent, broker):
+            process.kill()
+            process.wait()
+    return found
+
+
+def _range(seconds: list[float]) -> str:
+    return f"{min(seconds):.2f} to {max(seconds):.2f}"
 
 
 def _answers(port: int) -> bool:

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from tests.agent.live import PATIENCE, Client, LoopThread, eventually
 
 from hansa.compiled_core import PURE
 from hansa.testbed.mosquitto import Mosquitto, free_port
+from hansa.testbed.service_manager import activate
 
 _C = TypeVar("_C", bound=Client)
 
@@ -23,8 +25,10 @@ class Process:
         self,
         directory: Path,
         program: Sequence[str] = ("-m", "hansa.cli", "agent"),
+        listening: socket.socket | None = None,
         **settings: object,
     ) -> None:
+        """`listening` is passed to it as by a service manager."""
         self.admin_port = free_port()
         self.log_file = directory / f"agent-{self.admin_port}.log"
         environment = {
@@ -33,17 +37,22 @@ class Process:
                 for name, text in os.environ.items()
                 if name == PURE or not name.startswith("HANSA_")
             },
+            **({PURE: "1"} if "-c" in program else {}),  # such programs replace code
             "HANSA_STATE": str(directory / f"state-{self.admin_port}"),
             "HANSA_ADMIN_PORT": str(self.admin_port),
             "HANSA_LINK_PORT": "0",
             **{f"HANSA_{name.upper()}": str(value) for name, value in settings.items()},
         }
+        command, inherited = [sys.executable, *program], tuple[int, ...]()
+        if listening is not None:
+            command, inherited = activate(command, listening)
         with self.log_file.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, *program],
+                command,
                 stdout=out,
                 stderr=out,
                 env=environment,
+                pass_fds=inherited,
             )
 
     @property

@@ -51,9 +51,9 @@ def block():
     print("the loop is blocked", flush=True)
     time.sleep(600)
 def blocking(run):
-    async def run_and_block(agent):
+    async def run_and_block(agent, *arguments):
         asyncio.get_running_loop().call_later(0.5, block)
-        await run(agent)
+        await run(agent, *arguments)
     return run_and_block
 for each in (Agent, FedAgent):
     each.run = blocking(each.run)

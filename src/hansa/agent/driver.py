@@ -370,8 +370,9 @@ class Driver:
             self.sampler.on_frame_sent(link, frame, len(data))
 
     def _flush(self) -> None:
-        for link in list(self._outgoing):
-            self._flush_link(link)
+        if self._outgoing:
+            for link in list(self._outgoing):
+                self._flush_link(link)
         if self._guaranteed_deliveries and self.delivery is not None:
             guaranteed, self._guaranteed_deliveries = self._guaranteed_deliveries, []
             if self.topic_counter is not None:

@@ -42,6 +42,10 @@ class Handshakes:
     def __len__(self) -> int:
         return len(self._unfinished)
 
+    def set_most(self, most: int) -> None:
+        """Change the number of places."""
+        self._unfinished.most = most
+
     def start(self, client: socket.socket, handshake: Coroutine[Any, Any, None]) -> None:
         """Run a handshake, which closes the socket if it fails."""
         client.setblocking(False)
@@ -107,13 +111,17 @@ class TlsServer:
 
     async def _secure(self, client: socket.socket) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self._make_protocol,
-                client,
-                ssl=self._context,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-            )
+            await self._open(client)
         except OSError:  # SSLError and TimeoutError are such errors
             self._counters[FAILED] += 1
             client.close()
+
+    async def _open(self, client: socket.socket) -> None:
+        """Complete the handshake, and give the connection its protocol."""
+        await asyncio.get_running_loop().connect_accepted_socket(
+            self._make_protocol,
+            client,
+            ssl=self._context,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        )

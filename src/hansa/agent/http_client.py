@@ -6,7 +6,7 @@ like any other; nothing is sent to an address that a server names.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -17,16 +17,22 @@ LINE_BYTES_MAX = 1 << 16
 HEADERS_MAX = 256
 
 
-def parse_server_url(setting: str, url: str) -> SplitResult:
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def parse_server_url(
+    setting: str, url: str, schemes: tuple[str, ...] = ("http", "https")
+) -> SplitResult:
     """Return the parts of the URL of a server, which may have a path; raise UsageError for any
     other text. The error does not quote the text, which may hold a password."""
     try:
         parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
     except ValueError:  # invalid port, or incomplete IPv6 address
         is_valid = False
     if not is_valid or parts.query or parts.fragment or not url.isprintable() or " " in url:
-        raise UsageError(f"{setting} must be http://HOST:PORT or https://HOST:PORT")
+        forms = " or ".join(f"{each}://HOST:PORT" for each in schemes)
+        raise UsageError(f"{setting} must be {forms}")
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"{setting} must have no user and password")
     return parts
@@ -49,7 +55,10 @@ class HttpServer:
         url: str,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        connect: Callable[[str, int, int], Awaitable[Streams]] | None = None,
     ) -> None:
+        """`connect` opens connections in another way: it gets host, port and the largest line."""
+        self._connect = connect or self._open
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
@@ -67,9 +76,7 @@ class HttpServer:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Response]:
         """Send a request; raise OSError or ValueError if no HTTP response comes."""
-        reader, writer = await asyncio.open_connection(
-            self._host, self._port, ssl=self._tls, limit=LINE_BYTES_MAX
-        )
+        reader, writer = await self._connect(self._host, self._port, LINE_BYTES_MAX)
         try:
             fields = {**self._headers, **(headers or {})}
             if data:
@@ -79,7 +86,12 @@ class HttpServer:
             writer.write(head.encode() + b"\r\n" + data)
             yield await _read_head(reader)
         finally:
+            if writer.get_extra_info("ssl_object") is not None:
+                writer.transport.abort()  # the server may leave our close_notify without an answer
             writer.close()
+
+    async def _open(self, host: str, port: int, line_bytes_max: int) -> Streams:
+        return await asyncio.open_connection(host, port, ssl=self._tls, limit=line_bytes_max)
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

@@ -15,10 +15,16 @@ from hansa.agent.admin import status
 from hansa.agent.admin.service import AdminService
 from hansa.agent.admin.summary import StatusSources
 from hansa.agent.alarm_rules import AlarmRules
-from hansa.agent.alarms import Alarms
+from hansa.agent.alarms import Alarms, SetAlarm
 from hansa.agent.broker.client import BrokerClient
 from hansa.agent.broker.connections import BrokerConnections
-from hansa.agent.broker.observer_choice import choose_histories, choose_source, import_embedded
+from hansa.agent.broker.observer_choice import (
+    ObserverSource,
+    SourceChooser,
+    choose_histories,
+    choose_source,
+    import_embedded,
+)
 from hansa.agent.broker.observer_client import ObserverClient
 from hansa.agent.broker.retained_store import RetainedStore, load_retained
 from hansa.agent.clock_monitor import ClockMonitor
@@ -67,7 +73,12 @@ FAULT_EXIT_CODE = 70
 
 
 class Agent:
-    def __init__(self, settings: AgentSettings, state: StateDirectory) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        state: StateDirectory,
+        choose_source: SourceChooser = choose_source,
+    ) -> None:
         """Build the parts, each after those it needs; nothing runs before `run`.
 
         Node and broker need each other, so the driver gets its ports (broker, delivery, retained
@@ -99,6 +110,7 @@ class Agent:
                 isinstance(self.client, BrokerClient) and self.client.is_subscribed
             ),
         )
+        retained = load_retained(state)  # before anything is open that another attempt needs
         self._delivery = DeliveryService(
             state,
             self.identity,
@@ -107,11 +119,11 @@ class Agent:
             topics,
             self._broker_traits(),
         )
-        self.driver = self._make_driver(security)
+        self.driver = self._make_driver(security, retained)
         watch_peers(self.driver, state, self._alarms, self._event_log, security)
-        access = link_access(settings, own_prefix, self.identity.node)
         self.link_manager = LinkManager(
-            *(self.driver, self._rng, settings.link, access),
+            *(self.driver, self._rng, settings.link),
+            link_access(settings, own_prefix, self.identity.node),
             frame_bytes_max=settings.protocol.packet_bytes_max + HEADER_BYTES_MAX,
             security=security,
         )
@@ -179,8 +191,8 @@ class Agent:
     def _all_counters(self) -> Counter[str]:
         return self.admin.all_counters()
 
-    def _make_driver(self, security: LinkSecurity | None) -> Driver:
-        restored = replace(self._delivery.restored_state(), retained=load_retained(self._state))
+    def _make_driver(self, security: LinkSecurity | None, retained: dict[str, Any]) -> Driver:
+        restored = replace(self._delivery.restored_state(), retained=retained)
         node = Node(
             self.identity,
             self._settings.protocol,
@@ -234,14 +246,25 @@ class Agent:
 
     # ------------------------------------------------------------ running
 
-    async def run(self) -> None:
-        """Run until a signal or `stop` ends it."""
+    async def run(
+        self, handle_reload: Callable[[ObserverSource, SetAlarm], None] | None = None
+    ) -> None:
+        """Run until a signal or `stop` ends it. `handle_reload` lets settings of the observer
+        change meanwhile."""
         loop = asyncio.get_running_loop()
-        self._shutdown.handle_signals(self._request_stop)
         loop.set_exception_handler(self._alarms.on_loop_exception)
         self._record_history()
         self._feed_clock(time.time_ns() // 1_000_000)
-        await self._listen()
+        try:
+            await self._listen()
+        except Exception:
+            loop.set_exception_handler(None)
+            await self._release()
+            raise
+        # From now on: an agent that could not start must not handle the signals of its process.
+        self._shutdown.handle_signals(self._request_stop)
+        if handle_reload is not None:
+            handle_reload(self._observer_source, self._alarms.setter("settings not reloaded"))
         self._alarms.set("insecure", self._settings.exposure_text)
         log.info(
             "agent up node=%016x name=%r links=%s tls=%s endpoints=%s://%s",
@@ -325,11 +348,20 @@ class Agent:
             await self.admin.listen(self._request_stop)
             await self._observer_source.listen()
         except UsageError:
-            await self.link_manager.stop()
             raise
         except (OSError, UnicodeError) as error:
-            await self.link_manager.stop()
             raise UsageError(listen_error_text(place, section, error)) from error
+
+    async def _release(self) -> None:
+        """Release ports, files and timers of an agent that could not start: another attempt in
+        the same process needs them."""
+        part = self._shutdown.stop_part
+        self.admin.close()
+        await part("links", self.link_manager.stop())
+        self.driver.close_links()
+        await part("telemetry", self._telemetry.stop())
+        await part("audit log", self._event_log.audit.stop())
+        await part("delivery", self._delivery.stop())
 
     def _request_stop(self, exit_code: int = 0) -> None:
         self._shutdown.begin(exit_code)

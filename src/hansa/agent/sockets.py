@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 ACCEPT_BACKLOG = 1_024
 """Connections that wait to be accepted. The kernel drops those beyond it, and the client retries
@@ -22,8 +22,44 @@ WRITE_BYTES = 1 << 18
 """Most bytes of the queue that one write offers."""
 
 
-class SocketTransport(asyncio.Transport):
-    """A connected socket, as far as this project's protocols use one.
+class ByteTransport(Protocol):
+    """The part of `asyncio.Transport` that this project's protocols use."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def get_write_buffer_size(self) -> int: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def get_extra_info(self, name: str) -> Any: ...
+
+
+class ByteProtocol(Protocol):
+    """The part of `asyncio.BufferedProtocol` that this project's transports use."""
+
+    def connection_made(self, transport: Any) -> None: ...
+
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+
+    def buffer_updated(self, nbytes: int) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class SocketTransport:
+    """A connected socket, as far as this project's protocols use one: a `ByteTransport`.
 
     Bytes that the other side does not read wait here without a bound: the writer checks
     `get_write_buffer_size` and decides what to drop, or stops at `pause_writing`, which is called
@@ -46,11 +82,10 @@ class SocketTransport(asyncio.Transport):
     _forward_buffer: memoryview
     _is_forwarded: Callable[[memoryview, int], bool]
 
-    def __init__(self, connected_socket: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
+    def __init__(self, connected_socket: socket.socket, protocol: ByteProtocol) -> None:
         """Report the connection to the protocol, then start reading."""
         connected_socket.setblocking(False)
         connected_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        super().__init__({"socket": connected_socket})
         self._socket = connected_socket
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
@@ -140,6 +175,10 @@ class SocketTransport(asyncio.Transport):
             self._unsent += memoryview(data)[count:]
             self._loop.add_writer(self._socket, self._write_unsent)
             self._protocol.pause_writing()
+
+    def get_extra_info(self, name: str) -> Any:
+        """Return the socket by the name `socket`, as transports of asyncio do."""
+        return self._socket if name == "socket" else None
 
     def get_write_buffer_size(self) -> int:
         """Return the number of waiting bytes."""
@@ -248,10 +287,15 @@ class SocketServer:
             self._resume(each)
 
     def close(self) -> None:
-        """Stop accepting."""
+        """Stop accepting, and close the listening sockets."""
+        self.stop()
+        for each in self._listening:
+            each.close()
+
+    def stop(self) -> None:
+        """Stop accepting; connections wait in the kernel until others accept them."""
         for each in self._listening:
             self._loop.remove_reader(each)
-            each.close()
         for pause in self._pause_timers.values():
             pause.cancel()
 

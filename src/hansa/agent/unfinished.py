@@ -27,7 +27,7 @@ class UnfinishedConnections:
     def __init__(self, most: int, counters: Counter[str], counter: str) -> None:
         """`counters` gets the number of connections that were ended, as `counter`, which is also
         logged."""
-        self._most = most
+        self.most = most
         self._counters = counters
         self._counter = counter
         self._host_of: dict[object, str] = {}
@@ -44,7 +44,7 @@ class UnfinishedConnections:
         host = _host(client)
         self._host_of[key] = host
         self._by_host.setdefault(host, {})[key] = end
-        if len(self) > self._most:
+        if len(self) > self.most:
             self.end_one()
 
     def remove(self, key: object) -> None:

@@ -5,8 +5,12 @@ import gc
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hansa.agent.broker.observer_choice import choose_source
+from hansa.agent.reload import SettingsReloader
 from hansa.agent.service import Agent
 from hansa.agent.settings import AgentSettings, load_settings
 from hansa.agent.storage.state_directory import StateDirectory
@@ -14,6 +18,9 @@ from hansa.agent.topology.service import apply_manager_settings
 from hansa.cli.arguments import Parser
 from hansa.errors import HansaError
 from hansa.printable import log_to_stderr
+
+if TYPE_CHECKING:
+    from hansa.agent.broker.proxy import Handover
 
 log = logging.getLogger("hansa.agent")
 
@@ -52,20 +59,18 @@ def run(arguments: list[str]) -> int:
         parser.error(f"unrecognized arguments: {' '.join(others)}{hint}")
     settings = load_settings(given.config)
     log_to_stderr(settings.log.upper())
-    state = StateDirectory(settings.state_directory)
+    reloader = SettingsReloader(settings, partial(load_settings, given.config))
     gc.freeze()  # collections need not scan the imported modules
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_run(settings, state))
+            return runner.run(_run(settings, reloader))
     except HansaError:
         raise
     except Exception:
         log.exception("agent ends with an internal error")
         raise
-    finally:
-        state.close()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -77,11 +82,29 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(settings: AgentSettings, state: StateDirectory) -> int:
-    if settings.mode == "mqtt-fed":
-        from hansa.agent.mqttfed.service import FedAgent
+async def _run(settings: AgentSettings, reloader: SettingsReloader) -> int:
+    start = partial(_start, settings, reloader)
+    if settings.broker.observer == "proxy":
+        from hansa.agent.broker.proxy import run_agent  # memory of the other agents
 
-        await FedAgent(settings).run()
-        return 0
-    await Agent(await apply_manager_settings(settings, state), state).run()
+        await run_agent(settings, start)
+    else:
+        await start(None)
     return 0
+
+
+async def _start(
+    settings: AgentSettings, reloader: SettingsReloader, handover: "Handover | None"
+) -> None:
+    state = StateDirectory(settings.state_directory)
+    try:
+        if settings.mode == "mqtt-fed":
+            from hansa.agent.mqttfed.service import FedAgent
+
+            await FedAgent(settings).run()
+        else:
+            settings = await apply_manager_settings(settings, state)
+            choose = partial(choose_source, handover=handover)
+            await Agent(settings, state, choose).run(reloader.handle_signal)
+    finally:
+        state.close()

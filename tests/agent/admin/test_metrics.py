@@ -65,6 +65,7 @@ def test_samples_of_agent():
         f"hansa_injected_publications_total{{{node}}} 0",
         f'hansa_dropped_publications_total{{{node},reason="expired"}} 4',
         f'hansa_events_total{{{node},event="gaps"}} 2',
+        f'hansa_events_total{{{node},event="links lost"}} 0',
         f'hansa_pending_positions{{{node},receiver="09",receiver_name="away"}} 2',
         f"hansa_journal_epoch{{{node}}} 1",
         f"hansa_journal_position{{{node}}} 5",

@@ -25,6 +25,8 @@ from hansa.mqtt.types import Version
 from hansa.protocol.events import SubscriptionsDenied, SubscriptionsGranted
 from hansa.protocol.model import NodeId, PlainMessage, Publication
 
+pytestmark = pytest.mark.pure  # it replaces the connection
+
 ANY_BROKER = BrokerTraits()
 
 

@@ -25,6 +25,8 @@ from hansa.protocol.model import NodeId, Publication
 from hansa.testbed.mosquitto import Mosquitto, free_port
 from hansa.testbed.relay import Relay
 
+pytestmark = pytest.mark.pure  # its connection is a subclass
+
 FILTERS = ("t/#", "t/+", "+/x", "t/x", "+/+", "+/#")
 """All match t/x, and no filter covers another."""
 

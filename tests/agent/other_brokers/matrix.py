@@ -115,6 +115,15 @@ CASES = (
         has_shared=False,
     ),
     Case("RMQTT", "rest", rest("rmqtt"), "0.24.0", Version.V5, restores_sessions=False),
+    Case(
+        "RMQTT",
+        "topics",
+        topics("rmqtt"),
+        "0.24.0",
+        Version.V5,
+        restores_sessions=False,
+        is_complete=False,
+    ),
 )
 
 

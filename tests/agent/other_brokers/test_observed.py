@@ -143,7 +143,7 @@ def test_subscribers_are_served_whenever_they_subscribed(kind, stage, tmp_path):
     site.wait_for("away/1", "between")
 
 
-@pytest.mark.parametrize("kind", AFTER_RESTART)
+@pytest.mark.parametrize("kind", SETTINGS)
 def test_doctor_recognises_a_broker_by_its_api(kind, stage, capsys, monkeypatch):
     monkeypatch.setenv("HANSA_REST_USERNAME", "guest")
     monkeypatch.setenv("HANSA_REST_PASSWORD", "guest")
@@ -172,10 +172,11 @@ def test_messages_of_the_broker_show_subscriptions(kind, stage, tmp_path):
     site.wait_for("c")
 
 
-def test_doctor_recognises_aedes_by_its_messages(stage, capsys):
-    assert doctor.run([f"127.0.0.1:{stage.other('aedes').port}"]) == 0
+@pytest.mark.parametrize(("kind", "observer"), [("aedes", "proxy"), ("RMQTT", "rest")])
+def test_doctor_recognises_a_broker_by_its_messages(kind, observer, stage, capsys):
+    assert doctor.run([f"127.0.0.1:{stage.other(kind).port}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert '✓ aedes: use observer = "proxy"' in said
+    assert f'✓ {kind}: use observer = "{observer}"' in said
 
 
 @pytest.mark.parametrize("kind", AFTER_RESTART)

@@ -16,6 +16,17 @@ from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
 
 
+def spans_of(body: Any) -> list[dict[str, Any]]:
+    """Return the spans of an OTLP document, with the name of their node."""
+    found = []
+    for resource in body["resourceSpans"]:
+        attributes = resource["resource"]["attributes"]
+        named = {each["key"]: each["value"]["stringValue"] for each in attributes}
+        for scope in resource["scopeSpans"]:
+            found += [{**span, "node": named["hansa.node"]} for span in scope["spans"]]
+    return found
+
+
 class Collector:
     """Takes OTLP over HTTP; `status` is its answer."""
 
@@ -44,13 +55,7 @@ class Collector:
 
     def take(self, path: str, content_type: str, body: dict[str, Any]) -> None:
         assert (path, content_type) == ("/v1/traces", "application/json")
-        for resource in body["resourceSpans"]:
-            named = {
-                each["key"]: each["value"]["stringValue"]
-                for each in resource["resource"]["attributes"]
-            }
-            for scope in resource["scopeSpans"]:
-                self.spans += [{**span, "node": named["hansa.node"]} for span in scope["spans"]]
+        self.spans += spans_of(body)
 
     def close(self) -> None:
         self._server.shutdown()

@@ -47,7 +47,10 @@ class AgentActions:
 
     def _add_link(self, address: str) -> str:
         self._parts.link_manager.keep_dialling(address, self._parts.event_log.log_dial_failed)
-        return f"{self._parts.name} dials {address} from now on, until it stops"
+        return (
+            f"{self._parts.name} dials {address} from now on, until it stops; `hansa link ls` lists"
+            " the link once it is up, the log of the agent says why it is not"
+        )
 
     def _remove_link(self, address: str) -> str:
         manager = self._parts.link_manager
@@ -75,7 +78,8 @@ class AgentActions:
         parts, node = self._parts, self._parts.driver.node
         given = parse_qs(query)
         if given.get("node") not in ([parts.name], [f"{node.id:016x}"]):
-            text = f"only this agent can leave here, and it is {parts.name}: ask the other one"
+            text = f"only this agent can leave here, and it is {parts.name}: "
+            text += "name the other one with --agent"
             return json_response({"error": text}, 400)
         pending = sum(node.delivery.pending.values())
         if pending and "force" not in given:

@@ -125,7 +125,8 @@ class AgentEndpoints:
         """Return the handlers of requests with parameters, commands included; `request_stop` stops
         the agent."""
         actions = AgentActions(self._parts, request_stop)
-        proposals = ManagerProposals(self._parts.topology.settings)
+        topology = self._parts.topology
+        proposals = ManagerProposals(topology.settings, topology.contexts)
         return {
             **self.federation.routes(),
             "/stream": self._open_stream,

@@ -19,6 +19,10 @@ DROPPED_PREFIX = "dropped: "
 ALARMS_PREFIX = "alarms: "
 """Prefix of the counters of raised alarms."""
 
+ZERO_COUNTERS = {"gaps": 0, "links lost": 0}
+"""Counters that are exported before they count anything: Prometheus' `increase` does not see the
+first value of a series, and alert rules need the first one."""
+
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
@@ -163,7 +167,7 @@ def render_metrics(status: Mapping[str, Any]) -> str:
         "hansa_captured_publications_total": counters.get("captured", 0),
         "hansa_injected_publications_total": counters.get("injected", 0),
         "hansa_dropped_publications_total": _with_prefix(counters, DROPPED_PREFIX),
-        "hansa_events_total": _unassigned_counters(counters),
+        "hansa_events_total": _unassigned_counters({**ZERO_COUNTERS, **counters}),
         "hansa_pending_positions": {named[n]: count for n, count in delivery["pending"].items()},
         "hansa_recorded_gaps": len(delivery["gaps"]),
         "hansa_link_round_trip_seconds": {

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Protocol, cast
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from hansa.agent import sockets
 from hansa.agent.deadline_timer import DeadlineTimer
 from hansa.agent.error_text import explain_socket_error, quote_text
-from hansa.agent.sockets import SocketTransport
+from hansa.agent.sockets import ByteTransport, SocketTransport
 from hansa.mqtt import effects, inputs, packets
 from hansa.mqtt.connection import ClientConnection
 from hansa.mqtt.options import ConnectOptions
@@ -117,8 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_effect = on_effect
         self._rng = rng
         self._client_connection: ClientConnection | None = None
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(READ_BYTES)
+        self._transport: ByteTransport | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._closed = asyncio.Event()
         self._timer = DeadlineTimer(self._handle_timer)
         self._run_task: asyncio.Task[None] | None = None
@@ -230,10 +231,10 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
+        self._transport = cast(ByteTransport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._buffer)
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass received bytes to the `ClientConnection`."""
@@ -242,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, self._quick_ack, 1
             )
-        self._handle(inputs.Received(memoryview(self._buffer)[:nbytes]))
+        self._handle(inputs.Received(self._buffer[:nbytes]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, if it has begun."""
@@ -260,9 +261,11 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, event: inputs.Input) -> None:
         if self._client_connection is None:
             return
-        loop = asyncio.get_running_loop()
-        for effect in self._client_connection.handle(event, loop.time()):
-            self._perform(effect)
+        for effect in self._client_connection.handle(event, monotonic()):
+            if type(effect) is effects.PublishReceived:  # the most frequent by far
+                self._on_effect(effect)
+            else:
+                self._perform(effect)
         self._update_timer()
 
     def _update_timer(self) -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hansa.agent.alarms import Alarms
-from hansa.agent.broker.access import tls_context
 from hansa.agent.broker.settings import BrokerSettings
-from hansa.agent.links.link import Address
 from hansa.agent.settings import AgentSettings
 from hansa.errors import UsageError, install_extra
 from hansa.observers.base import Observer, ObserverOutput
@@ -21,6 +19,7 @@ from hansa.observers.topics import TopicsObserver
 
 if TYPE_CHECKING:  # amqtt is an optional dependency
     from hansa.agent.broker.embedded import EmbeddedBroker, EmbeddedObserver
+    from hansa.agent.broker.proxy import Handover
 
 
 class ObserverSource(Protocol):
@@ -45,6 +44,22 @@ class ObserverSource(Protocol):
     def status(self) -> dict[str, object]:
         """Return what `/status` shows below `broker`."""
 
+    def reload(self, settings: AgentSettings, changed: frozenset[str]) -> frozenset[str]:
+        """Apply changed settings, as `Reloadable` says."""
+
+
+class SourceChooser(Protocol):
+    """`choose_source`, maybe with a handover."""
+
+    def __call__(
+        self,
+        settings: AgentSettings,
+        own_prefix: str,
+        state_path: Path,
+        alarms: Alarms,
+        is_agent_subscribed: Callable[[], bool],
+    ) -> ObserverSource: ...
+
 
 class PublicationSource:
     """The source of an observer that gets publications, or knows everything already: there is
@@ -67,6 +82,9 @@ class PublicationSource:
     def status(self) -> dict[str, object]:
         return {}
 
+    def reload(self, settings: AgentSettings, changed: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
 
 def choose_source(
     settings: AgentSettings,
@@ -74,18 +92,18 @@ def choose_source(
     state_path: Path,
     alarms: Alarms,
     is_agent_subscribed: Callable[[], bool],
+    handover: "Handover | None" = None,
 ) -> ObserverSource:
     """Return the observer with its source. `own_prefix` identifies the agent's own clients;
-    `is_agent_subscribed` says whether the broker has a subscription of the agent."""
+    `is_agent_subscribed` says whether the broker has a subscription of the agent; `handover` is
+    what a proxy takes over."""
     broker = settings.broker
     if broker.observer == "embedded":
         return PublicationSource(import_embedded()[1]())
     if broker.observer == "proxy":
-        from hansa.agent.broker.proxy import ProxyServer  # memory of the other agents
+        from hansa.agent.broker.proxy import make_proxy  # memory of the other agents
 
-        address = Address(broker.host, settings.proxy.broker_port or broker.port)
-        tls = tls_context("broker", broker)
-        return ProxyServer(settings.proxy, address, tls, state_path, alarms)
+        return make_proxy(settings, state_path, alarms, handover)
     if broker.observer == "rest":
         from hansa.agent.broker.rest_poller import RestPoller
 

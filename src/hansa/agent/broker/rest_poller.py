@@ -14,6 +14,7 @@ from hansa.agent.broker.access import tls_context
 from hansa.agent.broker.settings import RestSettings
 from hansa.agent.error_text import explain_socket_error
 from hansa.agent.http_client import HttpServer, read_body
+from hansa.agent.settings import AgentSettings
 from hansa.observers.base import ObserverOutput
 from hansa.observers.rest.answer import (
     InvalidAnswer,
@@ -100,6 +101,10 @@ class RestPoller:
     def status(self) -> dict[str, object]:
         """Return nothing: the address of the API is not shown."""
         return {}
+
+    def reload(self, settings: AgentSettings, changed: frozenset[str]) -> frozenset[str]:
+        """Apply nothing: another API may list other subscriptions."""
+        return frozenset()
 
     async def poll(self) -> ObserverOutput:
         """Poll once."""

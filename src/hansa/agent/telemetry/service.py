@@ -1,7 +1,7 @@
 """Telemetry and recorded messages of an agent, assembled."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from hansa.agent.alarms import Alarms
@@ -65,10 +65,11 @@ class TelemetryService:
             self._driver.recorded_topics = self._recorded_topics
             recorder.attach(client)
 
-    def on_injected(self, record: InboxRecord) -> None:
-        """Sample a QoS 1 or 2 publication that the broker acknowledged."""
+    def on_injected(self, records: Sequence[InboxRecord]) -> None:
+        """Sample QoS 1 and 2 publications that the broker acknowledged."""
         if self._writer:
-            self._writer.sampler.on_injected(record)
+            for record in records:
+                self._writer.sampler.on_injected(record)
 
     def record_alarm(self, name: str, text: str, change: str) -> None:
         """An alarm was `raised`, `changed` or `cleared`."""

@@ -8,6 +8,9 @@ filter counts from the moment a client asks for it, and until the broker refuses
 The observer is complete unless it has a reason to doubt:
 
 - the proxy runs for the first time and clients may have left sessions at the broker before;
+- clients were served while the agent could not start, or changed sessions while they could not be
+  saved and the agent ended then: the file says so;
+- sessions cannot be saved now;
 - a client resumed a session that the proxy has never seen;
 - the packets of a connection could not be followed;
 - sessions and filters need more memory than allowed.
@@ -53,6 +56,14 @@ EARLIER_SESSIONS = (
     " set [proxy] no_earlier_sessions = true"
 )
 
+MISSED_CHANGES = (
+    "clients were served while their sessions could not be observed or saved; when the persistent"
+    " sessions of that time have ended or subscribed again, set [proxy] no_earlier_sessions = false"
+    " and then true again, each with a reload"
+)
+
+NOT_SAVED = "sessions of proxy clients cannot be saved: a restart would lose their filters"
+
 OPAQUE_CLIENTS = (
     "the proxy cannot read what clients with passthrough_names subscribe to; declare it in"
     " [proxy] passthrough_filters"
@@ -80,17 +91,17 @@ class ProxyObserver(Observer):
     ) -> None:
         """`opaque_filters`: the filters of clients that the proxy cannot read; empty if they are
         not known, None if there are no such clients."""
-        self._may_have_earlier_sessions = may_have_earlier_sessions
-        self._has_unknown_opaque = opaque_filters is not None and not opaque_filters
+        self._file_problem = EARLIER_SESSIONS if may_have_earlier_sessions else ""
         self._sessions: dict[str, ProxySession] = {}
         self._expiring: dict[str, float] = {}
         """When the sessions of disconnected clients end, if they end."""
         self._doubts: dict[str, None] = {}
         self._memory = 0
         self._has_overflowed = False
+        self._opaque_filters: tuple[str, ...] = ()
+        self._has_unknown_opaque = opaque_filters is not None and not opaque_filters
         self._filters = FilterCounts(was_complete=self.is_complete)
-        for topic_filter in opaque_filters or ():
-            self._filters.add(topic_filter)
+        self.set_opaque_filters(opaque_filters)
         self._findings: list[ObserverFinding] = []
         self.changes: list[SessionChange] = []
         """What the shell has to save, in order; it clears the list."""
@@ -101,17 +112,14 @@ class ProxyObserver(Observer):
     def is_complete(self) -> bool:
         """Whether every subscription of the proxy's clients is known."""
         return not (
-            self._may_have_earlier_sessions
-            or self._has_unknown_opaque
-            or self._has_overflowed
-            or self._doubts
+            self._file_problem or self._has_unknown_opaque or self._has_overflowed or self._doubts
         )
 
     @property
     def incomplete_reason(self) -> str:
         """Why it is not complete; empty if it is."""
-        if self._may_have_earlier_sessions:
-            return EARLIER_SESSIONS
+        if self._file_problem:
+            return self._file_problem
         if self._has_unknown_opaque:
             return OPAQUE_CLIENTS
         if self._has_overflowed:
@@ -142,6 +150,19 @@ class ProxyObserver(Observer):
             if doubt:
                 self._set_doubt(client_id, doubt)
         self.changes.clear()
+
+    def set_file_problem(self, reason: str) -> None:
+        """Note why sessions may be unknown that the file should hold; empty if none are."""
+        self._file_problem = reason
+
+    def set_opaque_filters(self, filters: Sequence[str] | None) -> None:
+        """Replace the filters of clients that the proxy cannot read."""
+        for topic_filter in self._opaque_filters:
+            self._filters.remove(topic_filter)
+        self._has_unknown_opaque = filters is not None and not filters
+        self._opaque_filters = tuple(filters or ())
+        for topic_filter in self._opaque_filters:
+            self._filters.add(topic_filter)
 
     def has_session(self, client_id: str) -> bool:
         """Whether a session of this client is known, connected or not."""

@@ -5,21 +5,28 @@ import errno
 import resource
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import pytest
 from cryptography import x509
 from tests.agent.broker.proxy.test_tls import write_certificate
+from tests.agent.waiting import until
 
 from hansa.agent.alarms import Alarms
-from hansa.agent.broker.proxy import ProxyServer, open_files, server
+from hansa.agent.broker.proxy import ProxyServer, connection, open_files, server
 from hansa.agent.broker.proxy.connection import WITHOUT_CONNECT
 from hansa.agent.broker.settings import ProxySettings
 from hansa.agent.links.link import Address
+from hansa.agent.settings import AgentSettings
+from hansa.agent.storage import proxy_sessions
+from hansa.agent.storage.proxy_sessions import SESSIONS_FILE, SessionFile
+from hansa.errors import UsageError
 from hansa.observers.proxy.inspector import ConnectionInspector
+from hansa.observers.proxy.observer import EARLIER_SESSIONS, OPAQUE_CLIENTS
 
 CONNECT = bytes.fromhex("100d00044d5154540402000000017a")
 SUBSCRIBE = bytes.fromhex("820800010003742f3101")
@@ -106,7 +113,13 @@ def run(
         port = broker.sockets[0].getsockname()[1]
         alarms = Alarms()
         address = Address("127.0.0.1", port)
-        proxy = ProxyServer(settings(port), address, None, directory, alarms)
+        made = settings(port)
+        file = SessionFile(
+            directory / SESSIONS_FILE,
+            made.no_earlier_sessions,
+            alarms.setter("proxy sessions not saved"),
+        )
+        proxy = ProxyServer(made, address, None, alarms, file)
         await proxy.listen()
         task = asyncio.create_task(proxy.run())
         scene = Scene(proxy, alarms, arrived)
@@ -138,7 +151,7 @@ def test_broker_gets_the_address_of_the_client_before_its_bytes(tmp_path):
         header = f"PROXY TCP4 127.0.0.1 127.0.0.1 {port} {scene.server.address.port}\r\n"
         assert scene.arrived == [header.encode() + CONNECT]
 
-    run(tmp_path, lambda port: ProxySettings(port=0, proxy_protocol="v1", broker_port=1), work)
+    run(tmp_path, lambda port: ProxySettings(port=0, proxy_protocol="v1", broker_port=port), work)
 
 
 def test_clients_beyond_the_open_files_are_refused_with_an_alarm(tmp_path, monkeypatch):
@@ -415,4 +428,118 @@ def test_client_that_leaves_at_once_raises_no_alarm(tmp_path, monkeypatch):
         assert scene.alarms.active == {}
         assert scene.server.counters["proxy connections ended: broker unreachable"] == 0
 
-    run(tmp_path, lambda port: ProxySettings(port=0, proxy_protocol="v2", broker_port=1), work)
+    run(tmp_path, lambda port: ProxySettings(port=0, proxy_protocol="v2", broker_port=port), work)
+
+
+# ---------------------------------------------------------------- changed settings
+
+
+def reload(scene: Scene, settings: ProxySettings, *changed: str) -> frozenset[str]:
+    names = frozenset(f"[proxy] {name}" for name in changed)
+    return scene.server.reload(replace(AgentSettings(), proxy=settings), names)
+
+
+def test_changed_settings_count_for_new_connections_and_open_ones_stay(tmp_path):
+    write_certificate(tmp_path / "proxy.pem")
+
+    async def work(scene: Scene) -> None:
+        reader, writer = await scene.connect()
+        other: list[bytes] = []
+        second = await asyncio.start_server(lambda r, w: record(r, w, other), "127.0.0.1", 0)
+        settings = ProxySettings(
+            port=1,
+            tls_certificate=str(tmp_path / "proxy.pem"),
+            broker_port=second.sockets[0].getsockname()[1],
+            unfinished_max=5,
+        )
+        changed = ("port", "tls_certificate", "broker_port", "unfinished_max")
+        applied = reload(scene, settings, *changed)
+        assert applied == {f"[proxy] {name}" for name in changed[1:]}
+        assert scene.server.without_connect.most == 5
+        encrypted, encrypted_writer = await scene.connect(tls_name="localhost")
+        encrypted_writer.write(CONNECT)
+        await end_of(encrypted)
+        assert other == [CONNECT]
+        writer.write(CONNECT)
+        assert await reader.readexactly(len(CONNECT)) == CONNECT
+        assert reload(scene, ProxySettings(), "port", "tls_certificate") == {
+            "[proxy] tls_certificate"
+        }
+        assert await is_served(scene)  # by the first broker, without TLS
+        second.close()
+
+    run(tmp_path, plain, work, echo)
+
+
+def test_unusable_certificate_changes_nothing(tmp_path):
+    async def work(scene: Scene) -> None:
+        settings = ProxySettings(tls_certificate=str(tmp_path / "missing.pem"), unfinished_max=5)
+        with pytest.raises(UsageError, match="No such file"):
+            reload(scene, settings, "tls_certificate", "unfinished_max")
+        assert scene.server.without_connect.most == ProxySettings().unfinished_max
+        assert await is_served(scene)
+
+    run(tmp_path, plain, work, echo)
+
+
+def test_declared_filters_of_unread_clients_can_change(tmp_path):
+    names: dict[str, Any] = {"passthrough_names": ("own.example",), "passthrough_port": 1}
+
+    async def work(scene: Scene) -> None:
+        observer = scene.server.observer
+        reload(scene, ProxySettings(passthrough_filters=("a",), **names), "passthrough_filters")
+        assert observer.subscribed_filters() == ("a",)
+        reload(scene, ProxySettings(passthrough_filters=("b",), **names), "passthrough_filters")
+        assert observer.subscribed_filters() == ("b",)
+        assert observer.incomplete_reason == EARLIER_SESSIONS
+        await asyncio.sleep(0)
+        reload(scene, ProxySettings(no_earlier_sessions=True, **names), "passthrough_filters")
+        while observer.incomplete_reason != OPAQUE_CLIENTS:
+            await asyncio.sleep(0.01)
+
+    run(tmp_path, plain, work)
+
+
+# ---------------------------------------------------------------- disks
+
+
+async def accept(reader: Reader, writer: Writer, arrived: list[bytes]) -> None:
+    """Accept a client, and answer its SUBSCRIBE."""
+    await reader.readexactly(len(CONNECT))
+    writer.write(CONNACK)
+    arrived.append(await reader.readexactly(len(SUBSCRIBE)))
+    writer.write(SUBACK)
+    await read_some(reader)
+    writer.close()
+
+
+def test_client_does_not_wait_for_a_disk_that_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "SAVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "CHECK_INTERVAL_S", 0.05)
+    lasting = CONNECT.replace(b"MQTT\x04\x02", b"MQTT\x04\x00")
+    answers = threading.Event()
+
+    async def work(scene: Scene) -> None:
+        observer, file = scene.server.observer, scene.server.file
+        await until(lambda: observer.is_complete)
+        write = proxy_sessions.SessionFile._write  # noqa: SLF001
+
+        def hang(*arguments: Any) -> None:
+            answers.wait(30)
+            write(*arguments)
+
+        monkeypatch.setattr(proxy_sessions.SessionFile, "_write", hang)
+        reader, writer = await scene.connect()
+        writer.write(lasting + SUBSCRIBE)
+        expected = CONNACK + SUBACK
+        assert await reader.readexactly(len(expected)) == expected
+        assert observer.subscribed_filters() == ("t/1",)
+        assert observer.incomplete_reason.startswith("sessions of proxy clients cannot be saved")
+        assert "does not answer" in scene.alarms.active["proxy sessions not saved"]
+        answers.set()
+        await until(lambda: observer.is_complete)
+        assert scene.alarms.active == {}
+        assert file is not None
+        assert list(file.sessions["z"].filters) == ["t/1"]
+
+    run(tmp_path, lambda port: ProxySettings(port=0, no_earlier_sessions=True), work, accept)

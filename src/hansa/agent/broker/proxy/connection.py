@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from hansa.agent import tasks
-from hansa.agent.sockets import SocketTransport
+from hansa.agent.sockets import ByteTransport, SocketTransport
 from hansa.agent.storage.proxy_sessions import SessionFile
 from hansa.agent.unfinished import UnfinishedConnections
 from hansa.observers.base import NO_CHANGE, ObserverOutput
@@ -33,6 +33,9 @@ STALLED_S = 60.0
 CLOSE_GRACE_S = 5.0
 """Seconds that the last bytes have to leave when a connection is closed."""
 
+SAVE_TIMEOUT_S = 5.0
+"""Seconds that a client waits for a disk that does not answer."""
+
 BUFFER_BYTES = 1 << 18
 """Most bytes of one read."""
 
@@ -44,9 +47,11 @@ FAULT = "a fault of the proxy; see the alarm internal error"
 class ProxyState:
     """What all clients of a proxy share."""
 
-    def __init__(self, observer: ProxyObserver, file: SessionFile, unfinished_max: int) -> None:
+    def __init__(
+        self, observer: ProxyObserver, file: SessionFile | None, unfinished_max: int
+    ) -> None:
         self.observer = observer
-        self._file = file
+        self.file = file
         self.on_observer_output: Callable[[ObserverOutput], None] = lambda output: None
         """Is called when subscriptions or deadlines of the observer have changed."""
         self.counters: Counter[str] = Counter()
@@ -69,7 +74,7 @@ class ProxyState:
     def save_soon(self) -> None:
         """Save what has changed, without waiting for it."""
         if changes := self.take_changes():
-            tasks.start_task(self._file.save(changes))
+            tasks.start_task(self.save(changes))
 
     def take_changes(self) -> Sequence[SessionChange]:
         """Return the changes of persistent sessions since the last call."""
@@ -79,14 +84,28 @@ class ProxyState:
         return changes
 
     async def save(self, changes: Sequence[SessionChange]) -> None:
-        """Return when changed sessions are on disk, or an alarm has been raised."""
-        await self._file.save(changes)
+        """Return when changed sessions are on disk, or an alarm has been raised and the observer is
+        not complete. A disk that hangs must not keep clients waiting."""
+        if self.file is None:
+            return
+        saving = tasks.start_task(self.file.save(changes))
+        done, _ = await asyncio.wait([saving], timeout=SAVE_TIMEOUT_S)
+        if not done:
+            self.file.report_late()
+        self.note_file_state(self.file)
+
+    def note_file_state(self, file: SessionFile) -> None:
+        """Let the observer know whether the file can be trusted."""
+        self.observer.set_file_problem(file.problem)
+        output = self.observer.drain(self.now())
+        if output is not NO_CHANGE:
+            self.on_observer_output(output)
 
 
 class ProxyConnection(asyncio.BufferedProtocol):
     """One of the two connections of a client. `peer` is the other one, once it is open."""
 
-    transport: asyncio.Transport
+    transport: ByteTransport
     peer: "ProxyConnection | None" = None
     _pause_count = 0  # reasons not to read: the other side is slow, sessions are being saved
     _abort_timer: asyncio.TimerHandle | None = None  # while the other side does not read
@@ -95,7 +114,7 @@ class ProxyConnection(asyncio.BufferedProtocol):
         self._state = state
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast(ByteTransport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._state.buffer

@@ -4,6 +4,9 @@ Keep-alive, authentication and limits stay between client and broker. TLS of cli
 except for names that are passed through: their connections go to the broker's own TLS port, and
 the proxy cannot read what they subscribe to.
 
+A server without a file of sessions is the fallback while the agent cannot start: it forwards
+everything unread (`fallback.py`).
+
 Connections without a complete TLS handshake, and those without a complete CONNECT, have
 `unfinished_max` places each. They give way to new connections, also when open files run out.
 """
@@ -12,9 +15,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from hansa.agent import sockets, tasks
 from hansa.agent.alarms import Alarms
@@ -25,15 +27,15 @@ from hansa.agent.broker.proxy.connection import (
     ProxyConnection,
     ProxyState,
 )
+from hansa.agent.broker.proxy.handover import Handover
 from hansa.agent.broker.proxy.open_files import OpenFileLimit
 from hansa.agent.broker.proxy.proxy_protocol import make_header
 from hansa.agent.broker.proxy.tls import ServerCertificate, peek_server_name
 from hansa.agent.broker.settings import ProxySettings
-from hansa.agent.error_text import listen_error_text
 from hansa.agent.handshakes import Handshakes
 from hansa.agent.links.link import Address
-from hansa.agent.storage.proxy_sessions import SESSIONS_FILE, SessionFile
-from hansa.errors import UsageError
+from hansa.agent.settings import AgentSettings
+from hansa.agent.storage.proxy_sessions import SessionFile
 from hansa.observers.proxy.observer import ProxyObserver
 
 log = logging.getLogger("hansa.agent")
@@ -41,6 +43,9 @@ log = logging.getLogger("hansa.agent")
 CONNECT_TIMEOUT_S = 10.0
 """Seconds until a broker that does not answer counts as unreachable, and the client's connection
 ends."""
+
+CHECK_INTERVAL_S = 10.0
+"""Seconds between two looks at the files of the certificate, and two attempts to save sessions."""
 
 UNREACHABLE = "proxy cannot reach broker"
 NO_TLS = "proxy connections ended: no TLS"
@@ -59,6 +64,12 @@ class _Listener:
     server: sockets.SocketServer | None = None
 
 
+NEED_RESTART = ("host", "port", "websocket_port", "broker_websocket_port")
+"""Settings of open ports."""
+
+CERTIFICATE_SETTINGS = ("tls_certificate", "tls_key")
+
+
 class ProxyServer(ProxyState):
     """Listens for clients and connects each of them to the broker."""
 
@@ -67,23 +78,20 @@ class ProxyServer(ProxyState):
         settings: ProxySettings,
         broker: Address,
         broker_tls: ssl.SSLContext | None,
-        state_path: Path,
         alarms: Alarms,
+        file: SessionFile | None,
+        handover: Handover | None = None,
     ) -> None:
+        """`broker` is the address of the agent itself there; without a file the proxy does not read
+        what clients send."""
         self._settings = settings
         self._broker = broker
         self._broker_tls = broker_tls
         self._alarms = alarms
-        file = SessionFile(
-            state_path / SESSIONS_FILE,
-            settings.no_earlier_sessions,
-            alarms.setter("proxy sessions not saved"),
-        )
-        observer = ProxyObserver(
-            file.may_have_earlier_sessions,
-            settings.passthrough_filters if settings.passthrough_names else None,
-        )
-        for client_id, session in file.sessions.items():
+        self._handover = handover or Handover()
+        opaque_filters = settings.passthrough_filters if settings.passthrough_names else None
+        observer = ProxyObserver(file is None or file.may_have_earlier_sessions, opaque_filters)
+        for client_id, session in file.sessions.items() if file is not None else ():
             observer.load_session(client_id, session.filters, session.expiry_s, session.doubt)
         super().__init__(observer, file, settings.unfinished_max)
         self._open_files = OpenFileLimit(alarms, self.counters)
@@ -98,45 +106,84 @@ class ProxyServer(ProxyState):
         return self._listeners[0].address
 
     async def listen(self) -> None:
-        """Bind the addresses, or raise UsageError; clients are served from `run` on."""
+        """Bind the addresses, or raise UsageError; clients are served from `run` on. A fallback
+        that served them so far ends."""
         settings = self._settings
-        if settings.tls_certificate:
-            self._certificate = ServerCertificate(
-                settings, self._alarms.setter("proxy certificate")
-            )
-        await self.save(())
+        self._certificate = self._load_certificate(settings)
         self._open_files.raise_to_most()
-        await self._bind(settings.port, self._broker, is_websocket=False)
+        await self._bind(settings.port, self._upstream(settings), is_websocket=False)
         if settings.broker_websocket_port:
             broker = Address(self._broker.host, settings.broker_websocket_port)
             await self._bind(settings.websocket_port, broker, is_websocket=True)
+        if self.file is not None:
+            if self._handover.end_fallback():
+                self.file.note_missed_changes()
+            await self.save(())
+
+    def _upstream(self, settings: ProxySettings) -> Address:
+        return Address(self._broker.host, settings.broker_port or self._broker.port)
+
+    def _load_certificate(self, settings: ProxySettings) -> ServerCertificate | None:
+        if not settings.tls_certificate:
+            return None
+        return ServerCertificate(settings, self._alarms.setter("proxy certificate"))
 
     async def _bind(self, port: int, broker: Address, is_websocket: bool) -> None:
-        address = Address(self._settings.host, port)
-        try:
-            listening = await sockets.listen(address.host, address.port)
-        except (OSError, UnicodeError) as error:
-            raise UsageError(listen_error_text(address, "proxy", error)) from error
-        address = Address(address.host, listening[0].getsockname()[1])
+        host = self._settings.host
+        listening = await self._handover.listening.open(host, port)
+        address = Address(host, listening[0].getsockname()[1])
         self._listeners.append(_Listener(address, broker, is_websocket, listening))
 
-    async def run(self) -> None:
-        """Serve clients."""
+    def accept_clients(self) -> None:
+        """Serve clients from now on."""
         for each in self._listeners:
             what = "WebSocket clients" if each.is_websocket else "clients"
             log.info("proxy for %s at %s", what, each.address)
             each.server = sockets.SocketServer(each.listening, partial(self._accept, each))
-        if self._certificate is not None:
-            await self._certificate.run()
-        await asyncio.Event().wait()
+        self._handover.listening.report_unused()
+
+    async def run(self) -> None:
+        """Serve clients; use changed certificates, and save sessions again if that failed."""
+        self.accept_clients()
+        while True:
+            if self._certificate is not None:
+                self._certificate.check()
+            if self.file is not None:
+                if not self.file.is_saved:
+                    await self.save(())
+                self.note_file_state(self.file)
+            await asyncio.sleep(CHECK_INTERVAL_S)
+
+    def reload(self, settings: AgentSettings, changed: frozenset[str]) -> frozenset[str]:
+        """Use changed settings for new connections; open ones stay."""
+        proxy, old = settings.proxy, self._settings
+        if any(getattr(proxy, name) != getattr(old, name) for name in CERTIFICATE_SETTINGS):
+            self._certificate = self._load_certificate(proxy)
+        if not proxy.tls_certificate:
+            self._alarms.set("proxy certificate", "")
+        self._settings = replace(proxy, **{name: getattr(old, name) for name in NEED_RESTART})
+        self._listeners[0].broker = self._upstream(proxy)
+        self.without_connect.most = proxy.unfinished_max
+        self._handshakes.set_most(proxy.unfinished_max)
+        self.observer.set_opaque_filters(
+            proxy.passthrough_filters if proxy.passthrough_names else None
+        )
+        if self.file is not None:
+            self.file.declare(proxy.no_earlier_sessions)
+        tasks.start_task(self.save(()))
+        fixed = {f"[proxy] {name}" for name in NEED_RESTART}
+        return frozenset(name for name in changed - fixed if name.startswith("[proxy] "))
 
     def stop(self) -> None:
         """Stop listening, and close all connections; clients reconnect when the proxy is back."""
+        self.stop_accepting()
+        self._handover.listening.close()
+
+    def stop_accepting(self) -> None:
+        """Close all connections; new ones wait until someone else accepts them."""
         for each in self._listeners:
             if each.server is not None:
-                each.server.close()
-            for listening in each.listening:
-                listening.close()
+                each.server.stop()
         self._handshakes.end_all()
         for client in list(self.clients.values()):
             client.abort()
@@ -156,16 +203,23 @@ class ProxyServer(ProxyState):
     def _accept(self, listener: _Listener, client: socket.socket) -> None:
         self.counters["proxy connections"] += 1
         self._accepted_count += 1
+        if self.file is None:
+            self._handover.on_client_missed()
         if not self._has_room():
             self._open_files.report_full()
             client.close()
         elif self._certificate is None:
-            side = InspectedClient(self, self._accepted_count, listener.is_websocket)
+            side = self._make_side(self._accepted_count, listener)
             sockets.SocketTransport(client, side)
             tasks.start_task(self._connect(side, listener.broker, self._broker_tls))
         else:
             number, context = self._accepted_count, self._certificate.context
             self._handshakes.start(client, self._accept_tls(client, number, listener, context))
+
+    def _make_side(self, number: int, listener: _Listener) -> ProxyConnection:
+        if self.file is None:
+            return OpaqueClient(self, number)
+        return InspectedClient(self, number, listener.is_websocket)
 
     def _has_room(self) -> bool:
         """Whether one more client fits, maybe in place of one that has not proved anything."""
@@ -183,18 +237,19 @@ class ProxyServer(ProxyState):
         side: ProxyConnection
         try:
             async with asyncio.timeout(self._settings.handshake_timeout):
-                if await self._is_passed_through(client):
+                is_passed = await self._is_passed_through(client)
+                if is_passed:
                     side = OpaqueClient(self, number)
                     sockets.SocketTransport(client, side)
                 else:
-                    side = InspectedClient(self, number, listener.is_websocket)
+                    side = self._make_side(number, listener)
                     loop = asyncio.get_running_loop()
                     await loop.connect_accepted_socket(lambda: side, client, ssl=context)
         except OSError:  # SSLError and TimeoutError are such errors
             self.counters[NO_TLS] += 1
             client.close()
             return
-        if isinstance(side, OpaqueClient):
+        if is_passed:
             broker = Address(self._broker.host, self._settings.passthrough_port)
             tasks.start_task(self._connect(side, broker, None))
         else:
@@ -228,7 +283,7 @@ class ProxyServer(ProxyState):
         else:
             self._alarms.set(UNREACHABLE, "")
 
-    def _header_for(self, client: asyncio.BaseTransport) -> bytes:
+    def _header_for(self, client: sockets.ByteTransport) -> bytes:
         """Return what the broker must get before the bytes of a client."""
         if not self._settings.proxy_protocol:
             return b""

@@ -19,9 +19,6 @@ from hansa.errors import UsageError
 
 log = logging.getLogger("hansa.agent")
 
-CHECK_INTERVAL_S = 10.0
-"""Seconds between two looks at the files of the certificate."""
-
 EXPIRY_WARNING_DAYS = 7
 """Days before the certificate expires at which the alarm is raised."""
 
@@ -45,14 +42,8 @@ class ServerCertificate:
         self.context = self._load()
         self.check()
 
-    async def run(self) -> None:
-        """Use changed files."""
-        while True:
-            self.check()
-            await asyncio.sleep(CHECK_INTERVAL_S)
-
     def check(self) -> None:
-        """Do once what `run` does."""
+        """Use changed files."""
         stamps = self._file_stamps()
         if stamps != self._stamps:
             self._stamps = stamps

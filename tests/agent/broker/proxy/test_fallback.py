@@ -1,0 +1,157 @@
+"""Clients while the agent cannot start, and when it can at last."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.agent.broker.proxy.test_server import CONNECT, echo, read_some
+from tests.agent.waiting import until
+
+from hansa.agent.alarms import Alarms
+from hansa.agent.broker.proxy import Handover, ProxyServer, fallback, make_proxy
+from hansa.agent.broker.settings import BrokerSettings, ProxySettings
+from hansa.agent.settings import AgentSettings
+from hansa.agent.storage.proxy_sessions import SESSIONS_FILE, SessionFile
+from hansa.errors import UsageError
+from hansa.testbed.mosquitto import free_port
+
+
+@pytest.fixture(autouse=True)
+def _hangup() -> Iterator[None]:
+    """Restore what SIGHUP does."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+class Agent:
+    """An agent that cannot start while it has a problem."""
+
+    def __init__(self, directory: Path, broker_port: int) -> None:
+        self.problem: Exception | None = UsageError("the state directory is full")
+        self.attempts = 0
+        self.settings = AgentSettings(
+            state=str(directory),
+            broker=BrokerSettings(port=broker_port, observer="proxy"),
+            proxy=ProxySettings(port=free_port(), no_earlier_sessions=True),
+        )
+        self.path = directory / SESSIONS_FILE
+        self.proxy: ProxyServer | None = None
+        self.end = asyncio.Event()
+
+    def file(self) -> SessionFile:
+        return SessionFile(self.path, True, lambda text: None)
+
+    async def start(self, handover: Handover) -> None:
+        self.attempts += 1
+        if self.problem is not None:
+            raise self.problem
+        proxy = make_proxy(self.settings, self.path.parent, Alarms(), handover)
+        await proxy.listen()
+        task = asyncio.create_task(proxy.run())
+        self.proxy = proxy
+        await self.end.wait()
+        task.cancel()
+        proxy.stop()
+        if self.problem is not None:
+            raise self.problem
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect as soon as the port is open, and send CONNECT."""
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", self.settings.proxy.port
+                )
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.01)
+            else:
+                writer.write(CONNECT)
+                return reader, writer
+
+
+def run(directory: Path, work: Callable[[Agent, asyncio.Task[None]], Awaitable[None]]) -> None:
+    async def inside() -> None:
+        broker = await asyncio.start_server(lambda r, w: echo(r, w, []), "127.0.0.1", 0)
+        agent = Agent(directory, broker.sockets[0].getsockname()[1])
+        task = asyncio.create_task(fallback.run_agent(agent.settings, agent.start, retry_s=0.02))
+        async with asyncio.timeout(60):
+            await work(agent, task)
+        broker.close()
+        await until(lambda: len(asyncio.all_tasks()) == 1)  # the broker has closed its side
+        for _ in range(5):
+            await asyncio.sleep(0.005)
+
+    asyncio.run(inside())
+
+
+@pytest.mark.parametrize("problem", [UsageError("no space left"), ZeroDivisionError()])
+def test_clients_pass_until_the_agent_starts_and_then_connect_to_it(tmp_path, problem):
+    save_nothing(tmp_path)
+
+    async def work(agent: Agent, task: asyncio.Task[None]) -> None:
+        agent.problem = problem
+        reader, writer = await agent.connect()
+        assert await reader.readexactly(len(CONNECT)) == CONNECT
+        await until(lambda: agent.attempts > 2 and agent.file().has_missed_changes)
+        agent.problem = None
+        assert await read_some(reader) == b""
+        again, second = await agent.connect()
+        assert await again.readexactly(len(CONNECT)) == CONNECT
+        assert agent.proxy is not None
+        assert agent.proxy.observer.incomplete_reason.startswith("clients were served while")
+        agent.end.set()
+        await task
+        writer.close()
+        second.close()
+
+    run(tmp_path, work)
+    assert SessionFile(tmp_path / SESSIONS_FILE, True, lambda text: None).has_missed_changes
+
+
+def save_nothing(directory: Path) -> None:
+    """Write the file of a proxy that has run before."""
+    asyncio.run(SessionFile(directory / SESSIONS_FILE, True, lambda text: None).save(()))
+
+
+def test_nothing_was_missed_if_no_client_came(tmp_path):
+    async def work(agent: Agent, task: asyncio.Task[None]) -> None:
+        await until(lambda: agent.attempts > 2)
+        agent.problem = None
+        await until(lambda: agent.proxy is not None)
+        assert agent.proxy is not None
+        assert agent.proxy.observer.is_complete
+        agent.end.set()
+        await task
+
+    run(tmp_path, work)
+
+
+def test_agent_that_fails_later_ends(tmp_path):
+    async def work(agent: Agent, task: asyncio.Task[None]) -> None:
+        agent.problem = None
+        await until(lambda: agent.proxy is not None)
+        agent.problem = ZeroDivisionError()
+        agent.end.set()
+        with pytest.raises(ZeroDivisionError):
+            await task
+
+    run(tmp_path, work)
+
+
+def test_first_problem_is_reported_if_the_port_of_the_proxy_is_occupied(tmp_path):
+    async def work(agent: Agent, task: asyncio.Task[None]) -> None:
+        with pytest.raises(UsageError, match="the state directory is full"):
+            await task
+
+    async def inside() -> None:
+        agent = Agent(tmp_path, free_port())
+        port = agent.settings.proxy.port
+        other = await asyncio.start_server(lambda r, w: echo(r, w, []), "127.0.0.1", port)
+        task = asyncio.create_task(fallback.run_agent(agent.settings, agent.start))
+        await work(agent, task)
+        other.close()
+
+    asyncio.run(inside())
