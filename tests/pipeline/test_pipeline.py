@@ -15,6 +15,7 @@ import pytest
 from tests.pipeline.recordings import captured, journal, many
 
 from hansa.cli.main import main
+from hansa.cli.pipeline import check_sources
 from hansa.errors import TableBroken
 from hansa.protocol import topics
 from hansa.simulator.papers import bevilaqua, machado, spohn
@@ -147,7 +148,7 @@ def test_wrong_or_writing_sql_is_refused_in_one_sentence(recording, capsys, sql)
         ("[t]\nfilter = 'a'\ncolumns = 'b itn'", "[t] columns 'b itn'"),
         ("[delay]\nfilter = 'a'\ncolumns = 'b int'", "'delay' cannot be the name of a table"),
         ("[t]\nfilter = 'a'\ncolumns = 'Topic int'", "column 'Topic' twice, or every table has it"),
-        ("[t]\nfilter = 'a'\nschema = 'none.json'", "none.json cannot be read"),
+        ("[t]\nfilter = 'a'\nschema = 'none.json'", "none.json cannot be read: No such file"),
         ("[t]\nfilter = 'a'", "[t] needs either 'columns' or 'schema'"),
         ("[t]\nfilter = 'a'\ncolumns = 'b int, B int'", "column 'B' twice"),
         ("[events]\nfilter = 'a'\ncolumns = 'b int'", "'events' cannot be the name of a table"),
@@ -200,6 +201,15 @@ def test_missing_lake_or_source_is_reported_in_one_sentence(recording, tmp_path,
     assert main(["pipeline", "run", "--lake", str(recording.lake), "http://127.0.0.1:1"]) == 2
     (message,) = capsys.readouterr().err.splitlines()
     assert message.startswith("hansa: cannot read http://127.0.0.1:1/logs")
+
+
+def test_stream_waits_for_an_agent_that_does_not_answer_at_its_start(tmp_path, capsys):
+    journal(tmp_path / "source", 5, [captured(1)])
+    unreachable = "http://127.0.0.1:1"
+    check_sources([str(tmp_path / "source"), unreachable], may_be_empty=True)
+    assert capsys.readouterr().err == ""
+    check_sources([unreachable], may_be_empty=True)
+    assert capsys.readouterr().err.endswith("; waiting\n")
 
 
 @pytest.mark.long

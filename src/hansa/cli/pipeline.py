@@ -173,11 +173,15 @@ def make_job(args: argparse.Namespace, token: str, is_stream: bool = False) -> "
 
 
 def check_sources(sources: Sequence[str], may_be_empty: bool) -> str:
-    """Raise UsageError before Spark is started if there is no input; return the agents' token."""
+    """Raise UsageError before Spark is started if there is no input, and AgentUnreachable if an
+    agent does not answer, unless the command waits for both; return the agents' token."""
     from hansa.pipeline import feeds
 
     token = os.environ.get(TOKEN, "")
-    if not any(feeds.find_feeds(sources, telemetry, token) for telemetry in (False, True)):
+    if not any(
+        feeds.find_feeds(sources, telemetry, token, skip_unreachable=may_be_empty)
+        for telemetry in (False, True)
+    ):
         nothing = (
             f"nothing is recorded at {', '.join(sources)}: name the state directories of agents"
             " that have `record` or telemetry (docs/telemetry.md)"

@@ -80,8 +80,13 @@ def read_contracts(path: Path, reserved_names: Iterable[str]) -> list[PayloadCon
     try:
         declared = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise _unreadable(path, error) from None
     return [_read_contract(path, name, entry, reserved_names) for name, entry in declared.items()]
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UsageError(f"{path} cannot be read: {reason}")
 
 
 def _read_contract(
@@ -137,7 +142,7 @@ def _from_json_schema(path: Path) -> tuple[str, tuple[tuple[str, str], ...]]:
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise _unreadable(path, error) from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise UsageError(f"{path} must be a JSON Schema of an object with 'properties'")
     _refuse_keywords(path, schema, OBJECT_KEYWORDS)

@@ -41,8 +41,10 @@ STATISTICS = (
 )
 """Columns whose smallest and largest values Delta stores per file, to skip files. Statistics of all
 columns would cost time at every write."""
+BRONZE_STATISTICS = ("time", "kind")
+"""The same for bronze, which is read as a whole and in the order of its commits."""
 CLUSTERING = ("hour", "time", "topic")
-"""Columns by which OPTIMIZE arranges rows."""
+"""Columns by which OPTIMIZE arranges rows, if they have statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +176,12 @@ def create_actions(
     """Return the actions of the commit that creates a table (Delta's protocol, section Actions)."""
     names = schema.names
     partitions = list(table.partitions) if table else []
-    clustering = [] if partitions else [name for name in CLUSTERING if name in names]
+    chosen = BRONZE_STATISTICS if place.layer == "bronze" else STATISTICS
+    statistics = [name for name in chosen if name in names and name not in partitions]
+    clustering = [] if partitions else [name for name in CLUSTERING if name in statistics]
     features = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed"]
     settings = {
-        "delta.dataSkippingStatsColumns": ",".join(
-            name for name in STATISTICS if name in names and name not in partitions
-        ),
+        "delta.dataSkippingStatsColumns": ",".join(statistics),
     }
     if has_changes:
         settings["delta.enableChangeDataFeed"] = "true"

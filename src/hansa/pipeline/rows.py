@@ -4,16 +4,18 @@ Defines the columns of both tables, in the order in which Spark sees them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from hansa.errors import BrokerMisbehaved, JournalDamaged, JournalTrimmed
 from hansa.journal.records import CapturedRecord, RecordedPublication, TelemetryBlock, decode_record
 from hansa.mqtt.properties import Property, decode_properties
 from hansa.pipeline.feeds import Feed
+from hansa.pipeline.packed_records import PackedRecords, UnexpectedLayout
 from hansa.telemetry import schema
 from hansa.telemetry.columns import COLUMNS, FIELD_COLUMNS, ColumnType
 from hansa.telemetry.reader import decode_block
@@ -60,9 +62,26 @@ TABLES: dict[str, dict[str, str]] = {
 is `time_ns` in microseconds. docs/reference/records.md describes the other columns."""
 
 
+REQUIRED: dict[str, frozenset[str]] = {
+    MESSAGES: frozenset(
+        (
+            *("origin_id", "epoch", "sequence", "qos", "topic", "payload", "retain", "properties"),
+            *("time_ns", *_SOURCE_COLUMNS),
+        )
+    ),
+    EVENTS: frozenset(
+        ("node_id", "incarnation", "record_sequence", "kind", "time_ns", *_SOURCE_COLUMNS)
+    ),
+}
+"""Columns that every row has: Spark then does not ask each row whether they are empty."""
+
+
 def ddl(table: str) -> str:
     """Return a table's columns as Spark DDL."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in TABLES[table].items())
+    return ", ".join(
+        f"`{name}` {kind}{' NOT NULL' if name in REQUIRED[table] else ''}"
+        for name, kind in TABLES[table].items()
+    )
 
 
 _ARROW_TYPES = {
@@ -106,52 +125,98 @@ Columns = dict[str, Any]
 
 
 def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
-    # Work per record dominates the cost, so a batch of records is split into columns at once.
-    gathered: dict[int, tuple[list[object], list[Any]]] = {
+    # Work per record dominates the cost, so a batch of records is split into columns at once. Until
+    # then there are no objects that Python's garbage collection looks at.
+    gathered: dict[int, tuple[list[int], list[bytes]]] = {
         kind.KIND: ([], []) for kind in (CapturedRecord, RecordedPublication)
     }
     entries = _EntriesBeforeLoss(feed, start, end)
     for offset, kind, body in entries:
-        if kind not in gathered:
-            continue
+        if kind in gathered:
+            offsets, bodies = gathered[kind]
+            offsets.append(offset)
+            bodies.append(body)
+            if len(bodies) == BATCH_ROWS:
+                yield message_columns(feed, kind, offsets, bodies)
+                gathered[kind] = [], []
+    for kind, (offsets, bodies) in gathered.items():
+        if bodies:
+            yield message_columns(feed, kind, offsets, bodies)
+    entries.end()
+
+
+def message_columns(
+    feed: Feed, kind: int, offsets: Sequence[int], bodies: Sequence[bytes]
+) -> Columns:
+    try:
+        columns = packed_columns(kind, offsets, bodies)
+    except UnexpectedLayout:
+        columns = decoded_columns(feed, kind, offsets, bodies)
+    count = len(columns["offset"])
+    properties = columns["properties"]
+    return {
+        "origin_id": pa.repeat(node_text(feed.node), count),
+        "epoch": pa.repeat(pa.scalar(feed.epoch, pa.int64()), count),
+        "qos": pa.repeat(pa.scalar(0, pa.int64()), count),
+        **columns,
+        **_property_columns(properties),
+    }
+
+
+def packed_columns(kind: int, offsets: Sequence[int], bodies: Sequence[bytes]) -> Columns:
+    """Decode records all at once, field by field."""
+    records, columns = PackedRecords(bodies), dict[str, Any]()
+    is_captured = kind == CapturedRecord.KIND
+    fields = (CapturedRecord if is_captured else RecordedPublication).__struct_fields__
+    records.begin(len(fields))
+    first, second = records.integers(), records.integers()
+    topic, payload = records.texts(), records.byte_strings()
+    retain, properties = records.booleans(), records.byte_strings()
+    if is_captured:
+        records.skip_pairs()  # the receivers
+        records.integers()  # the packet id
+        columns |= {"sequence": first, "qos": second}
+    else:
+        columns |= {"epoch": first, "sequence": second}
+    columns |= {"retain": retain, "time_ns": records.integers(), "offset": np.array(offsets)}
+    chosen = records.booleans() if is_captured else np.full(len(bodies), True)
+    for _ in fields[fields.index("recorded") + 1 :] if is_captured else ():
+        records.integers()  # the version and the subscriptions
+    records.end()
+    return {
+        **{name: pa.array(values[chosen]) for name, values in columns.items()},
+        "topic": records.array(topic, chosen, pa.string()),
+        "payload": records.array(payload, chosen, pa.binary()),
+        "properties": records.array(properties, chosen, pa.binary()),
+    }
+
+
+def decoded_columns(
+    feed: Feed, kind: int, offsets: Sequence[int], bodies: Sequence[bytes]
+) -> Columns:
+    """Decode records one by one."""
+    rows: list[tuple[int, Any]] = []
+    for offset, body in zip(offsets, bodies, strict=True):
         try:
             record: Any = decode_record(kind, body)
         except ValueError as error:
             raise _undecodable(feed, offset, error) from None
-        if kind == CapturedRecord.KIND and not record.recorded:
-            continue
-        offsets, records = gathered[kind]
-        offsets.append(offset)
-        records.append(record)
-        if len(records) >= BATCH_ROWS:
-            yield _message_columns(feed, kind, offsets, records)
-            gathered[kind] = [], []
-    for kind, (offsets, records) in gathered.items():
-        if records:
-            yield _message_columns(feed, kind, offsets, records)
-    entries.end()
-
-
-def _message_columns(feed: Feed, kind: int, offsets: list[object], records: list[Any]) -> Columns:
-    count = len(records)
+        if kind == RecordedPublication.KIND or record.recorded:
+            rows.append((offset, record))
+    records = [record for _, record in rows]
     if kind == CapturedRecord.KIND:
-        epochs = pa.repeat(pa.scalar(feed.epoch, pa.int64()), count)
-        qos = [record.qos for record in records]
+        own = {"qos": [record.qos for record in records]}
     else:
-        epochs = [record.incarnation for record in records]
-        qos = pa.repeat(pa.scalar(0, pa.int64()), count)
+        own = {"epoch": [record.incarnation for record in records]}
     return {
-        "origin_id": pa.repeat(node_text(feed.node), count),
-        "epoch": epochs,
+        **own,
         "sequence": [record.sequence for record in records],
-        "qos": qos,
         "topic": [record.topic for record in records],
         "payload": [record.payload for record in records],
         "retain": [record.retain for record in records],
-        "properties": [record.properties for record in records],
-        **_property_columns([record.properties for record in records]),
+        "properties": pa.array([record.properties for record in records], pa.binary()),
         "time_ns": [record.time_ns for record in records],
-        "offset": offsets,
+        "offset": [offset for offset, _ in rows],
     }
 
 
@@ -163,11 +228,11 @@ PROPERTY_COLUMNS = {
 }
 
 
-def _property_columns(encoded: list[bytes]) -> Columns:
+def _property_columns(encoded: pa.Array) -> Columns:
     """Return the columns of the MQTT 5 properties; most publications have none."""
-    if not any(encoded):
+    if not pa.compute.max(pa.compute.binary_length(encoded)).as_py():
         return {}
-    decoded = [_properties(raw) for raw in encoded]
+    decoded = [_properties(raw) for raw in encoded.to_pylist()]
     return {name: [row.get(name) for row in decoded] for name in _PROPERTY_NAMES}
 
 

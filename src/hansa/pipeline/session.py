@@ -73,7 +73,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Keep the offsets of few batches: each is a file.
     "spark.sql.streaming.minBatchesToRetain": "10",
-    JAVA_OPTIONS: (f"-XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING.as_uri()}"),
+    JAVA_OPTIONS: (
+        f"-XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING.as_uri()}"
+        # Arrow would check its bounds at every value that comes from Python.
+        " -Darrow.enable_unsafe_memory_access=true"
+    ),
 }
 """Differences from Spark's defaults, locally and on a cluster."""
 
@@ -134,7 +138,7 @@ def session(
     options = [chosen[JAVA_OPTIONS], *_class_archive(jars, kind, is_brief)]
     for name, value in {**chosen, JAVA_OPTIONS: " ".join(options)}.items():
         builder = builder.config(name, value)
-    log = log or Path(tempfile.gettempdir()) / f"hansa-spark-{os.getpid()}.log"
+    log = log or _new_log()
     # It prints errors in SQL that the exception also contains.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
@@ -233,6 +237,13 @@ def _outside_the_current_directory() -> dict[str, str]:
     """Return directories for files that Spark would create where the command was started."""
     place = Path(tempfile.gettempdir()) / f"hansa-spark-{os.getuid()}"
     return {"spark.sql.warehouse.dir": (place / "warehouse").as_uri()}
+
+
+def _new_log() -> Path:
+    """Create a log file under a name that another user cannot know before."""
+    file, name = tempfile.mkstemp(prefix="hansa-spark-", suffix=".log")
+    os.close(file)
+    return Path(name)
 
 
 @contextmanager

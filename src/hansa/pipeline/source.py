@@ -43,8 +43,8 @@ from hansa.pipeline import feeds, rows
 from hansa.pipeline.feeds import Feed
 
 BATCH_BYTES = 256 << 20
-FEED_RANGE_BYTES = 8 << 20
-"""Bytes per task: small enough for several tasks per core, so that none delays the end for long."""
+FEED_RANGE_BYTES = 32 << 20
+"""Bytes per task: each becomes a file of a bronze table and costs its own plan of the rows."""
 
 OPTION_NAMES = (
     "path",
