@@ -45,7 +45,7 @@ def lost(name: str, node_id: str, absent_s: float = 65.0) -> dict[str, Any]:
     }
 
 
-def federation(*nodes: dict[str, Any], two_way: bool = True) -> Federation:
+def federation(*nodes: dict[str, Any], two_way: bool = True, is_lost: bool = False) -> Federation:
     """The federation that alpha reports."""
-    links = [{"a": ALPHA, "b": BETA, "rtt_ms": 0.5, "two_way": two_way}]
+    links = [{"a": ALPHA, "b": BETA, "rtt_ms": 0.5, "two_way": two_way, "lost": is_lost}]
     return check({"asked": ALPHA, "nodes": list(nodes), "links": links}, Federation)

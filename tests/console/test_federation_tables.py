@@ -60,6 +60,11 @@ def test_link_has_the_traffic_of_both_ends():
     assert "alpha beta one side only 0.50 77 1,234 0 0" in drawn(tables.links_table(one))
 
 
+def test_link_of_a_node_that_left_is_down():
+    left = federation(node("alpha", ALPHA), lost("beta", BETA), two_way=False, is_lost=True)
+    assert "alpha beta down 77 1,234 0 0" in drawn(tables.links_table(left))
+
+
 def test_topics_have_subscribers_and_core():
     groups = {
         "": {"core": ALPHA, "interested_nodes": [ALPHA]},

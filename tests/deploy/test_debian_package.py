@@ -80,7 +80,8 @@ def test_two_fresh_debian_systems_follow_the_tutorial(hosts, tmp_path):
 
 
 def check_installed(host: DebianHost) -> None:
-    assert host.run("systemd-analyze verify hansa-agent.service hansa-broker.service") == ""
+    units = "hansa-agent.service hansa-broker.service hansa-proxy.socket"
+    assert host.run(f"systemd-analyze verify {units}") == ""
     process = host.run("systemctl show --property MainPID --value hansa-agent").strip()
     status = dict(
         line.split(":\t") for line in host.run(f"cat /proc/{process}/status").splitlines()

@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from tests.agent.live import Client
 from tests.identity.certified import certify, make_authority
 
+from hansa.agent.broker.settings import PROXY_PORT
 from hansa.agent.settings import default_state_directory, load_settings
 from hansa.cli import agent, manager
 from hansa.errors import UsageError
@@ -91,6 +92,17 @@ def test_documents_install_to_the_path_in_the_units():
 @pytest.mark.parametrize("name", ["agent", "manager"])
 def test_unit_is_not_restarted_after_wrong_settings(name):
     assert "\nRestartPreventExitStatus=2\n" in (DEPLOY / f"hansa-{name}.service").read_text()
+
+
+def test_agent_is_restarted_after_a_reload_that_came_too_early():
+    unit = (DEPLOY / "hansa-agent.service").read_text()
+    assert "\nRestartForceExitStatus=SIGHUP\n" in unit
+
+
+def test_socket_unit_is_for_the_default_port_of_the_proxy_and_the_agent():
+    unit = (DEPLOY / "hansa-proxy.socket").read_text()
+    assert re.findall(r"^ListenStream=.*:(\d+)$", unit, re.M) == [str(PROXY_PORT)]
+    assert re.findall(r"^Service=(.*)$", unit, re.M) == ["hansa-agent.service"]
 
 
 def test_agent_unit_uses_the_default_state_directory(monkeypatch):

@@ -1,23 +1,22 @@
 """Alert rules and dashboard: correct by promtool, and about metrics that exist.
 
-tests/agent/admin/test_prometheus.py plays real faults.
+test_alerts.py plays real faults.
 """
 
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from tests.agent.admin.test_prometheus import find
+from tests.agent.admin.prometheus_server import ALERT_RULES as RULES
+from tests.agent.admin.prometheus_server import promtool
 
 from hansa.agent.admin.metrics import AGENT_METRICS
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy" / "prometheus" / "hansa.rules.yml"
 RULE_TESTS = Path(__file__).parent / "hansa.rules.test.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "hansa.json"
 
@@ -33,12 +32,6 @@ def dashboard_expressions() -> Iterator[str]:
         for target in panel["targets"]:
             expression = target["expr"].replace("$node", ".*")
             yield re.sub(r"\$__(rate_interval|range)", "5m", expression)
-
-
-def promtool(*arguments: object, directory: Path) -> None:
-    command = [find("promtool"), *map(str, arguments)]
-    said = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_rules_are_valid_and_each_fires_and_clears(tmp_path):

@@ -1,12 +1,15 @@
 """The script behind `./run package`. test_debian_package.py builds and installs a package."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+from tools.wheel_hook import platform_tag
 
 from deploy import package
 
@@ -57,6 +60,42 @@ def test_units_start_the_environment_of_the_package():
     assert f"\nExecStart=/{package.PREFIX}/bin/hansa agent --config /etc/hansa/agent.toml\n" in unit
 
 
+BOOKWORM, TRIXIE = package.RELEASES["12"], package.RELEASES["13"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "release", "architecture", "fits"),
+    [
+        ("cp311-cp311-manylinux_2_36_x86_64", BOOKWORM, "amd64", True),
+        ("cp311-cp311-manylinux_2_31_x86_64", BOOKWORM, "amd64", True),
+        ("cp311-cp311-manylinux_2_41_x86_64", BOOKWORM, "amd64", False),
+        ("cp311-cp311-manylinux_2_36_x86_64", BOOKWORM, "arm64", False),
+        ("cp311-cp311-manylinux_2_36_x86_64", TRIXIE, "amd64", False),
+        ("cp313-cp313-manylinux_2_36_x86_64", TRIXIE, "amd64", True),
+        ("cp311-cp311-darwin_arm64", BOOKWORM, "arm64", False),
+    ],
+)
+def test_compiled_core_is_packaged_only_for_its_python_and_platform(
+    tag, release, architecture, fits
+):
+    assert package.fits_target(f"hansa-0.3.0-{tag}.whl", release, architecture) == fits
+
+
+def test_wheel_for_this_platform_runs_the_compiled_core(tmp_path):
+    build = package.find_compiled_core()
+    if build is None:
+        pytest.skip("there is no build of these sources")
+    wheel = package.build_platform_wheel(tmp_path, build)
+    assert wheel.name.endswith(f"-{platform_tag()}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "HANSA_PURE": ""}
+    shown = subprocess.check_output(
+        [sys.executable, "-P", "-m", "hansa.cli", "--version"], env=environment, text=True
+    )
+    assert shown == f"hansa {package.read_version()} (compiled)\n"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_same_commit_gives_the_same_bytes(tmp_path):
@@ -69,5 +108,5 @@ def test_same_commit_gives_the_same_bytes(tmp_path):
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in out.iterdir()}
 
     first = build(tmp_path / "first", 0o022)
-    assert sorted(Path(name).suffix for name in first) == [".deb", ".gz", ".whl"]
+    assert {Path(name).suffix for name in first} == {".deb", ".gz", ".whl"}
     assert build(tmp_path / "second", 0o077) == first

@@ -58,6 +58,14 @@ class LinkInfo(msgspec.Struct, frozen=True):
     b: str
     rtt_ms: float
     two_way: bool
+    lost: bool = False
+    """Whether only nodes report it that cannot be reached any more."""
+
+    @property
+    def state(self) -> str:
+        if self.lost:
+            return "down"
+        return "up" if self.two_way else "one side only"
 
 
 class Federation(msgspec.Struct, frozen=True):
@@ -177,7 +185,7 @@ def sorted_links(federation: Federation) -> list[LinkInfo]:
 
     def in_order(link: LinkInfo) -> LinkInfo:
         a, b = sorted((link.a, link.b), key=names.__getitem__)
-        return LinkInfo(a, b, link.rtt_ms, link.two_way)
+        return msgspec.structs.replace(link, a=a, b=b)
 
     links = map(in_order, federation.links)
     return sorted(links, key=lambda link: (names[link.a], names[link.b]))

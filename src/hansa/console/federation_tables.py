@@ -116,7 +116,7 @@ def links_table(federation: Federation) -> Table:
                 names[link.a],
                 names[link.b],
                 _link_state(link),
-                f"{link.rtt_ms:.2f}",
+                "" if link.lost else f"{link.rtt_ms:.2f}",
                 _traffic(a, b),
                 _traffic(b, a),
                 _sum(a, b, "outstanding_bytes"),
@@ -133,7 +133,7 @@ def _end(summaries: Mapping[str, NodeSummary], node: str, other: str) -> Neighbo
 
 
 def _link_state(link: LinkInfo) -> Text:
-    return Text("up") if link.two_way else Text("one side only", "red")
+    return Text(link.state, "" if link.state == "up" else "red")
 
 
 def _traffic(sender: NeighbourInfo | None, receiver: NeighbourInfo | None) -> str:

@@ -258,8 +258,9 @@ def _link_rows(screen: TopScreen) -> list[Row]:
             screen.rate(_dropped(link.b), link.a) + screen.rate(_dropped(link.a), link.b),
         ]
         ends = names[link.a], names[link.b]
-        style = "" if link.two_way else "red"
-        cells = (f"{numbers[0]:.2f}", *map(shown_rate, numbers[1:]))
+        style = "" if link.state == "up" else "red"
+        round_trip = "down" if link.lost else f"{link.rtt_ms:.2f}"
+        cells = (round_trip, *map(shown_rate, numbers[1:]))
         rows.append(Row((*ends, *cells), (*ends, *numbers), style))
     return rows
 

@@ -1,6 +1,6 @@
 // Follows the documents of the chosen view and redraws it. A hidden page follows nothing.
 
-import { element, patchChildren } from "./format.js";
+import { element, show } from "./format.js";
 import { noteFederation, noteHistory, noteOverview, state } from "./model.js";
 import { proposalsView } from "./proposals.js";
 import { follow } from "./stream.js";
@@ -149,7 +149,7 @@ async function followStream() {
     NOTE[name](data);
     if (isFirst && state.history) noteHistory(state.history);
     showProblem(null);
-    render();
+    renderSoon();
   };
   try {
     await follow(`/stream?documents=${documents}`, { signal: mine.controller.signal, onEvent });
@@ -192,7 +192,7 @@ function renderHead() {
 
 function renderTabs() {
   const current = currentView();
-  patchChildren(document.getElementById("tabs"), Object.entries(VIEWS).map(([name, [title]]) =>
+  show(document.getElementById("tabs"), Object.entries(VIEWS).map(([name, [title]]) =>
     element("a", { href: `#${name}`, ...(name === current ? { "aria-current": "page" } : {}) }, title)));
   document.querySelector("nav [aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
@@ -200,12 +200,21 @@ function renderTabs() {
 function render() {
   if (!state.overview) return;
   renderHead();
-  patchChildren(document.getElementById("view"), VIEWS[currentView()][2]());
+  show(document.getElementById("view"), VIEWS[currentView()][2]());
+}
+
+let isDue = false;
+
+// Documents that arrive together are drawn once.
+function renderSoon() {
+  if (isDue) return;
+  isDue = true;
+  requestAnimationFrame(() => { isDue = false; render(); });
 }
 
 function showView() {
   renderTabs();
-  document.getElementById("view").replaceChildren();
+  show(document.getElementById("view"), []);
   if (currentView() !== "messages") stopTail();
   followStream();
   render();

@@ -75,12 +75,7 @@ function fitted(places) {
   return { width, height, at };
 }
 
-function titled(shape, text) {
-  const title = svg("title");
-  title.textContent = text;
-  shape.append(title);
-  return shape;
-}
+const title = (text) => svg("title", {}, text);
 
 // `nodes` have id, name, kind ("", "self", "warn", "bad") and text; `links` have a, b, kind, text and
 // perhaps bytes per second. `path` has the steps of a trace, each with from, to and kind.
@@ -94,14 +89,9 @@ export function drawGraph({ nodes, links, chosen, onChoose, onLink, path = [] })
     const thickness = each.bytes > 0 ? Math.min(8, 1.5 + Math.log10(1 + each.bytes / 100)) : 1.5;
     const line = svg("line", { x1: a.x, y1: a.y, x2: b.x, y2: b.y, class: each.kind, "stroke-width": thickness.toFixed(1) });
     const area = svg("line", { x1: a.x, y1: a.y, x2: b.x, y2: b.y, class: "area", "data-link": `${each.a} ${each.b}`,
-      onclick: () => onLink(each.a, each.b) });
-    const found = [line, titled(area, each.text)];
-    if (hasRates && each.bytes >= 1) {
-      const label = svg("text", { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 - 5, class: "rate" });
-      label.textContent = rate(each.bytes);
-      found.push(label);
-    }
-    return found;
+      onclick: () => onLink(each.a, each.b) }, title(each.text));
+    if (!hasRates || !(each.bytes >= 1)) return [line, area];
+    return [line, area, svg("text", { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 - 5, class: "rate" }, rate(each.bytes))];
   });
   const steps = path.flatMap((step) => {
     const a = at.get(step.from), b = at.get(step.to);
@@ -112,14 +102,14 @@ export function drawGraph({ nodes, links, chosen, onChoose, onLink, path = [] })
   });
   const circles = nodes.map((node) => {
     const place = at.get(node.id);
-    const label = svg("text", { x: place.x, y: place.y + radius + 16 });
-    label.textContent = hasLabels || node.id === chosen || node.kind === "bad" ? node.name : "";
+    const label = svg("text", { x: place.x, y: place.y + radius + 16 },
+      hasLabels || node.id === chosen || node.kind.includes("bad") ? node.name : "");
     const choose = () => onChoose(node.id);
     return svg("g", {
       class: `${node.kind} ${node.id === chosen ? "chosen" : ""}`, tabindex: 0, role: "button",
       "aria-label": `${node.name}, ${node.text}`, onclick: choose,
       onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); } },
-    }, titled(svg("circle", { cx: place.x, cy: place.y, r: radius }), `${node.name}: ${node.text}`), label);
+    }, svg("circle", { cx: place.x, cy: place.y, r: radius }, title(`${node.name}: ${node.text}`)), label);
   });
   const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 5, refY: 4, markerWidth: 5, markerHeight: 5, orient: "auto" },
     svg("path", { d: "M0 0 L8 4 L0 8 z" }));

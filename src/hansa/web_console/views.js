@@ -317,15 +317,10 @@ function lanes(found) {
   if (!shown.length) return soft("Nothing happened in the last ten minutes.");
   const x = (atMs) => Math.round(width - 10 - ((now - atMs) / 1000 / span) * (width - left - 20));
   const rows = nodes.flatMap(([id, name], at) => {
-    const label = svg("text", { x: 0, y: at * lane + 13 });
-    label.textContent = name.slice(0, isNarrow ? 9 : 16);
-    const marks = shown.filter((event) => event.at === id).map((event) => {
-      const mark = svg("circle", { cx: x(event.at_ms), cy: at * lane + 9, r: 4, class: colourOf(event.kind) });
-      const title = svg("title");
-      title.textContent = `${clockTime(event.at_ms)} ${event.kind} ${event.name || event.subject} ${event.text}`;
-      mark.append(title);
-      return mark;
-    });
+    const label = svg("text", { x: 0, y: at * lane + 13 }, name.slice(0, isNarrow ? 9 : 16));
+    const marks = shown.filter((event) => event.at === id).map((event) =>
+      svg("circle", { cx: x(event.at_ms), cy: at * lane + 9, r: 4, class: colourOf(event.kind) },
+        svg("title", {}, `${clockTime(event.at_ms)} ${event.kind} ${event.name || event.subject} ${event.text}`)));
     return [svg("line", { x1: left, y1: at * lane + 9, x2: width, y2: at * lane + 9 }), label, ...marks];
   });
   return element("figure", { className: "lanes" },
