@@ -1,9 +1,12 @@
-"""`./run package`: build wheel, sdist and Debian package into a directory.
+"""`./run package`: build wheels, sdist and Debian package into a directory.
+
+There is one wheel for every platform, and one with the compiled core (docs/decisions/0036) for the
+Python and the platform that build it. `--pure` leaves out the compiled core.
 
 The Debian package has a Python environment of its own in /opt/hansa: the wheels that
 requirements/runtime.lock names by hash, and Hansa. Wheels are chosen for the Python and the
-architecture of the target, so the machine that builds needs neither. docs/decisions/0032 explains
-the layout.
+architecture of the target, so the machine that builds needs neither. Its core is compiled if the
+wheel for this platform also fits the target. docs/decisions/0032 explains the layout.
 
 All files get the time SOURCE_DATE_EPOCH, by default that of the last commit, and fixed modes: the
 same commit gives the same bytes.
@@ -61,11 +64,18 @@ def main() -> int:
     parser.add_argument(
         "--arch", choices=ARCHITECTURES, default=_own_architecture(), help="of the target"
     )
+    parser.add_argument("--pure", action="store_true", help="without the compiled core")
     args = parser.parse_args()
     os.environ.setdefault("SOURCE_DATE_EPOCH", _commit_time())
     args.out.mkdir(parents=True, exist_ok=True)
-    wheel, sdist = build_python_packages(args.out)
-    print(wheel, sdist, sep="\n", flush=True)
+    pure, sdist = build_python_packages(args.out)
+    print(pure, sdist, sep="\n", flush=True)
+    build = None if args.pure else find_compiled_core()
+    compiled = build_platform_wheel(args.out, build) if build else None
+    if compiled:
+        print(compiled, flush=True)
+    fits = compiled and fits_target(compiled.name, RELEASES[args.debian], args.arch)
+    wheel = compiled if compiled and fits else pure
     if shutil.which("dpkg-deb") is None:
         print("hansa: dpkg-deb is missing, so no Debian package was built", file=sys.stderr)
         return 1
@@ -100,6 +110,38 @@ def build_python_packages(out: Path) -> tuple[Path, Path]:
         raise SystemExit(f"hansa: cannot build the wheel: {done.stderr}")
     version = read_version()
     return out / f"hansa-{version}-py3-none-any.whl", out / f"hansa-{version}.tar.gz"
+
+
+def find_compiled_core() -> Path | None:
+    """Return the build of the present sources, which `./run package` makes if it can."""
+    sys.path.insert(0, str(ROOT / "src"))
+    from hansa.compiled_core import find_build
+
+    return find_build()
+
+
+def build_platform_wheel(out: Path, build: Path) -> Path:
+    """Build the wheel with the compiled core; return its path."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory]
+        environment = os.environ | {"HANSA_COMPILED_BUILD": str(build)}
+        done = subprocess.run(
+            command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment
+        )
+        if done.returncode:
+            raise SystemExit(f"hansa: cannot build the wheel for this platform: {done.stderr}")
+        (made,) = Path(directory).iterdir()
+        return Path(shutil.move(made, out / made.name))
+
+
+def fits_target(wheel: str, target: Release, architecture: str) -> bool:
+    """Whether a wheel for a platform, by its name, runs on a release of Debian."""
+    found = re.search(r"-cp(\d)(\d+)-cp\d+-manylinux_(\d+)_(\d+)_(.+)\.whl$", wheel)
+    if found is None:
+        return False
+    python, libc = (int(found[1]), int(found[2])), (int(found[3]), int(found[4]))
+    is_same_machine = found[5] == ARCHITECTURES[architecture]
+    return is_same_machine and python == target.python and libc <= target.glibc
 
 
 def read_version() -> str:
@@ -182,6 +224,7 @@ def _add_system_files(tree: Path) -> None:
     copies = {
         "hansa-agent.service": "usr/lib/systemd/system",
         "hansa-broker.service": "usr/lib/systemd/system",
+        "hansa-proxy.socket": "usr/lib/systemd/system",
         "mosquitto.conf": "etc/hansa",
         "prometheus/hansa.rules.yml": "usr/share/hansa/prometheus",
         "grafana/hansa.json": "usr/share/hansa/grafana",

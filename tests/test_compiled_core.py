@@ -15,16 +15,17 @@ from hansa.compiled_core import PURE, core_digest, find_build, source_files
 SOURCE = Path("protocol/node.py")
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
+@pytest.fixture(params=["src/hansa/_compiled", ".build"], ids=["installed", "checkout"])
+def package(tmp_path, monkeypatch, request):
     """A small package with a build of its sources."""
     package = tmp_path / "src" / "hansa"
-    for name in (*compiled_core.IMPORTED, SOURCE):
+    single = [name for name in compiled_core.COMPILED if name.endswith(".py")]
+    for name in (*compiled_core.IMPORTED, *single, SOURCE):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("value = 1\n")
-    builds = tmp_path / ".build"
+    builds = tmp_path / request.param
     monkeypatch.setattr(compiled_core, "PACKAGE", package)
-    monkeypatch.setattr(compiled_core, "BUILDS", builds)
+    monkeypatch.setattr(compiled_core, "PLACES", (package / "_compiled", tmp_path / ".build"))
     build = builds / f"{core_digest()}-tools"
     build.mkdir(parents=True)
     (build / "modules").write_text("hansa.protocol.node\n")

@@ -109,8 +109,11 @@ def _files(lock: str) -> dict[str, str]:
         ("simulate --runs 5 --help", ""),
         ("simulate --scenario random", ""),
         ("experiment run sweep.toml", "spark compiled"),
-        ("up --manager ring:3", "manager"),
-        ("up ring:3", ""),
+        ("up --manager ring:3", "manager compiled_later"),
+        ("up ring:3", "compiled_later"),
+        ("up --help", ""),
+        ("demo", "compiled_later"),
+        ("agent node.toml", "compiled_later"),
         ("pipeline run --lake lake", "spark"),
     ],
 )
@@ -119,7 +122,7 @@ def test_command_installs_the_parts_that_it_needs(tmp_path, command, installed):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "hansa").symlink_to("/bin/true")
     body = (ROOT / "run").read_text().partition("\nrun_hansa() {\n")[2].partition("\n}\n")[0]
-    parts = ("spark", "manager", "compiled")
+    parts = ("spark", "manager", "compiled", "compiled_later")
     stubs = "".join(f"want_{part}() {{ echo {part}; }}\n" for part in parts)
     functions = f"need() {{ :; }}\n{stubs}run_hansa() {{\n{body}\n}}\n"
     script = f"{functions}venv='{tmp_path}'\nrun_hansa {command}"

@@ -1,6 +1,6 @@
 """Compiles the core with mypyc and the C compiler of this machine; see `hansa.compiled_core`.
 
-    .venv/bin/python -m tools.compile_core [--limit SECONDS]
+    .venv/bin/python -m tools.compile_core [--limit SECONDS | --is-needed]
 
 A build is made in a work directory and renamed when it is complete. The build is optional: without
 a C compiler or Python's headers, or if it fails or takes too long, one line on stderr says so and
@@ -36,7 +36,10 @@ BUILDS = ROOT / ".build"
 LIMIT_S = 120.0
 """Longest time of a build, unless `--limit` says otherwise."""
 
-FLAGS = ("-O1", "-g0", "-w", "-fPIC", "-fwrapv", "-fno-strict-aliasing", "-DNDEBUG")
+FLAGS = (
+    *("-O1", "-g0", "-w", "-fPIC", "-fwrapv", "-fno-strict-aliasing", "-DNDEBUG"),
+    *("-fvisibility=hidden", "-fno-plt"),  # calls within the library are direct
+)
 
 BUILDS_KEPT = 4
 """Builds that are not deleted, the newest: running processes may still import modules of them."""
@@ -63,11 +66,18 @@ class BuildFailure(BuildProblem):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.compile_core")
     parser.add_argument("--limit", type=float, metavar="SECONDS", default=LIMIT_S)
-    limit_s = parser.parse_args().limit
+    parser.add_argument(
+        "--is-needed",
+        action="store_true",
+        help="only say, with the exit code 0, that a build is missing and can be tried",
+    )
+    given = parser.parse_args()
+    if given.is_needed:
+        return 0 if is_needed() else 1
     if os.environ.get(compiled_core.PURE):
         return 0
     try:
-        compile_core(limit_s)
+        compile_core(given.limit)
     except BuildProblem as problem:
         say(f"the core is not compiled, so Python interprets it: {problem}")
     return 0
@@ -75,6 +85,15 @@ def main() -> int:
 
 def say(text: str) -> None:
     print(f"hansa: {text}", file=sys.stderr)
+
+
+def is_needed() -> bool:
+    """Whether the present sources have no build, and none has failed, where there is a compiler."""
+    try:
+        find_compiler()
+    except BuildProblem:
+        return False
+    return not any(BUILDS.glob(f"*{compiled_core.core_digest()}-*"))
 
 
 def compile_core(limit_s: float = LIMIT_S) -> Path:

@@ -10,8 +10,8 @@ A build is a directory whose name begins with the digest of the sources that it 
 the place of their sources; otherwise, and with HANSA_PURE=1, Python interprets the sources. An
 edited source changes the digest, so an outdated build is never loaded.
 
-`./run` makes builds in a checkout (`tools/compile_core.py`). Wheels and the Debian package contain
-none, so installed agents interpret the core.
+`./run` makes builds in a checkout (`tools/compile_core.py`). The wheel for a platform and the
+Debian package contain the build that they were made with; the pure wheel contains none.
 """
 
 import hashlib
@@ -27,14 +27,54 @@ PURE = "HANSA_PURE"
 """Environment variable: any value but the empty one makes Python interpret all sources."""
 
 PACKAGE = Path(__file__).parent
-BUILDS = PACKAGE.parent.parent / ".build"
-"""Where `./run` puts builds in a checkout; an installed package has none."""
+PLACES = (PACKAGE / "_compiled", PACKAGE.parent.parent / ".build")
+"""Where builds are: in an installed package, and in a checkout, where `./run` puts them."""
 
-COMPILED = ("delivery", "mqtt", "protocol", "simulator/broker", "simulator/world")
-"""Folders of modules to compile."""
+COMPILED = (
+    *("delivery", "mqtt", "protocol", "simulator/broker", "simulator/world"),
+    *("agent/broker/client.py", "agent/broker/connection.py", "agent/deadline_timer.py"),
+    *("agent/driver.py", "agent/links/budget.py", "agent/links/fragments.py"),
+    *("agent/links/peer_guard.py", "agent/links/stream.py", "agent/links/tls.py"),
+    *("agent/sockets.py", "agent/token_bucket.py"),
+)
+"""Modules to compile, and folders of them."""
 
 IMPORTED = (
     "errors.py",
+    "agent/alarms.py",
+    "agent/audit_log.py",
+    "agent/broker/access.py",
+    "agent/error_text.py",
+    "agent/links/admission.py",
+    "agent/links/link.py",
+    "agent/links/security.py",
+    "agent/links/settings.py",
+    "agent/links/strikes.py",
+    "agent/quarantine.py",
+    "agent/recorded_topics.py",
+    "agent/storage/state_directory.py",
+    "agent/tasks.py",
+    "agent/telemetry/sampler.py",
+    "identity/authority.py",
+    "identity/certificates.py",
+    "identity/credentials.py",
+    "identity/key_exchange.py",
+    "identity/keys.py",
+    "identity/revocation.py",
+    "identity/tls.py",
+    "journal/active_segment.py",
+    "journal/crash.py",
+    "journal/disk.py",
+    "journal/durable_mark.py",
+    "journal/index.py",
+    "journal/reader.py",
+    "journal/recovery.py",
+    "journal/retention.py",
+    "journal/segment.py",
+    "journal/writer.py",
+    "telemetry/event_mapper.py",
+    "telemetry/schema.py",
+    "telemetry/writer.py",
     *("journal/records.py", "journal/settings.py"),
     *("simulator/actions.py", "simulator/link_file.py", "simulator/options.py"),
     *("simulator/result.py", "simulator/topologies.py"),
@@ -54,12 +94,14 @@ def source_files() -> Iterator[Path]:
     for name in IMPORTED:
         yield PACKAGE / name
     for name in COMPILED:
-        yield from sorted((PACKAGE / name).rglob("*.py"))
+        path = PACKAGE / name
+        yield from [path] if path.suffix else sorted(path.rglob("*.py"))
 
 
 def core_digest() -> str:
-    """Return the digest of the sources, for this version of Python."""
-    digest = hashlib.sha256(f"{sys.version} {SUFFIX}".encode())
+    """Return the digest of the sources, for the binary interface of this Python: the suffix of
+    extension modules names it."""
+    digest = hashlib.sha256(SUFFIX.encode())
     for path in source_files():
         content = path.read_bytes()
         digest.update(f"\n{path.relative_to(PACKAGE)} {len(content)}\n".encode())
@@ -89,9 +131,9 @@ class CompiledFinder:
 
 def find_build() -> Path | None:
     """Return the build of the present sources, if there is one."""
-    if not BUILDS.is_dir():
-        return None
-    return next(iter(sorted(BUILDS.glob(f"{core_digest()}-*"))), None)
+    places = [place for place in PLACES if place.is_dir()]
+    pattern = f"{core_digest()}-*" if places else ""
+    return next((build for place in places for build in sorted(place.glob(pattern))), None)
 
 
 def enable() -> None:

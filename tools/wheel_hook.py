@@ -1,0 +1,35 @@
+"""Hatchling's hook for wheels: adds the compiled core if HANSA_COMPILED_BUILD names its build.
+
+`./run package` sets the variable for the wheel of this platform. Without it the wheel is pure, so
+`pip install` of a source tree needs no compiler.
+"""
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+VARIABLE = "HANSA_COMPILED_BUILD"
+
+
+class CompiledCoreHook(BuildHookInterface[Any]):
+    """Puts a build where `hansa.compiled_core` looks for it in an installed package."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        build = os.environ.get(VARIABLE)
+        if not build:
+            return
+        build_data["force_include"][build] = f"hansa/_compiled/{Path(build).name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = platform_tag()
+
+
+def platform_tag() -> str:
+    """Return the tag of a wheel for this Python and this or a newer C library."""
+    python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    library, number = platform.libc_ver()
+    system = f"manylinux_{number.replace('.', '_')}" if library == "glibc" else sys.platform
+    return f"{python}-{python}-{system}_{platform.machine()}"
