@@ -221,9 +221,14 @@ class Flow:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    """Return the CPU time of a process so far, of its present threads to the nanosecond where the
+    kernel tells that."""
+    try:
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
+    except FileNotFoundError:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 class CpuMeter:

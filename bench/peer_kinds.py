@@ -6,6 +6,8 @@ raises `Unavailable` with the reason.
 
 import asyncio
 import os
+import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -16,9 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.live import bridge_lines
+from hansa import __version__, compiled_core
 from hansa.simulator.topologies import parse_topology
-from hansa.testbed.federation import LocalFederation
-from hansa.testbed.mosquitto import Mosquitto, free_port
+from hansa.testbed.federation import DIRECT_LINKS, LinkProfile, LocalFederation
+from hansa.testbed.mosquitto import Mosquitto, find_mosquitto, free_port
 
 Links = Sequence[tuple[int, int]]
 
@@ -34,6 +37,19 @@ class Unavailable(Exception):
     """This machine cannot run a system, for this reason."""
 
 
+def compile_relay(name: str, directory: Path) -> str:
+    """Compile a minimal relay in C; return its program."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise Unavailable("there is no C compiler (cc)")
+    program = directory / name
+    command = [compiler, "-O2", "-o", str(program), str(RELAYS / f"{name}.c")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Unavailable(f"cc failed: {done.stderr.strip()}")
+    return str(program)
+
+
 class Peer(Protocol):
     """One system on several brokers."""
 
@@ -43,6 +59,10 @@ class Peer(Protocol):
     """Whether it has shared subscriptions."""
     guarantees: bool
     """Whether it forwards QoS 1."""
+    version: str
+    """Of what forwards."""
+    link_security: str
+    """How its links are protected: TLS, or nothing."""
 
     async def start(self, topology: str, links: Links) -> None: ...
 
@@ -56,16 +76,24 @@ class Peer(Protocol):
 
 
 class HansaPeer:
-    """Mosquittos and agents. Links use TLS, as by default."""
+    """Mosquittos and agents. Links use TLS, unless the profile says otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: LinkProfile = DIRECT_LINKS) -> None:
+        core = "compiled" if compiled_core.find_build() else "pure"
+        self.version = f"{__version__} {core}"
+        self.link_security = "TLS" if profile.is_secure else "none"
+        self._profile = profile
         self.ports: list[int] = []
         self.shares = True
         self.guarantees = True
         self._running: LocalFederation | None = None
 
     async def start(self, topology: str, links: Links) -> None:
-        self._running = LocalFederation(parse_topology(topology, seed=1), {"HANSA_LOG": "warning"})
+        self._running = LocalFederation(
+            parse_topology(topology, seed=1),
+            {"HANSA_LOG": "warning"},
+            link_profile=self._profile,
+        )
         await self._running.start()
         await self._running.wait_until_converged()
         self.ports = [node.broker.port for node in self._running.nodes]
@@ -93,6 +121,8 @@ class _Brokers:
     """Mosquittos in a directory of their own."""
 
     def __init__(self) -> None:
+        self.version = mosquitto_version()
+        self.link_security = "none"
         self.ports: list[int] = []
         self.shares = True
         self.guarantees = True
@@ -145,6 +175,7 @@ class RelayPeer(_Brokers):
     def __init__(self, language: str) -> None:
         super().__init__()
         self.guarantees = False
+        self.version = "-"
         self._language = language
         self._command: list[str] = []
         self._pairs: dict[tuple[int, int], list[subprocess.Popen[bytes]]] = {}
@@ -158,16 +189,11 @@ class RelayPeer(_Brokers):
 
     def _prepare(self) -> list[str]:
         if self._language == "Python":
+            self.version = platform.python_version()
             return [sys.executable, str(RELAYS / "relay.py")]
-        compiler = shutil.which("cc")
-        if compiler is None:
-            raise Unavailable("there is no C compiler (cc)")
-        program = self.directory / "relay"
-        command = [compiler, "-O2", "-o", str(program), str(RELAYS / "relay.c")]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise Unavailable(f"cc failed: {done.stderr.strip()}")
-        return [str(program)]
+        program = compile_relay("relay", self.directory)
+        self.version = f"cc {_first_version(['cc', '--version'])} -O2"
+        return [program]
 
     def _start_pair(self, link: tuple[int, int]) -> None:
         near, far = (str(self.ports[place]) for place in link)
@@ -208,6 +234,8 @@ class NatsPeer:
     """NATS servers with MQTT, as leaf nodes: the second of each link connects to the first."""
 
     def __init__(self) -> None:
+        self.version = NATS_VERSION.removeprefix("v")
+        self.link_security = "none"
         self.ports: list[int] = []
         self.shares = False  # NATS has no shared subscriptions of MQTT
         self.guarantees = True
@@ -277,6 +305,8 @@ def make_peer(name: str) -> Peer:
     """Return a system by its name in the table."""
     if name == "Hansa":
         return HansaPeer()
+    if name == "Hansa, no TLS":
+        return HansaPeer(LinkProfile(is_secure=False))
     if name == "Mosquitto bridge":
         return BridgePeer()
     if name == "NATS leaf nodes":
@@ -307,6 +337,17 @@ def _install_nats() -> str:
     if done.returncode:
         raise Unavailable(f"go install failed: {done.stderr.strip().splitlines()[-1]}")
     return str(program)
+
+
+def mosquitto_version() -> str:
+    """Return the version of the Mosquitto that all systems but NATS use."""
+    return _first_version([find_mosquitto(), "-h"])
+
+
+def _first_version(command: list[str]) -> str:
+    shown = subprocess.run(command, capture_output=True, text=True).stdout
+    found = re.search(r"\d+(\.\d+)+", shown)
+    return found.group() if found else "?"
 
 
 def _places(links: Links) -> int:

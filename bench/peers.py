@@ -5,6 +5,8 @@ time and take turns in short rounds; the best round of each counts.
 """
 
 import asyncio
+import os
+import platform
 import statistics
 import threading
 import time
@@ -23,13 +25,16 @@ from bench.live import (
     open_load,
     publication,
 )
-from bench.peer_kinds import Links, Peer, Unavailable, make_peer
+from bench.peer_kinds import Links, Peer, Unavailable, make_peer, mosquitto_version
 from hansa.errors import UsageError
 from hansa.mqtt import packets
 from hansa.mqtt.packet_writer import PacketWriter
 from hansa.mqtt.types import Version
 
-NAMES = ("Mosquitto bridge", "relays in C", "relays in Python", "Hansa", "NATS leaf nodes")
+NAMES = (
+    *("Mosquitto bridge", "relays in C", "relays in Python"),
+    *("Hansa", "Hansa, no TLS", "NATS leaf nodes"),
+)
 HOPS = 5
 LEAVES = 4
 ROUNDS = 3
@@ -92,6 +97,8 @@ async def _running(topology: str, links: Links, table: Table) -> AsyncIterator[d
                 await peer.stop()
             else:
                 found[name] = peer
+                table.setdefault("version", {})[name] = peer.version
+                table.setdefault("protection of links", {})[name] = peer.link_security
         yield found
     finally:
         for peer in found.values():
@@ -302,6 +309,10 @@ def _resident_mb(pid: int) -> float:
 
 
 def _report(table: Table) -> dict[str, object]:
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    say("machine", f"{os.cpu_count()} cores, Linux {platform.release()}, load {load}")
+    say("brokers of all systems but NATS", f"Mosquitto {mosquitto_version()}")
+    say("publications", f"{PAYLOAD_BYTES} B, QoS 0 if not stated; best of {ROUNDS} rounds by turns")
     say("", " ".join(f"{name:>17}" for name in NAMES))
     for measure_name, row in table.items():
         if measure_name != "skipped":

@@ -8,6 +8,7 @@ import pytest
 
 from hansa.cli.main import main
 from hansa.console.contexts import contexts_file
+from hansa.testbed.mosquitto import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -263,3 +264,26 @@ def test_doctor_of_a_running_federation(nodes, capsys):
     assert [each for each in findings if each["importance"] == "error"] == []
     assert main(["doctor", "federation", "--agent", nodes[0]["admin"]]) == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "alarm ls FILE",
+        "doctor federation --json FILE",
+        "link ls FILE",
+        "node ls --ids FILE",
+        "node show north FILE",
+        "quarantine ls FILE",
+        "status FILE",
+        "topic ls FILE",
+        "topic trace plant/temp FILE",
+        "trace plant/temp --from north FILE",
+    ],
+)
+def test_every_command_takes_a_ready_file(tmp_path, capsys, command):
+    ready = tmp_path / "up.json"
+    url = f"http://127.0.0.1:{free_port()}"
+    ready.write_text(json.dumps({"nodes": [{"admin": url}]}))
+    assert main(command.replace("FILE", str(ready)).split()) == 2
+    assert capsys.readouterr().err.startswith(f"hansa: {url}: no answer (Connection refused)")

@@ -71,6 +71,11 @@ MISTAKES = {
         "init --config new.toml --join x --federation y",
         "give one of both",
     ),
+    "a node after ls": ("node ls plant-1", "`hansa node show NODE` shows one; --agent URL says"),
+    "agents that are no file and no address": (
+        "doctor federation nowhere.json",
+        "neither a ready file of `hansa up` nor the admin address",
+    ),
     "to link to nothing": ("link add", "`hansa link add HOST:PORT`"),
     "to let nobody leave": ("node leave", "`hansa node leave NAME`"),
 }

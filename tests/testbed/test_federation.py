@@ -5,6 +5,7 @@ import shutil
 from typing import Any
 
 import pytest
+from tests.identity.certified import write_https_certificate
 
 from hansa.simulator.topologies import parse_topology
 from hansa.testbed.federation import LocalFederation
@@ -83,3 +84,21 @@ def test_ring_delivers_each_publication_once_per_broker():
     assert [sorted(set(lines)) for lines in received] == [once] * 3
     assert received[0] == once
     assert received[2] == once
+
+
+@pytest.mark.usefixtures("mosquitto")
+def test_federation_with_https_endpoints_and_a_token_converges(tmp_path):
+    async def run() -> str:
+        settings = {
+            "HANSA_ADMIN_TLS_CERTIFICATE": str(write_https_certificate(tmp_path / "https.pem")),
+            "HANSA_ADMIN_READ_TOKEN": "secret",
+        }
+        federation = LocalFederation(parse_topology("line:2", seed=1), settings)
+        try:
+            await federation.start()
+            await federation.wait_until_converged()
+            return federation.nodes[0].admin_url
+        finally:
+            await federation.stop()
+
+    assert asyncio.run(run()).startswith("https://127.0.0.1:")

@@ -39,6 +39,12 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse; optional positional arguments may also follow options."""
+        return self.parse_intermixed_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         if message.startswith(REQUIRED):
             message = self._explain_required(message.removeprefix(REQUIRED).split(", "))

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from hansa.cli.arguments import Parser, one_of
-from hansa.cli.target import add_target_options, client_of, print_json
+from hansa.cli.target import add_target_options, client_of, print_json, take_target
 from hansa.console.admin_client import AdminClient
 from hansa.console.federation import fetch_federation
 from hansa.console.federation_tables import links_table
@@ -31,12 +31,12 @@ def run(given: Sequence[str]) -> int:
     parser.add_argument("address", nargs="?", default="", help="add, rm: address of an agent")
     add_target_options(parser)
     args = parser.parse_args(given)
+    if args.action == "ls":
+        take_target(args, "address", "hansa link ls lists all links")
     return ACTIONS[args.action](client_of(args), args)
 
 
 def _list(client: AdminClient, args: argparse.Namespace) -> int:
-    if args.address:
-        raise UsageError("hansa link ls lists all links; --agent URL says which agent to ask")
     document, federation = fetch_federation(client)
     if args.json:
         print_json({"links": document["links"]})

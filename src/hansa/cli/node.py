@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from hansa.cli.arguments import Parser, one_of
-from hansa.cli.target import add_target_options, client_of, print_json
+from hansa.cli.target import add_target_options, client_of, print_json, take_target
 from hansa.console.admin_client import AdminClient
 from hansa.console.federation import check, fetch_federation
 from hansa.console.federation_tables import node_tables, nodes_table
@@ -38,12 +38,13 @@ def run(given: Sequence[str]) -> int:
     )
     add_target_options(parser)
     args = parser.parse_args(given)
+    if args.action == "ls":
+        text = "hansa node ls lists all nodes; `hansa node show NODE` shows one"
+        take_target(args, "node", text)
     return ACTIONS[args.action](client_of(args), args)
 
 
 def _list(client: AdminClient, args: argparse.Namespace) -> int:
-    if args.node:
-        raise UsageError("hansa node ls lists all nodes; `hansa node show NODE` shows one")
     document, federation = fetch_federation(client)
     if args.json:
         print_json({"nodes": document["nodes"]})

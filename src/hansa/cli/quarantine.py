@@ -6,7 +6,7 @@ import msgspec
 from rich.text import Text
 
 from hansa.cli.arguments import Parser, one_of
-from hansa.cli.target import add_target_options, client_of, print_json
+from hansa.cli.target import add_target_options, client_of, print_json, take_target
 from hansa.console.quarantine import fetch_quarantined, holds, release
 from hansa.console.terminal import console, make_table
 from hansa.errors import UsageError
@@ -30,8 +30,10 @@ def run(given: Sequence[str]) -> int:
     parser.add_argument("node", nargs="?", default="", help="release: name or id of the node")
     add_target_options(parser)
     args = parser.parse_args(given)
-    if (args.action == "release") != bool(args.node):
-        raise UsageError("release needs the name or id of a node, ls takes none")
+    if args.action == "ls":
+        take_target(args, "node", "hansa quarantine ls lists all nodes")
+    elif not args.node:
+        raise UsageError("release needs the name or id of a node")
     agents = client_of(args).split()
     if args.action == "release":
         # If no agent has it in quarantine, the first one says so.

@@ -24,7 +24,7 @@ def run(given: Sequence[str]) -> int:
         "it asks all others. Exit code 1 if a node is unreachable or does not answer.",
         EXAMPLES,
     )
-    add_target_options(parser, positional=True)
+    add_target_options(parser)
     parser.add_argument("--ids", action="store_true", help="show the ids of nodes, too")
     args = parser.parse_args(given)
     client = client_of(args)

@@ -18,6 +18,7 @@ from hansa.console.admin_client import (
 )
 from hansa.console.contexts import CONTEXT_VARIABLE, AgentContext, load_contexts
 from hansa.console.terminal import say
+from hansa.errors import UsageError
 
 OTHER_AGENT = "name another one with --agent URL, or save it with hansa context add"
 
@@ -25,30 +26,32 @@ LOCAL_URL = "http://127.0.0.1:8080"
 """The agent of this machine, unless its `[admin]` settings say otherwise."""
 
 
-def add_target_options(parser: Parser, *, positional: bool = False) -> None:
-    """Add the options that choose the agents to ask."""
-    if positional:
-        parser.add_argument(
-            "target",
-            nargs="?",
-            help="admin URL or host:port of an agent, or a ready file of hansa up (default: the"
-            " current context, or the agent of this machine)",
-        )
-    else:
-        parser.set_defaults(target=None)
+def add_target_options(parser: Parser) -> None:
+    """Add the arguments that choose the agents to ask; the first one is positional."""
     parser.add_argument(
-        "--agent",
-        metavar="URL",
-        help="the same as target"
-        if positional
-        else "admin URL or host:port of an agent, or a ready file of hansa up (default: the"
+        "target",
+        nargs="?",
+        help="admin URL or host:port of an agent, or a ready file of hansa up (default: the"
         " current context, or the agent of this machine)",
     )
+    parser.add_argument("--agent", metavar="URL", help="the same as target")
     parser.add_argument("--context", default="", metavar="NAME", help="a saved context")
     parser.add_argument(
         "--config", type=path, metavar="FILE", help="settings of an agent on this machine"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def take_target(args: argparse.Namespace, name: str, otherwise: str) -> None:
+    """For actions that list all: take the argument `name`, which is meant for other actions, as the
+    target; raise UsageError with `otherwise` if it does not look like one."""
+    word = getattr(args, name)
+    if not word:
+        return
+    if args.target is not None or not (":" in word or Path(word).is_file()):
+        raise UsageError(f"{otherwise}; --agent URL says which agent to ask")
+    args.target = word
+    setattr(args, name, "")
 
 
 def client_of(args: argparse.Namespace) -> AdminClient:

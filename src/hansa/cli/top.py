@@ -44,7 +44,7 @@ def run(given: Sequence[str]) -> int:
         "asked, which asks all others.",
         EXAMPLES,
     )
-    add_target_options(parser, positional=True)
+    add_target_options(parser)
     parser.add_argument(
         "--interval",
         type=decimal_number(0.1, 3_600, "seconds"),

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from hansa.cli.arguments import Parser, one_of
-from hansa.cli.target import add_target_options, client_of, print_json
+from hansa.cli.target import add_target_options, client_of, print_json, take_target
 from hansa.cli.trace import add_real_option, show_trace
 from hansa.console.admin_client import AdminClient
 from hansa.console.federation import check, fetch_federation
@@ -35,14 +35,17 @@ def run(given: Sequence[str]) -> int:
     add_real_option(parser)
     add_target_options(parser)
     args = parser.parse_args(given)
+    if args.action == "ls":
+        text = (
+            "hansa topic ls lists all filters; `hansa topic trace TOPIC` shows the path of a topic"
+        )
+        if args.origin or args.real:
+            raise UsageError(text)
+        take_target(args, "topic", text)
     return ACTIONS[args.action](client_of(args), args)
 
 
 def _list(client: AdminClient, args: argparse.Namespace) -> int:
-    if args.topic or args.origin or args.real:
-        raise UsageError(
-            "hansa topic ls lists all filters; `hansa topic trace TOPIC` shows the path of a topic"
-        )
     document = client.get("/status")
     if args.json:
         print_json({"groups": document["groups"]})

@@ -85,12 +85,10 @@ class ClientConnection:
 
     def next_deadline(self) -> float | None:
         """Return when TimerFired is due. Read it again after every input."""
-        match self._state:
-            case _AwaitingConnAck(due):
-                return due
-            case EstablishedConnection(keep_alive=keep_alive):
-                return keep_alive.next_deadline()
-        return None
+        state = self._state
+        if isinstance(state, EstablishedConnection):
+            return state.keep_alive.next_deadline()
+        return state.deadline if isinstance(state, _AwaitingConnAck) else None
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Apply one input and return the effects, in order."""
@@ -161,8 +159,11 @@ class ClientConnection:
         except BrokerMisbehaved as error:
             fault = error
         try:
-            for kind, run in groupby(decoded, type):
-                self._receive_batch(kind, list(run), output, now)
+            if len(decoded) == 1:
+                self._receive_batch(type(decoded[0]), decoded, output, now)
+            else:
+                for kind, run in groupby(decoded, type):
+                    self._receive_batch(kind, list(run), output, now)
         except BrokerMisbehaved as error:
             fault = error  # in a packet before the malformed one, if there was one
         if fault is not None and not isinstance(self._state, _ConnectionEnded):

@@ -346,10 +346,10 @@ class KeepAliveTimer:
 
     def next_deadline(self) -> float | None:
         """Return when `is_ping_due` or `has_timed_out` may next become true."""
-        return min(
-            (due for due in (self._ping_deadline(), self._timeout_deadline()) if due is not None),
-            default=None,
-        )
+        ping, timeout = self._ping_deadline(), self._timeout_deadline()
+        if ping is None or timeout is None:
+            return timeout if ping is None else ping
+        return min(ping, timeout)
 
     def _ping_deadline(self) -> float | None:
         if not self._interval:

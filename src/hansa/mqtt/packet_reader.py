@@ -9,7 +9,7 @@ The loop itself decodes PUBLISH, and topics are cached: they repeat, and a looku
 faster than decoding and checking them again.
 """
 
-from typing import NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import body_decoder, packets, properties
@@ -33,7 +33,8 @@ _PropertyBlock: TypeAlias = tuple[tuple[int, ...], bytes]
 
 _HEADER_BYTES_MAX = 5
 _HEAD_BYTES_MAX = _HEADER_BYTES_MAX + 2 + FIELD_BYTES_MAX + 2  # header, topic, packet id
-_PUBLISH = _PLAIN = int(PacketType.PUBLISH) << 4  # plain: QoS 0 and not retained
+_PUBLISH: Final = 0x30
+_PLAIN: Final = 0x30  # QoS 0 and not retained
 
 # The lower four bits of a PUBLISH: QoS, retain, dup. QoS 3 and a DUP of QoS 0 are invalid.
 _FLAGS = {

@@ -7,6 +7,7 @@ publications are many; it caches encoded topics and joins a batch for one system
 
 import struct
 from collections.abc import Iterable
+from typing import Final
 
 from hansa.errors import BrokerMisbehaved
 from hansa.mqtt import body_decoder, body_encoder, packets, properties
@@ -27,11 +28,11 @@ from hansa.mqtt.packet_reader import (
 )
 from hansa.mqtt.packets import PlainPublish, PublishPacket
 from hansa.mqtt.properties import Property
-from hansa.mqtt.types import PACKET_BYTES_MAX, PACKET_IDS_MAX, PacketType, Side, Version
+from hansa.mqtt.types import PACKET_BYTES_MAX, PACKET_IDS_MAX, Side, Version
 
-_PUBLISH = int(PacketType.PUBLISH) << 4
-_ONE_BYTE_MAX = 127  # the largest length in one byte
-_SHORT_HEADERS = tuple(bytes((_PUBLISH, length)) for length in range(_ONE_BYTE_MAX + 1))
+_PUBLISH: Final = 0x30
+_ONE_BYTE_MAX: Final = 127  # the largest length in one byte
+_SHORT_HEADERS: Final = tuple(bytes((_PUBLISH, length)) for length in range(_ONE_BYTE_MAX + 1))
 _QOS_MAX = 2
 _SHORT_HANDSHAKE_FORMAT = struct.Struct(">HH")
 _HOP_BY_HOP = (Property.SUBSCRIPTION_IDENTIFIER, Property.TOPIC_ALIAS)
