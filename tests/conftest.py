@@ -22,6 +22,10 @@ from hansa import compiled_core
 # is one; `./run test --compiled` also runs the tests with it. This precedes imports of the core.
 if not os.environ.get("TEST_COMPILED_CORE"):
     compiled_core.disable()
+# Coverage looks for the sources before this file is imported, so a whole run sets HANSA_PURE. The
+# processes of xdist get it from the main one.
+if os.environ.get("TEST_COMPILED_AGENTS") and "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop(compiled_core.PURE, None)
 
 from hansa.errors import UsageError
 from hansa.testbed import mosquitto as local_mosquitto

@@ -45,6 +45,7 @@ BUILDS_KEPT = 4
 """Builds that are not deleted, the newest: running processes may still import modules of them."""
 
 INTERPRETED = (
+    "protocol/forwarding/trace.py",  # msgspec checks answers by the annotations of its classes
     "protocol/settings.py",  # refusals show numbers as they were given
     "simulator/world/hooks.py",  # has subclasses in interpreted modules
     "simulator/world/ledger.py",  # has a subclass of `bytes`
