@@ -8,7 +8,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import Any
 
 import pytest
@@ -33,6 +33,9 @@ from hansa.simulator.broker import (
     SendToClient,
 )
 from hansa.simulator.broker.message import Message as BrokerMessage
+
+pytestmark = pytest.mark.pure
+"""`Broker` is a subclass of the core."""
 
 AGENT, CLIENT = "agent", "client"
 FILTERS = ("a/b", "a/#", "+/b")
@@ -306,6 +309,7 @@ def play(
 
 
 SEED = pytest.mark.parametrize("seed", range(SEEDS))
+ORDER = pytest.mark.parametrize("filters", list(permutations(FILTERS)), ids=" ".join)
 VERSION = pytest.mark.parametrize("version", MosquittoVersion)
 
 
@@ -325,18 +329,29 @@ def test_broker_that_sends_completed_publications_again_after_its_restart(seed, 
     play(steps, FILTERS[:1], version, broker_window=2, agent_window=6)
 
 
+@VERSION
 @SEED
-def test_overlapping_filters_over_restarts_of_the_broker(seed):
-    """Not 2.0: about one schedule in 200 duplicates a publication (docs/delivery.md)."""
+@ORDER
+def test_overlapping_filters_over_restarts_of_the_broker(seed, version, filters):
     steps = schedule(seed, 0.0, ("part", "settle", "restart"))
-    play(steps, FILTERS, MosquittoVersion.V2_1, agent_window=1 + seed % 4)
+    play(steps, filters, version, agent_window=1 + seed % 4)
 
 
 @VERSION
 @SEED
-def test_overlapping_filters_with_a_backlog(seed, version):
-    """2.0 does not send the copies of a publication in a row."""
-    play(schedule(seed, 0.4, ("commit",)), FILTERS, version, 20, agent_window=1 + seed % 4)
+@ORDER
+def test_overlapping_filters_with_a_backlog_over_broken_connections(seed, version, filters):
+    steps = schedule(seed, 0.0, ("commit", "part"))
+    play(steps, filters, version, 20, agent_window=1 + seed % 4)
+
+
+@VERSION
+@SEED
+@ORDER
+def test_overlapping_filters_with_a_backlog(seed, version, filters):
+    """2.0 does not send the copies of a publication in a row. The oldest filter decides, and its
+    copy may be the first, the second or the last."""
+    play(schedule(seed, 0.4, ("commit",)), filters, version, 20, agent_window=1 + seed % 4)
 
 
 @SEED

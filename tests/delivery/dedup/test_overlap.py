@@ -47,6 +47,27 @@ def test_separated_copies_belong_to_their_publications():
     assert taken(copies, other(2)) == [(2,)], "no publication lacks a copy"
 
 
+@pytest.mark.parametrize(
+    ("packet_id", "is_late_copy"), [(7, False), (8, True), (9, True), (10, False), (6, False)]
+)
+def test_late_deciding_copy_is_recognised_by_its_packet_id(packet_id, is_late_copy):
+    """The broker sends `a/b` first, numbers all copies of a publication in a row, and the copy of
+    the oldest filter arrives last. An identical publication has other ids."""
+    copies = OverlapDedup(holding("a/#", "+/b", "a/b"))
+    other = guaranteed(3, payload=b"other", packet_id=20)
+    assert taken(copies, guaranteed(3, packet_id=7), other) == [(3,), (3,)]
+    late = guaranteed(1, packet_id=packet_id)
+    assert taken(copies, late) == ([] if is_late_copy else [(1,)])
+    assert taken(copies, replace(late, packet_id=packet_id + 30)) == [(1,)], "the next publication"
+
+
+def test_late_deciding_copy_is_recognised_where_packet_ids_start_again():
+    copies = OverlapDedup(holding("a/#", "a/b"))
+    first, other = guaranteed(2, packet_id=65_535), guaranteed(2, payload=b"other", packet_id=2)
+    assert taken(copies, first, other) == [(2,), (2,)]
+    assert taken(copies, guaranteed(1, packet_id=1)) == []
+
+
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_separated_copies_are_recognised_on_one_connection_up_to_a_bound(is_forgotten, monkeypatch):
     monkeypatch.setattr("hansa.delivery.dedup.overlap.OVERLAP_COPIES_MAX", 2)

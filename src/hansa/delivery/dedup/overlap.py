@@ -7,7 +7,9 @@ from one that is newer than the first copy, starts the next publication.
 
 Mosquitto 2.0 does not always send the copies in a row: with a backlog, the first copy of a new
 publication may overtake the queue, and its other copies follow later. A separated copy that does
-not decide is one of the last publications on this connection with equal content.
+not decide belongs to one of the last publications on this connection with equal content. One that
+decides, or follows on a later connection, does so if its packet id follows that of the first copy:
+copies get their ids in a row.
 
 After a restart Mosquitto queues only one copy of what is published before the agent reconnects, and
 that may be any copy. So a copy that does not decide waits for the one that does; if that does not
@@ -26,6 +28,7 @@ from dataclasses import dataclass, field
 from hansa.delivery.subscriptions.table import TOPIC_TOO_DEEP, SubscriptionTable
 from hansa.mqtt.packets import PublishPacket
 from hansa.mqtt.properties import without_expiry
+from hansa.mqtt.types import PACKET_IDS_MAX
 
 OVERLAP_COPIES_MAX = 8_192
 """Copies that did not count and are remembered: more than can be in flight, far fewer than it takes
@@ -52,6 +55,10 @@ class _OverlapGroup:
     content_hash: int
     newest_subscription: int
     """The newest identifier of a filter that can have caused a copy."""
+    packet_id: int
+    """Of the first copy that arrived."""
+    connection: int
+    """Number of the connection on which it arrived."""
     filters_seen: set[int] = field(default_factory=set)
     """Filters of which a copy has arrived."""
     is_captured: bool = False
@@ -92,7 +99,8 @@ class OverlapDedup:
         """Copies that did not count, by packet id, and how many had arrived before."""
         self._copy_count = 0
         self._captured_groups: OrderedDict[int, deque[_OverlapGroup]] = OrderedDict()
-        """The last publications of this connection by content."""
+        """The last publications of this session by content."""
+        self._connection_count = 0
 
     @property
     def has_undecided(self) -> bool:
@@ -103,8 +111,9 @@ class OverlapDedup:
         """A connection begins; the broker will send waiting copies again."""
         self._undecided = []
         self._current_group = None
-        self._captured_groups.clear()
+        self._connection_count += 1
         if not session_present:
+            self._captured_groups.clear()
             self._last_captured = None
             self._overlap_copies.clear()
 
@@ -129,11 +138,14 @@ class OverlapDedup:
             decided = self.decide_waiting()
             is_first = group is None
             newest = subscriptions.newest_overlapping(identifiers)
-            new, group = _OverlapGroup(content, newest), None
+            new, group = (
+                _OverlapGroup(content, newest, copy.packet_id, self._connection_count),
+                None,
+            )
             if was_captured:
                 group = new
-            elif oldest not in identifiers:
-                group = self._find_separated(content, newest_identifier, filters)
+            elif not is_first:
+                group = self._find_separated(copy, content, newest_identifier, filters)
             self._current_group = group = group or self._start_group(copy, filters, new, is_first)
         group.filters_seen.update(filters)
         is_late = not any(map(subscriptions.is_active_identifier, identifiers))
@@ -181,11 +193,20 @@ class OverlapDedup:
             self._overlap_copies.popitem(last=False)
 
     def _find_separated(
-        self, content: int, newest_identifier: int, filters: tuple[int, ...]
+        self, copy: PublishPacket, content: int, newest_identifier: int, filters: tuple[int, ...]
     ) -> _OverlapGroup | None:
         """Return the publication to which a separated copy belongs."""
-        for group in self._captured_groups.get(content, ()):
-            if group.can_include(newest_identifier, filters):
+        groups = self._captured_groups.get(content)
+        if groups is None:
+            return None
+        copy_count = self._subscriptions.count_matching(copy.topic)
+        is_deciding = self._subscriptions.deciding_identifier(copy.topic) in copy.subscription_ids
+        for group in groups:
+            must_follow = is_deciding or group.connection < self._connection_count
+            distance = (copy.packet_id - group.packet_id) % PACKET_IDS_MAX
+            if group.can_include(newest_identifier, filters) and (
+                not must_follow or 0 < distance < copy_count
+            ):
                 return group
         return None
 
