@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from hansa.protocol.interest import local as local_interest
 from hansa.protocol.interest.local import LocalInterest
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import FilterTrie, covers, is_local_only, remove_covered
+from hansa.protocol.topics import (
+    FilterTrie,
+    covers,
+    intersect,
+    is_local_only,
+    remove_covered,
+    split_share,
+)
 
 SETTINGS = ProtocolSettings(linger=0.5, withdraw_delay_max=10.0)
 
@@ -311,6 +318,45 @@ def test_filter_that_overlaps_a_share_does_not_linger(share):
         share.replace("/g/", "/h/"),
     ]
     assert interest.next_deadline(installed=True) == SETTINGS.linger
+
+
+def test_share_that_comes_later_ends_the_linger_of_filters_that_overlap_it():
+    interest = local("a/#", "+/b", "c")
+    interest.apply_change([], ["a/#", "+/b", "c"], now=0.0)
+    assert interest.next_deadline(installed=True) == SETTINGS.linger
+    for share, left in (("$share/g/a/x", ["+/b", "c"]), ("$share/g/x/b", ["c"])):
+        interest.apply_change([share], [], now=0.1)
+        interest.pop_due_changes(installed=True, now=0.1)  # announces the share
+        interest.pop_due_changes(installed=True, now=0.1)
+        assert list(interest.withdrawing) == left
+
+
+def test_overlaps_with_shares_are_searched_once_for_all_inputs(monkeypatch):
+    """A client can have thousands of shares and withdrawals, and every input asks."""
+    interest = local("a/#", "b/#", "$share/g/a/x")
+    interest.apply_change([], ["a/#", "b/#"], now=0.0)
+    assert interest.next_deadline(installed=True) == 0.0
+    monkeypatch.delattr(FilterTrie, "overlaps")
+    assert interest.next_deadline(installed=True) == 0.0
+    interest.apply_change(["$share/g/c"], [], now=0.1)
+    assert interest.next_deadline(installed=True) == 0.0
+
+
+@settings(max_examples=80)
+@given(st.lists(local_steps, max_size=25))
+def test_known_overlaps_agree_with_the_shares(steps):
+    world = World()
+    for step in steps:
+        world.perform(step)
+        interest = world.interest
+        interest.next_deadline(installed=True)
+        known = interest._withdrawing_overlaps  # noqa: SLF001
+        shares = [plain for share, plain in map(split_share, interest.filters) if share is not None]
+        assert known == {
+            name: any(intersect(name, plain) is not None for plain in shares)
+            for name in interest.withdrawing
+            if split_share(name)[0] is None
+        }
 
 
 def test_withdrawals_search_no_shares_if_there_are_none(monkeypatch):

@@ -299,6 +299,17 @@ def test_proven_path_without_a_link_in_the_map_is_replaced_by_the_best_path():
     assert named(made, repair(2)) == [()]
 
 
+def test_path_that_is_proven_by_a_late_frame_is_compared_with_the_map():
+    """The frame left before its path lost a link."""
+    made = routes()
+    late = PendingNotice(ONE, FOUR, 1, 1, via=path(5, 6, 1))
+    made.on_received(late)
+    cut(made, 5, 4)
+    assert named(made, repair(1)) == [()]
+    assert made.on_received(late)
+    assert named(made, repair(2), repair(3)) == [(), ()]
+
+
 def test_path_stays_if_the_map_changes_elsewhere():
     made = routes()
     named(made, notice(), notice())

@@ -112,3 +112,18 @@ def test_full_comparison_of_a_slow_broker_takes_smaller_steps():
     for _ in range(STEP_MAX):
         full.begin_smaller(topics, SETTLE_S)
     assert full.step(SETTLE_S + STEP_S) == topics[STEP_MAX // 2 :][:1]
+
+
+def test_steps_of_a_full_comparison_grow_again_if_the_broker_answers_in_time():
+    full = FullComparison(SETTLE_S)
+    topics = [f"{n}" for n in range(STEP_MAX)]
+    full.begin_smaller(topics, 0.0)
+    full.end_in_time(STEP_MAX // 2 - 1)  # not a whole step
+    now = SETTLE_S
+    sizes = [len(full.step(now))]
+    for _ in range(7):
+        full.end_in_time(sizes[-1])
+        full.begin(topics, now)
+        now = full.due
+        sizes.append(len(full.step(now)))
+    assert sizes == [500, 563, 634, 714, 804, 905, STEP_MAX, STEP_MAX]

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from hansa.protocol.interest.narrowing import InterestNarrowing
 from hansa.protocol.membership.rights import UNLIMITED, Rights
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import FilterTrie, is_local_only, remove_covered, split_share
+from hansa.protocol.topics import (
+    FilterTrie,
+    intersect,
+    is_local_only,
+    remove_covered,
+    split_share,
+)
 
 COVERING_FILTERS_MAX = 64
 """Filters beyond `filters_per_node_max` that are accepted if they cover others."""
@@ -46,6 +52,8 @@ class LocalInterest:
         self._unannounced: dict[str, None] = {}
         self.withdrawing: dict[str, float] = {}
         """Announced filters without a subscriber, with the time since when."""
+        self._withdrawing_overlaps: dict[str, bool] = {}
+        """Whether such a filter overlaps a share of this node, as far as it was asked."""
         self._refused: dict[str, None] = {}  # for lack of room, oldest first; all are in _narrowing
         self._is_known = False
         self._former: dict[str, None] = {}  # plain filters of former subscribers, newest last
@@ -113,7 +121,7 @@ class LocalInterest:
             if place < excess or now >= self._withdrawal_due(name, since, can_withdraw)
         ]
         for name in removed:
-            del self.withdrawing[name]
+            self._end_withdrawal(name)
             del self._announced[name]
         return added, removed
 
@@ -128,13 +136,23 @@ class LocalInterest:
     def _withdrawal_due(self, name: str, since: float, can_withdraw: bool) -> float:
         if split_share(name)[0] is not None:
             return since
-        linger = 0.0 if self._overlaps_share(name) else self._settings.linger
+        overlaps = self._withdrawing_overlaps.get(name)
+        if overlaps is None:
+            overlaps = self._withdrawing_overlaps[name] = self._share_filters.overlaps(name)
+        linger = 0.0 if overlaps else self._settings.linger
         return since + (linger if can_withdraw else max(linger, self._settings.withdraw_delay_max))
 
-    def _overlaps_share(self, name: str) -> bool:
-        """Whether a share of this node may get publications that a filter matches. Asked after
-        every input for every withdrawal, and there may be thousands."""
-        return self._share_filters.overlaps(name)
+    def _forget_overlaps(self, plain: str, *, is_shared: bool) -> None:
+        """A filter is shared, or is no longer: withdrawals that overlap it change. The answers are
+        kept because every input asks for all of them, and there may be thousands."""
+        for name, overlaps in list(self._withdrawing_overlaps.items()):
+            if overlaps is not is_shared and intersect(name, plain) is not None:
+                del self._withdrawing_overlaps[name]
+
+    def _end_withdrawal(self, name: str) -> bool:
+        """Return whether the filter was about to be withdrawn."""
+        self._withdrawing_overlaps.pop(name, None)
+        return self.withdrawing.pop(name, None) is not None
 
     def _add(self, topic_filter: str, now: float) -> None:
         self.filters[topic_filter] = None
@@ -142,6 +160,7 @@ class LocalInterest:
         self.plain_filters.put(plain, (self.plain_filters.get(plain) or 0) + 1)
         if share is not None:
             self._share_filters.put(plain, (self._share_filters.get(plain) or 0) + 1)
+            self._forget_overlaps(plain, is_shared=True)
             self._schedule_announcement(topic_filter)
             return
         self._unshared_filters.put(plain, None)
@@ -168,6 +187,7 @@ class LocalInterest:
                 self._share_filters.put(plain, shares)
             else:
                 self._share_filters.remove(plain)
+                self._forget_overlaps(plain, is_shared=False)
             self._schedule_withdrawal(topic_filter, now)
             return
         self._unshared_filters.remove(plain)
@@ -190,7 +210,7 @@ class LocalInterest:
             self._former_by_topic.remove(oldest)
 
     def _schedule_announcement(self, name: str) -> None:
-        if self.withdrawing.pop(name, None) is None:
+        if not self._end_withdrawal(name):
             self._unannounced[name] = None
 
     def _schedule_withdrawal(self, name: str, now: float) -> None:

@@ -85,7 +85,7 @@ class _Destination:
         self.last_hashes: dict[_Kind, int] = {}
         self.last_repair = (-1, -1)
         self.map_version = -1
-        """The version of the map that has all links of the path."""
+        """The version of the map that has all links of the path; -1 if it is not compared yet."""
 
     def start_path(self, via: Path) -> None:
         """Take another path: frames that were sent before do not show whether it fails."""
@@ -93,6 +93,7 @@ class _Destination:
         self.is_proven = False
         self.last_hashes.clear()
         self.last_repair = (-1, -1)
+        self.map_version = -1
 
     def is_repeated(self, frame: object) -> bool:
         if isinstance(frame, RepairResponse):  # of several frames, the first one shows it

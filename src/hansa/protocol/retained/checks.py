@@ -32,7 +32,8 @@ FORMER_MAX = 8
 """Replaced values of one topic that are remembered."""
 
 STEP_MAX = 1_000
-"""Topics in one step of a full comparison; half as many after each listing that took too long."""
+"""Topics in one step of a full comparison; half as many after each listing that took too long, an
+eighth more after each one of a whole step that did not."""
 
 STEP_S = 1.0
 """Seconds between two steps of a full comparison."""
@@ -155,6 +156,11 @@ class FullComparison:
         that a slow broker can answer them in time."""
         self._step_max = max(1, self._step_max // 2)
         self.begin(topics, now)
+
+    def end_in_time(self, topic_count: int) -> None:
+        """So many topics were listed in time: if it was a whole step, the next may be larger."""
+        if topic_count >= self._step_max:
+            self._step_max = min(STEP_MAX, self._step_max + self._step_max // 8 + 1)
 
     def step(self, now: float) -> list[str]:
         """Return the topics to compare now, if a step is due."""

@@ -280,6 +280,7 @@ class RetainedState:
         if times > RECENT:  # it may be unknown which have changed since
             self._full.begin_smaller(topics, self._now)
             return []
+        self._full.end_in_time(len(topics))
         effects: RetainedOutput = []
         for topic in topics:
             if not self._is_stable(topic, times):
