@@ -350,7 +350,7 @@ def test_known_overlaps_agree_with_the_shares(steps):
         world.perform(step)
         interest = world.interest
         interest.next_deadline(installed=True)
-        known = interest._withdrawing_overlaps  # noqa: SLF001
+        known = interest._share_overlaps.known  # noqa: SLF001
         shares = [plain for share, plain in map(split_share, interest.filters) if share is not None]
         assert known == {
             name: any(intersect(name, plain) is not None for plain in shares)

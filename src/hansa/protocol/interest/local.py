@@ -9,15 +9,10 @@ they cover others: a node that does not know its clients' filters must be able t
 from collections.abc import Iterable
 
 from hansa.protocol.interest.narrowing import InterestNarrowing
+from hansa.protocol.interest.share_overlaps import ShareOverlaps
 from hansa.protocol.membership.rights import UNLIMITED, Rights
 from hansa.protocol.settings import ProtocolSettings
-from hansa.protocol.topics import (
-    FilterTrie,
-    intersect,
-    is_local_only,
-    remove_covered,
-    split_share,
-)
+from hansa.protocol.topics import FilterTrie, is_local_only, remove_covered, split_share
 
 COVERING_FILTERS_MAX = 64
 """Filters beyond `filters_per_node_max` that are accepted if they cover others."""
@@ -45,15 +40,13 @@ class LocalInterest:
         self.plain_filters: FilterTrie[int] = FilterTrie()
         """The same without `$share/…/`, counted: the topics that are delivered here."""
         self._unshared_filters: FilterTrie[None] = FilterTrie()
-        self._share_filters: FilterTrie[int] = FilterTrie()  # those of shares, counted
+        self._share_overlaps = ShareOverlaps()
         # The unshared filters that no other unshared filter covers.
         self._uncovered_filters: FilterTrie[None] = FilterTrie()
         self._announced: dict[str, None] = {}
         self._unannounced: dict[str, None] = {}
         self.withdrawing: dict[str, float] = {}
         """Announced filters without a subscriber, with the time since when."""
-        self._withdrawing_overlaps: dict[str, bool] = {}
-        """Whether such a filter overlaps a share of this node, as far as it was asked."""
         self._refused: dict[str, None] = {}  # for lack of room, oldest first; all are in _narrowing
         self._is_known = False
         self._former: dict[str, None] = {}  # plain filters of former subscribers, newest last
@@ -136,22 +129,12 @@ class LocalInterest:
     def _withdrawal_due(self, name: str, since: float, can_withdraw: bool) -> float:
         if split_share(name)[0] is not None:
             return since
-        overlaps = self._withdrawing_overlaps.get(name)
-        if overlaps is None:
-            overlaps = self._withdrawing_overlaps[name] = self._share_filters.overlaps(name)
-        linger = 0.0 if overlaps else self._settings.linger
+        linger = 0.0 if self._share_overlaps.overlaps(name) else self._settings.linger
         return since + (linger if can_withdraw else max(linger, self._settings.withdraw_delay_max))
-
-    def _forget_overlaps(self, plain: str, *, is_shared: bool) -> None:
-        """A filter is shared, or is no longer: withdrawals that overlap it change. The answers are
-        kept because every input asks for all of them, and there may be thousands."""
-        for name, overlaps in list(self._withdrawing_overlaps.items()):
-            if overlaps is not is_shared and intersect(name, plain) is not None:
-                del self._withdrawing_overlaps[name]
 
     def _end_withdrawal(self, name: str) -> bool:
         """Return whether the filter was about to be withdrawn."""
-        self._withdrawing_overlaps.pop(name, None)
+        self._share_overlaps.forget(name)
         return self.withdrawing.pop(name, None) is not None
 
     def _add(self, topic_filter: str, now: float) -> None:
@@ -159,8 +142,7 @@ class LocalInterest:
         share, plain = split_share(topic_filter)
         self.plain_filters.put(plain, (self.plain_filters.get(plain) or 0) + 1)
         if share is not None:
-            self._share_filters.put(plain, (self._share_filters.get(plain) or 0) + 1)
-            self._forget_overlaps(plain, is_shared=True)
+            self._share_overlaps.add(plain)
             self._schedule_announcement(topic_filter)
             return
         self._unshared_filters.put(plain, None)
@@ -182,12 +164,7 @@ class LocalInterest:
             self.plain_filters.remove(plain)
             self._note_former(plain)
         if share is not None:
-            shares = (self._share_filters.get(plain) or 0) - 1
-            if shares:
-                self._share_filters.put(plain, shares)
-            else:
-                self._share_filters.remove(plain)
-                self._forget_overlaps(plain, is_shared=False)
+            self._share_overlaps.remove(plain)
             self._schedule_withdrawal(topic_filter, now)
             return
         self._unshared_filters.remove(plain)
