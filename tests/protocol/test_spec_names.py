@@ -13,6 +13,7 @@ from hansa.protocol.forwarding.dedup import UNKNOWN_ORIGINS_MAX
 from hansa.protocol.membership.records import InterestRecord, NodeRecord
 from hansa.protocol.model import Identity, NodeId, Publication, node_id
 from hansa.protocol.node import Node
+from hansa.protocol.routing.mesh.strategy import EARLY_GROUPS_MAX
 from hansa.protocol.settings import NonMemberForwarding
 from hansa.protocol.topics import check_filter, matches
 from hansa.protocol.wire.codec import FORMAT_VERSION, decode, encode, ordering_key
@@ -157,12 +158,20 @@ def test_1_4_routes_to_unknown_cores_are_not_kept():
 def test_1_4_memberships_of_groups_without_interest_are_bounded():
     """1.4 Everything that can grow has a bound; refusals are counted with the reason."""
     wire = settled("1-2", filters_per_node_max=10)
-    for number in range(20):
+    for number in range(10 + EARLY_GROUPS_MAX + 10):
         frame = MeshMembership(NodeId(1), 1, joined=(f"x{number}",))
         wire.give(1, FrameReceived(link_of(wire, 1, 2), frame))
     view = views(wire)[1]
     # The management group, of which the neighbour is a child as well, counts too.
     assert view.counters == {"filters_per_node_max": 11}
+
+
+def test_1_4_relay_may_join_a_group_before_the_interest_in_it_is_known():
+    """1.4 … as the only member of other groups, and with the smallest bound."""
+    wire = settled("1-2", filters_per_node_max=1)
+    link = link_of(wire, 1, 2)
+    wire.give(1, FrameReceived(link, MeshMembership(NodeId(1), 1, joined=("a", "b"))))
+    assert views(wire)[1].counters == {}
 
 
 def test_1_4_publications_of_invented_origins_are_bounded():

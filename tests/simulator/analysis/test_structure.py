@@ -12,9 +12,10 @@ from hansa.mqtt.packets import SubscribePacket, Subscription, UnsubscribePacket
 from hansa.protocol.routing import STRATEGIES, strategy_class
 from hansa.protocol.routing.base import StrategyInvariant
 from hansa.protocol.settings import Metric, ProtocolSettings
-from hansa.simulator.actions import ClientSubscribe, CloneNode
+from hansa.simulator.actions import ClientSubscribe, CloneNode, CrashAgent, RestartAgent
 from hansa.simulator.analysis.ground_truth import GroundTruth
 from hansa.simulator.analysis.structure import StructureCheck
+from hansa.simulator.options import DiskOptions
 
 GROUP = "a/#"
 
@@ -171,6 +172,25 @@ def test_databases_must_be_equal_if_paths_depend_on_them(following, resting):
     assert problem is not None
     assert "databases differ" in problem
     assert structure(resting, 1, **other).find_problem() is None
+
+
+def test_absent_node_may_be_forgotten_at_different_times():
+    """The lease does not run while an agent is stopped."""
+    settings = ProtocolSettings(strategy="tree-flood", interest_lease=5.0)
+    script = [
+        (2.0, CrashAgent(1)),
+        (2.5, RestartAgent(1, with_state=False)),
+        (4.0, CrashAgent(0)),
+        (7.0, RestartAgent(0)),
+    ]
+    played = SimulatedRun("ring:3", script, protocol=settings, disk=DiskOptions()).run(8.5)
+    truth = GroundTruth(played.world)
+    assert len({truth.status(site).digest for site in played.world.sites}) == 2
+    assert StructureCheck(truth, settings).find_problem() is None
+    without_lease = replace(settings, interest_lease=60.0)
+    problem = StructureCheck(truth, without_lease).find_problem()
+    assert problem is not None
+    assert "databases differ" in problem
 
 
 def test_only_invariants_of_the_strategy_are_checked(following):

@@ -106,8 +106,9 @@ def test_gap_without_valid_reason_is_a_violation(reason):
     assert len(finish(played)) == 1
 
 
-def captured_twice(qos, stop_count, filters):
-    """A publication has two positions in the journal of an agent that was stopped that often."""
+def captured_twice(qos, stop_count, filters, *, is_restored=False):
+    """A publication has two positions in the journal of an agent that was stopped that often, or
+    that has restored an older state."""
     subscribed = [(4.0, ClientSubscribe(1, name)) for name in filters]
     played = play(*subscribed, (6.0, ClientPublish(0, "a/b", qos=qos)), until=10.0)
     site = played.world.sites[0]
@@ -116,6 +117,9 @@ def captured_twice(qos, stop_count, filters):
     log.append(replace(last, sequence=log.next_sequence))
     log.commit(log.end)
     site.process_run += 2 * stop_count
+    if is_restored:
+        site.state.restored_at = played.world.now
+        guaranteed(played).on_agent_started(site)
     return finish(played)
 
 
@@ -128,6 +132,12 @@ def test_publication_with_two_positions_is_a_violation():
 
 def test_overlap_copy_of_qos_1_may_be_captured_again_after_a_stop():
     assert captured_twice(1, 1, filters=("a/#", "+/b")) == []
+
+
+def test_restored_origin_may_capture_copies_of_filters_that_it_does_not_know():
+    assert captured_twice(2, 0, filters=("a/#", "+/b"), is_restored=True) == []
+    violation = ["guaranteed: n0 has captured a publication twice"]
+    assert captured_twice(2, 0, filters=("a/b",), is_restored=True) == violation
 
 
 def test_abandoned_delivery_without_reason_is_a_violation():

@@ -66,6 +66,10 @@ class GroundTruth:
         return self._components
 
     @property
+    def now(self) -> float:
+        return self._world.scheduler.now
+
+    @property
     def has_attackers(self) -> bool:
         return bool(self._world.compromised)
 

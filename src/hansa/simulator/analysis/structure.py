@@ -170,9 +170,22 @@ class StructureCheck:
 
     def _databases_are_equal(self, seen: ComponentStatus) -> Problem:
         digests = {view.digest: seen.node_name(node) for node, view in seen.statuses.items()}
-        if len(digests) > 1:
+        if len(digests) > 1 and not self._is_forgetting(seen):
             return f"databases differ between {', '.join(digests.values())}"
         return None
+
+    def _is_forgetting(self, seen: ComponentStatus) -> bool:
+        """Whether the databases differ because some nodes have forgotten an absent node and others
+        have not: a lease begins again in a node with a restored state."""
+        if self.truth.now < self._settings.interest_lease:
+            return False
+        ids = seen.component.ids
+        databases = [site.node.membership for site in seen.component.sites if site.node is not None]
+        absent = [set(database.known).difference(ids) for database in databases]
+        records = [list(map(database.records_of, ids)) for database in databases]
+        return any(each != absent[0] for each in absent) and all(
+            each == records[0] for each in records
+        )
 
     def _distances_are_true(self, seen: ComponentStatus) -> Problem:
         if self._settings.metric is Metric.RTT:

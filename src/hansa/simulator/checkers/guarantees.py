@@ -10,7 +10,8 @@ journal, and those after a separation longer than a lease; no others are allowed
 A duplicate is allowed at QoS 2 only after the broker lost the agent's session, and at QoS 1 only
 after a reconnection, at most as many as were in flight. After its agent stopped, an origin may
 capture as many publications of QoS 1 again: if several filters match one, its other copy cannot be
-distinguished from a new publication with equal content. Order is that of first deliveries,
+distinguished from a new publication with equal content. An origin with a restored older state may
+do so for any number and at QoS 2. Order is that of first deliveries,
 separately for each QoS: a broker holds QoS 2 until it is released and may let QoS 1 overtake. A
 publication that the agent once acknowledged without appending it, and that its broker redelivers,
 may arrive at any time.
@@ -19,8 +20,9 @@ If nodes are compromised, all this holds for honest nodes with a path of honest 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from hansa.protocol.delivery.outbox import ROLLOVER_PAUSE_S
 from hansa.protocol.effects import DeliveryAbandoned, EpochRolloverRequired, Gap, Repaired
@@ -124,7 +126,7 @@ class GuaranteedDelivery(Checker):
         same_id_sites = [each for each in self.world.sites if each.state.id == site.state.id]
         if len(same_id_sites) > 1:
             running = sum(each.node is not None for each in same_id_sites)
-            end = self.world.now + self._convergence_limit_s if running < 2 else float("inf")
+            end = self.world.now + self._convergence_limit_s if running < 2 else inf
             self._uncertain_until[site.state.id] = end
             self._shared_ids.add(site.state.id)
 
@@ -252,7 +254,7 @@ class GuaranteedDelivery(Checker):
             self._started_at.get(site.place, 0.0),
         )
         if not broker.granted:
-            since = max(since, float("inf") if disk.has_failed else disk.stalled_until)
+            since = max(since, inf if disk.has_failed else disk.stalled_until)
         doubtful = self._is_uncertain(entry.at, site.state.id, other.state.id)
         if site.is_active and self.world.now > since + RESUBSCRIBE_LIMIT_S and not doubtful:
             what = f"what n{other.place} counts on"
@@ -318,21 +320,28 @@ class GuaranteedDelivery(Checker):
         each publication has exactly one journal position."""
         for site in self.world.honest_sites():
             self._check_captured_once(site)
+        for obligation in self._missing():
+            entry = obligation.entry
+            what = f"publication {entry.number} on {entry.topic} at {entry.at:.3f} s"
+            self.report_violation(f"{what} from n{entry.place} never reached n{obligation.place}")
+
+    def is_missing_publications(self) -> bool:
+        """Whether a guaranteed publication has not arrived yet."""
+        return next(self._missing(), None) is not None
+
+    def _missing(self) -> Iterator[DeliveryObligation]:
         swallowed = dict(self._rolled_back)
         for obligation in self._obligations:
             if (
-                self._is_required(obligation)
-                and not obligation.is_delivered
-                and not self._is_reported(obligation)
+                obligation.is_delivered
+                or not self._is_required(obligation)
+                or self._is_reported(obligation)
             ):
-                entry = obligation.entry
-                if entry.qos == 2 and swallowed.get(obligation.receiver):
-                    swallowed[obligation.receiver] -= 1
-                    continue
-                what = f"publication {entry.number} on {entry.topic} at {entry.at:.3f} s"
-                self.report_violation(
-                    f"{what} from n{entry.place} never reached n{obligation.place}"
-                )
+                continue
+            if obligation.entry.qos == 2 and swallowed.get(obligation.receiver):
+                swallowed[obligation.receiver] -= 1
+                continue
+            yield obligation
 
     def _check_captured_once(self, site: Site) -> None:
         """Report publications with two positions, except some that stops may have caused."""
@@ -340,13 +349,17 @@ class GuaranteedDelivery(Checker):
         again = [self.world.ledger.entries[each] for each in counts if counts[each] > 1]
         in_flight_max = self.world.options.disk.in_flight_max if self.world.options.disk else 0
         stop_count = site.process_run // 2
-        is_excused = all(self._can_be_captured_again(entry) for entry in again)
-        if not is_excused or len(again) > in_flight_max * stop_count:
+        most = inf if site.state.id in self._rolled_back else in_flight_max * stop_count
+        if len(again) > most or not all(map(self._can_be_captured_again, again)):
             self.report_violation(f"n{site.place} has captured a publication twice")
 
     def _can_be_captured_again(self, entry: LedgerEntry) -> bool:
-        granted = self.world.sites[entry.place].broker.granted
-        return entry.qos == 1 and sum(matches(name, entry.topic) for name in granted) > 1
+        """Whether several filters match. At QoS 2 that excuses only a node whose broker may have
+        subscriptions of a newer state, with identifiers that the node uses for other filters."""
+        site = self.world.sites[entry.place]
+        if entry.qos == 2 and site.state.id not in self._rolled_back:
+            return False
+        return sum(matches(name, entry.topic) for name in site.broker.granted) > 1
 
     def _was_captured_again(self, entry: LedgerEntry) -> bool:
         """Whether a publication has two positions; `_check_captured_once` bounds their number."""

@@ -39,6 +39,10 @@ from hansa.protocol.wire.frames import (
 GROUPS_PER_FRAME_MAX = 200
 """Groups in one membership frame, so that it fits whatever their length."""
 
+EARLY_GROUPS_MAX = 64
+"""Groups that a relaying neighbour may join before this node knows the interest in them, the
+management group included: a refused membership is not repeated."""
+
 
 class MeshStrategy:
     """One node's part in the meshes of all groups."""
@@ -265,9 +269,8 @@ class MeshStrategy:
         return output
 
     def _receive_membership(self, child: NodeId, frame: MeshMembership) -> StrategyOutput:
-        most = self._settings.filters_per_node_max + len(
-            self._context.index.nodes_by_group
-        )  # as relay
+        relayed = len(self._context.index.nodes_by_group) + EARLY_GROUPS_MAX
+        most = self._settings.filters_per_node_max + relayed
         joined = frame.joined[: max(0, most - self._members.child_group_count(child))]
         self._schedule_update(self._members.update_child(child, joined, frame.left))
         return [Ignored("filters_per_node_max") for _ in frame.joined[len(joined) :]]
