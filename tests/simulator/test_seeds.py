@@ -77,6 +77,8 @@ WITH_STRATEGY = {
     (10094, "bridge-flood"): "the run ended before repairs over a slow link had arrived",
     (9933, "tree-flood"): "the checker did not know that a session can have filters of a lost state"
     " under the identifiers of others",
+    (10744, "bridge-flood"): "the checker rounded the length of a separation below that of the"
+    " lease that ended with it",
 }
 
 

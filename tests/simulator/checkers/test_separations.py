@@ -41,6 +41,15 @@ def test_nodes_without_a_path_are_separated():
     assert not made.exceeds_lease(B, C)
 
 
+def test_separation_is_rounded_as_the_end_of_a_lease():
+    cut_at, lease_s = 10.783030104749779, 9.0
+    ended_at = cut_at + lease_s
+    assert ended_at - cut_at < lease_s
+    played, made = partings((cut_at, CutLink(0, 1)), lease_s=lease_s)
+    played.run(ended_at)
+    assert made.exceeds_lease(A, B)
+
+
 def test_stopped_node_is_separated_from_all():
     played, made = partings((10.0, CrashAgent(2)))
     played.run(15.0)

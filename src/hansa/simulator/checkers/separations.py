@@ -37,7 +37,7 @@ class Separations:
             together = part is not None and part == part_of.get(other.place)
             since, until = self._intervals.get(pair, (now, -FOREVER))
             if together:
-                if until == FOREVER and now + self._detection_s - since >= self._lease_s:
+                if until == FOREVER and now + self._detection_s >= since + self._lease_s:
                     self._lease_expired_until[pair] = now + self._detection_s
                 self._intervals[pair] = (since, min(until, now))
             elif until + self._detection_s < now:
@@ -46,10 +46,11 @@ class Separations:
                 self._intervals[pair] = (since, FOREVER)
 
     def exceeds_lease(self, one: NodeId, other: NodeId) -> bool:
-        """Whether two nodes are separated for at least a lease, as far as they know."""
+        """Whether two nodes are separated for at least a lease, as far as they know. The sum is
+        rounded as that of the node, which may end the lease at that very moment."""
         since, until = self._intervals.get(_pair(one, other), (FOREVER, FOREVER))
         now = self._world.now
-        return now - since >= self._lease_s and now <= until + self._detection_s
+        return now >= since + self._lease_s and now <= until + self._detection_s
 
     def exceeded_lease_since(self, one: NodeId, other: NodeId, at: float) -> bool:
         """Whether two connected nodes were separated for at least a lease at that time or later."""
