@@ -33,7 +33,7 @@ IMPORTS_MAX = 20
 ATTRIBUTES_MAX = 12
 
 LARGE_MODULES: dict[str, int] = {
-    "protocol/membership/overlay.py": 635,
+    "protocol/membership/overlay.py": 640,
     "protocol/node.py": 607,
 }
 

@@ -301,6 +301,36 @@ def test_3_6_asked_node_writes_one_record_however_many_ask():
     assert len(set(written)) == 1
 
 
+def ask_for_newer(wire, incarnation, version):
+    frame = InterestAckRequest(NodeId(2), NodeId(1), 0, incarnation, version)
+    return wire.give(2, FrameReceived(link_of(wire, 2, 1), frame))
+
+
+def test_3_6_forgotten_copy_that_started_later_does_not_exclude_the_node():
+    """3.6 The node raises its incarnation above that of the tombstone."""
+    wire = settled("1-2 2-3", interest_lease=20.0)
+    ask_for_newer(wire, 7, 2)
+    assert wire.effects(2, IncarnationRaised) == [IncarnationRaised(8)]
+    wire.run(0.5)
+    known = [node.membership.known[NodeId(2)].incarnation for node in wire.nodes.values()]
+    assert known == [8, 8, 8]
+
+
+def test_3_6_requests_raise_the_incarnation_at_most_once_per_second():
+    """3.6 At most once per second and within 1.7."""
+    wire = settled("1-2", interest_lease=20.0)
+    for incarnation in (7, 8, 9):
+        ask_for_newer(wire, incarnation, 2)
+    assert wire.effects(2, IncarnationRaised) == [IncarnationRaised(8)]
+    wire.run(1.1)
+    ask_for_newer(wire, 8, 9)
+    assert wire.effects(2, IncarnationRaised) == [IncarnationRaised(8), IncarnationRaised(9)]
+    wire.run(1.1)
+    ask_for_newer(wire, 10**15, 1)
+    ask_for_newer(wire, 1, 1)
+    assert len(wire.effects(2, IncarnationRaised)) == 2
+
+
 def test_3_6_expired_node_does_not_come_back_from_nodes_that_still_know_it():
     """3.6 No node answers for them, so their records do not circulate."""
     wire = Wire(interest_lease=20.0)

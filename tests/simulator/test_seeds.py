@@ -72,7 +72,15 @@ WITH_STRATEGY = {
     (4380, "mesh"): "a captured copy was dropped as an overlap copy when the broker sent it again,"
     " and the copy that decides, which came later, was captured, too",
     (3130, "mesh"): "the run ended before a returned node had what was abandoned at its lease",
-    (8910, "mesh"): "a relay that may have one filter was refused membership of a group, because the"
+    (
+        15247,
+        "tree-subscriptions",
+    ): "a node was refused for ever, because others had forgotten a copy"
+    " of it that had started later",
+    (
+        8910,
+        "mesh",
+    ): "a relay that may have one filter was refused membership of a group, because the"
     " interest in it was not known yet",
     (10094, "bridge-flood"): "the run ended before repairs over a slow link had arrived",
     (9933, "tree-flood"): "the checker did not know that a session can have filters of a lost state"

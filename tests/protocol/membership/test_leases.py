@@ -40,23 +40,23 @@ def test_node_that_returns_has_no_lease():
 def test_record_at_its_tombstone_is_refused():
     leases = Leases(60.0, 8)
     leases.add_tombstone(A, (3, 5))
-    assert not leases.admit_record(A, (3, 5))
-    assert not leases.admit_record(A, (2, 9))
+    assert leases.tombstone_against(A, (3, 5)) == (3, 5)
+    assert leases.tombstone_against(A, (2, 9)) == (3, 5)
 
 
 def test_newer_record_removes_the_tombstone():
     leases = Leases(60.0, 8)
     leases.add_tombstone(A, (3, 5))
-    assert leases.admit_record(A, (3, 6))
-    assert leases.admit_record(A, (3, 5))
+    assert leases.tombstone_against(A, (3, 6)) is None
+    assert leases.tombstone_against(A, (3, 5)) is None
 
 
 def test_number_of_tombstones_is_bounded():
     leases = Leases(60.0, 1)
     leases.add_tombstone(A, (3, 5))
     leases.add_tombstone(B, (3, 5))
-    assert leases.admit_record(A, (3, 5))
-    assert not leases.admit_record(B, (3, 5))
+    assert leases.tombstone_against(A, (3, 5)) is None
+    assert leases.tombstone_against(B, (3, 5)) == (3, 5)
 
 
 def test_lease_continues_after_a_restart():
@@ -71,7 +71,7 @@ def test_lease_continues_after_a_restart():
     after.start_lease(A, 1_001.0)
     assert after.absent_seconds(1_000.0) == {A: 30.0, B: 10.0}
     assert after.next_deadline() == 1_030.0
-    assert not after.admit_record(C, (3, 5))
+    assert after.tombstone_against(C, (3, 5)) == (3, 5)
 
 
 def test_restored_lease_leaves_time_to_meet_the_node():
@@ -92,4 +92,4 @@ def test_node_that_expires_again_without_a_record_keeps_its_tombstone():
     leases = Leases(60.0, 8)
     leases.add_tombstone(A, (3, 5))
     leases.add_tombstone(A, (0, 0))
-    assert not leases.admit_record(A, (3, 5))
+    assert leases.tombstone_against(A, (3, 5)) == (3, 5)

@@ -55,8 +55,14 @@ class IdConflict:
         passed = self._since - self._long_since
         return passed == 0 or passed >= LATER_AGAIN_S
 
-    def pop_due_incarnation(self, now: float) -> int | None:
-        if self.due is None or now < self.due:
+    def pop_due_incarnation(self, now: float, forgotten: int | None = None) -> int | None:
+        """Return an incarnation that outranks all foreign records, and the forgotten record of a
+        former copy, if there is one; None if none is due."""
+        due = self.due
+        if due is None and forgotten is not None:
+            due = self._raised_at + PAUSE_S
+        if due is None or now < due:
             return None
         self.due, self._raised_at = None, now
+        self._claimed = max(self._claimed, forgotten or 0)
         return self._claimed + 1

@@ -72,12 +72,13 @@ class Leases:
         if len(self._tombstones) > self._tombstones_max:
             del self._tombstones[next(iter(self._tombstones))]
 
-    def admit_record(self, node: NodeId, stamp: Stamp) -> bool:
-        """Whether a record is newer than the tombstone of its node, which it then replaces."""
-        if stamp <= self._tombstones.get(node, (-1, 0)):
-            return False
-        self._tombstones.pop(node, None)
-        return True
+    def tombstone_against(self, node: NodeId, stamp: Stamp) -> Stamp | None:
+        """Return the tombstone that refuses a record; a newer record replaces it."""
+        tombstone = self._tombstones.get(node)
+        if tombstone is None or stamp > tombstone:
+            self._tombstones.pop(node, None)
+            return None
+        return tombstone
 
     def next_deadline(self) -> float | None:
         """When the next lease ends."""

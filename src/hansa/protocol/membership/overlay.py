@@ -261,9 +261,10 @@ class Overlay:
                 )
             case _:
                 assert link.peer is not None
+                output: OverlayOutput = [ControlFrameReceived(link.peer.node, frame)]  # type: ignore[arg-type]
                 if isinstance(frame, InterestAckRequest):
-                    self._refresh_own_record(frame, now)
-                return [ControlFrameReceived(link.peer.node, frame)]  # type: ignore[arg-type]
+                    output += self._refresh_own_record(frame, now)
+                return output
 
     def _send_records(
         self, link: NeighbourLink, rows: Iterable[list[Record]], now: float
@@ -421,11 +422,10 @@ class Overlay:
                 return [Ignored(found)]
             rights = found
         stamp = (record.incarnation, record.version)
-        is_new = record.node not in self.database.nodes
-        if is_new and not self.leases.admit_record(record.node, stamp):
-            request = InterestAckRequest(
-                record.node, self.identity.node, 0, *stamp
-            )  # lost nodes do not answer
+        is_known = record.node in self.database.nodes
+        tombstone = None if is_known else self.leases.tombstone_against(record.node, stamp)
+        if tombstone is not None:  # lost nodes do not answer
+            request = InterestAckRequest(record.node, self.identity.node, 0, *tombstone)
             requests = self.neighbours.send(link, request, now) if link else []
             return [Ignored("record of a node whose lease has ended"), *requests]
         return rights
@@ -561,12 +561,18 @@ class Overlay:
             if link.peer is not None and record.incarnation >= link.peer.incarnation
         ]
 
-    def _refresh_own_record(self, request: InterestAckRequest, now: float) -> None:
-        """A node that has forgotten this one needs a newer record than the one it names."""
-        me = self.identity.node
+    def _refresh_own_record(self, request: InterestAckRequest, now: float) -> OverlayOutput:
+        """A node that has forgotten this one needs a newer record than the one it names. That one
+        may be of a copy of this node that started later."""
         stamp = (request.incarnation, request.version)
-        if request.destination == me and stamp == self.database.stamp(RecordKind.NODE, me):
+        own = self.database.stamp(RecordKind.NODE, self.identity.node)
+        is_for_us = request.destination == self.identity.node
+        if is_for_us and stamp == own:
             self._schedule_own_record(now)
+        if stamp <= own or not is_for_us:
+            return []
+        refusal = self.clock.number_refusal(*stamp, "version")
+        return [Ignored(refusal)] if refusal else self._raise_incarnation(now, stamp[0])
 
     def _schedule_own_record(self, now: float) -> None:
         if self._record_due is None:
@@ -612,10 +618,10 @@ class Overlay:
         self.authentication.set_rights(me, rights)
         return True
 
-    def _raise_incarnation(self, now: float) -> OverlayOutput:
-        """If due, give all our rows an incarnation above that of a conflicting record; interest
-        once it is known."""
-        incarnation = self.conflict.pop_due_incarnation(now)
+    def _raise_incarnation(self, now: float, forgotten: int | None = None) -> OverlayOutput:
+        """If due, give all our rows an incarnation above that of a conflicting or forgotten record;
+        interest once it is known."""
+        incarnation = self.conflict.pop_due_incarnation(now, forgotten)
         if incarnation is None:
             return []
         self.incarnation = incarnation
