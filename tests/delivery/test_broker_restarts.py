@@ -340,6 +340,15 @@ def test_overlapping_filters_over_restarts_of_the_broker(seed, version, filters)
 @VERSION
 @SEED
 @ORDER
+def test_identical_publications_with_overlapping_filters_over_restarts(seed, version, filters):
+    """A restarted broker queues one copy of what is published before the agent reconnects."""
+    steps = schedule(seed, 0.4, ("part", "settle", "restart"))
+    play(steps, filters, version, agent_window=1 + seed % 4)
+
+
+@VERSION
+@SEED
+@ORDER
 def test_overlapping_filters_with_a_backlog_over_broken_connections(seed, version, filters):
     steps = schedule(seed, 0.0, ("commit", "part"))
     play(steps, filters, version, 20, agent_window=1 + seed % 4)

@@ -68,6 +68,37 @@ def test_late_deciding_copy_is_recognised_where_packet_ids_start_again():
     assert taken(copies, guaranteed(1, packet_id=1)) == []
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_late_deciding_copy_is_recognised_after_another_filter_ended(has_ended):
+    """When it was published, `a/b` matched, too."""
+    made = holding("a/#", "a/b")
+    copies = OverlapDedup(made)
+    if not has_ended:
+        made.start_unsubscribe("a/b")
+    other = guaranteed(2, payload=b"other", packet_id=20)
+    assert taken(copies, guaranteed(2, packet_id=7), other) == [(2,), (2,)]
+    if has_ended:
+        end(made, "a/b")
+    assert taken(copies, guaranteed(1, packet_id=8)) == []
+
+
+def test_lone_copy_after_a_redelivery_is_the_next_publication():
+    """The broker sends the copies of `+/b` and `a/#` again, then that of `a/b` for the first time.
+    Of the identical publication it has one copy, because it was restarted before."""
+    captured: list[int] = []
+    copies = OverlapDedup(
+        holding("a/#", "+/b", "a/b"), is_redelivery=lambda copy: copy.packet_id in captured
+    )
+    first, decides = guaranteed(2, packet_id=1), guaranteed(1, packet_id=2)
+    assert taken(copies, first, decides) == [(1,)]
+    captured.append(2)
+    for was_sent in (False, True):
+        copies.on_connected(session_present=True)
+        again = (replace(copy, dup=True) for copy in (first, decides))
+        assert taken(copies, *again, guaranteed(3, packet_id=3, dup=was_sent)) == [(1,)]
+    assert taken(copies, guaranteed(2, packet_id=4)) == [(2,)]
+
+
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_separated_copies_are_recognised_on_one_connection_up_to_a_bound(is_forgotten, monkeypatch):
     monkeypatch.setattr("hansa.delivery.dedup.overlap.OVERLAP_COPIES_MAX", 2)

@@ -23,6 +23,17 @@ def test_oldest_matching_filter_decides():
     ]
 
 
+def test_active_filters_that_match_are_counted():
+    made = holding("a/#", "a/b", "+/b")
+    made.start_unsubscribe("a/b")
+    for topic, count in (("a/b", 3), ("a/c", 1), ("x/y", 0), ("/" * 300, 0)):
+        made.deciding_identifier(topic)
+        assert made.count_active(topic) == count
+    made.on_unsubscribed("a/b")
+    made.deciding_identifier("a/b")
+    assert made.count_active("a/b") == 2
+
+
 def test_new_filter_decides_only_if_no_other_matches():
     made = holding("a/b")
     assert made.deciding_identifier("a/c") == 0

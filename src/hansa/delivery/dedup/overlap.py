@@ -18,7 +18,8 @@ arrive, the waiting copy counts.
 A copy does not count if another one was captured on the previous connection: it is then the first
 that arrives on the new connection (`reconnect_overlap`). Copies that did not count
 are recognised by their packet ids when the broker sends them again. A captured copy that it sends
-again decides as before: it may have counted only because the deciding one did not arrive.
+again decides as before: it may have counted only because the deciding one did not arrive. The
+filters that were seen before stay seen: the next copy from one of them is another publication.
 """
 
 from collections import OrderedDict, deque
@@ -57,12 +58,16 @@ class _OverlapGroup:
     """The newest identifier of a filter that can have caused a copy."""
     packet_id: int
     """Of the first copy that arrived."""
+    copy_count: int
+    """Filters that matched when it arrived, those that were being unsubscribed included."""
     connection: int
     """Number of the connection on which it arrived."""
     filters_seen: set[int] = field(default_factory=set)
     """Filters of which a copy has arrived."""
     is_captured: bool = False
     """Whether a copy has counted."""
+    captured_id: int = 0
+    """Packet id of that copy; 0 if it arrived in an earlier incarnation."""
 
     def can_include(self, newest_identifier: int, filters: tuple[int, ...]) -> bool:
         """Whether a copy can belong to this publication, judged by its filters."""
@@ -138,19 +143,20 @@ class OverlapDedup:
             decided = self.decide_waiting()
             is_first = group is None
             newest = subscriptions.newest_overlapping(identifiers)
+            copy_count = subscriptions.count_active(copy.topic)
             new, group = (
-                _OverlapGroup(content, newest, copy.packet_id, self._connection_count),
+                _OverlapGroup(content, newest, copy.packet_id, copy_count, self._connection_count),
                 None,
             )
             if was_captured:
-                group = new
+                group = self._find_captured(copy, content) or new
             elif not is_first:
                 group = self._find_separated(copy, content, newest_identifier, filters)
             self._current_group = group = group or self._start_group(copy, filters, new, is_first)
         group.filters_seen.update(filters)
         is_late = not any(map(subscriptions.is_active_identifier, identifiers))
         if (
-            group.is_captured
+            (group.is_captured and not was_captured)
             or oldest == TOPIC_TOO_DEEP
             or subscriptions.is_local_topic(copy.topic)
         ):
@@ -159,7 +165,7 @@ class OverlapDedup:
         elif was_captured or is_late or oldest in identifiers:
             decided += [(other, False) for other in self._undecided]
             decided.append((copy, True))
-            self._mark_captured(group, self._undecided)
+            self._mark_captured(group, copy, self._undecided)
             self._undecided = []
         else:
             self._undecided.append(copy)
@@ -171,16 +177,20 @@ class OverlapDedup:
         if not waiting or self._current_group is None:
             return []
         first, *others = waiting
-        self._mark_captured(self._current_group, others)
+        self._mark_captured(self._current_group, first, others)
         return [(first, True), *((other, False) for other in others)]
 
-    def _mark_captured(self, publication: _OverlapGroup, others: Iterable[PublishPacket]) -> None:
-        """Mark a publication as captured: its other copies do not count."""
-        publication.is_captured = True
+    def _mark_captured(
+        self, publication: _OverlapGroup, copy: PublishPacket, others: Iterable[PublishPacket]
+    ) -> None:
+        """Mark a publication as captured by a copy: its other copies do not count."""
         self._last_captured = publication
         content = publication.content_hash
-        self._captured_groups.setdefault(content, deque(maxlen=IDENTICAL_MAX)).append(publication)
+        groups = self._captured_groups.setdefault(content, deque(maxlen=IDENTICAL_MAX))
         self._captured_groups.move_to_end(content)
+        if not publication.is_captured:  # otherwise the copy is sent again
+            publication.is_captured, publication.captured_id = True, copy.packet_id
+            groups.append(publication)
         if len(self._captured_groups) > OVERLAP_COPIES_MAX:
             self._captured_groups.popitem(last=False)
         for other in others:
@@ -192,6 +202,11 @@ class OverlapDedup:
         if len(self._overlap_copies) > OVERLAP_COPIES_MAX:
             self._overlap_copies.popitem(last=False)
 
+    def _find_captured(self, copy: PublishPacket, content: int) -> _OverlapGroup | None:
+        """Return the publication that a copy, which the broker sends again, was captured for."""
+        groups = self._captured_groups.get(content, ())
+        return next((g for g in reversed(groups) if g.captured_id == copy.packet_id), None)
+
     def _find_separated(
         self, copy: PublishPacket, content: int, newest_identifier: int, filters: tuple[int, ...]
     ) -> _OverlapGroup | None:
@@ -199,13 +214,12 @@ class OverlapDedup:
         groups = self._captured_groups.get(content)
         if groups is None:
             return None
-        copy_count = self._subscriptions.count_matching(copy.topic)
         is_deciding = self._subscriptions.deciding_identifier(copy.topic) in copy.subscription_ids
         for group in groups:
             must_follow = is_deciding or group.connection < self._connection_count
             distance = (copy.packet_id - group.packet_id) % PACKET_IDS_MAX
             if group.can_include(newest_identifier, filters) and (
-                not must_follow or 0 < distance < copy_count
+                not must_follow or 0 < distance < group.copy_count
             ):
                 return group
         return None

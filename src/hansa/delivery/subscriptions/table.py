@@ -49,6 +49,7 @@ class SubscriptionTable:
         self._last_identifier = 0
         self._last_confirmed = 0
         self._oldest_by_topic: dict[str, int] = {}
+        self._count_by_topic: dict[str, int] = {}
         self._required: dict[str, None] = {}
         self._unsubscribing: set[str] = set()
         self._identifier_by_filter: dict[str, int] = {}
@@ -135,7 +136,7 @@ class SubscriptionTable:
         self._identifiers.add(identifier)
         self._identifier_by_filter[topic_filter] = identifier
         self._trie.put(topic_filter, identifier)
-        self._oldest_by_topic.clear()
+        self._forget_topics()
 
     def restore_identifiers(self, last: int, last_identifier_at_end: Mapping[int, int]) -> None:
         """Restore the identifiers that an earlier incarnation assigned and ended."""
@@ -186,7 +187,7 @@ class SubscriptionTable:
         doubted = self._unconfirmed.pop(topic_filter, 0)
         identifier = self._identifier_by_filter.pop(topic_filter, doubted)
         self._identifiers.discard(identifier)
-        self._oldest_by_topic.clear()
+        self._forget_topics()
         return identifier
 
     def is_subscribed(self, topic_filter: str) -> bool:
@@ -202,6 +203,10 @@ class SubscriptionTable:
         leaving = {self._trie.get(name) for name in self._unsubscribing}
         return sum(identifier not in leaving for identifier in self._trie.match(topic))
 
+    def count_active(self, topic: str) -> int:
+        """Return how many active filters match a topic whose deciding identifier was asked for."""
+        return self._count_by_topic[topic]
+
     def is_local_topic(self, topic: str) -> bool:
         """Whether publications to a topic stay at this broker."""
         return self.has_local_topics and bool(self._local_topics.match(topic))
@@ -214,7 +219,7 @@ class SubscriptionTable:
         self._unconfirmed.clear()
         self._previous_identifier.clear()
         self._identifiers.clear()
-        self._oldest_by_topic.clear()
+        self._forget_topics()
         self._unsubscribing.clear()
         self._last_identifier = self._last_confirmed = 0
 
@@ -236,13 +241,22 @@ class SubscriptionTable:
         found = self._oldest_by_topic.get(topic)
         if found is None:
             if len(self._oldest_by_topic) >= TOPICS_MAX:
-                self._oldest_by_topic.clear()
+                self._forget_topics()
             found = self._oldest_by_topic[topic] = self._find_deciding(topic)
         return found
 
     def _find_deciding(self, topic: str) -> int:
+        self._count_by_topic[topic] = 0
         try:
             check_name(topic)
         except InvalidTopic:
             return TOPIC_TOO_DEEP
-        return 0 if self.is_local_topic(topic) else min(self._trie.match(topic), default=0)
+        if self.is_local_topic(topic):
+            return 0
+        found = self._trie.match(topic)
+        self._count_by_topic[topic] = len(found)
+        return min(found, default=0)
+
+    def _forget_topics(self) -> None:
+        self._oldest_by_topic.clear()
+        self._count_by_topic.clear()
