@@ -140,6 +140,15 @@ def test_cost_is_not_limited_while_neighbours_change(world, violations):
     assert checker.frames_per_announcement_max == 12
 
 
+def test_cost_is_not_limited_if_a_silent_link_passes_on_what_it_held_back(world, violations):
+    checker = AnnouncementCost(world, violations)
+    all_up(checker, world)
+    announce(checker, world, 6)
+    checker.on_disturbance("restore 0-1", False, (0, 1))
+    announce(checker, world, 6)
+    assert violations == []
+
+
 def test_cost_is_not_limited_while_a_copy_of_the_core_runs(world, violations):
     """Both make announcements with the same numbers."""
     checker = AnnouncementCost(world, violations)

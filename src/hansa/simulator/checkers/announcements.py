@@ -187,6 +187,10 @@ class AnnouncementCost(Checker):
         for key in [key for key in self._up_since_change if key[0] == site.place]:
             del self._up_since_change[key]
 
+    def on_disturbance(self, description: str, is_fault: bool, places: tuple[int, ...]) -> None:
+        """A link that was silent may pass on what it held back, so it was not equally fast."""
+        self._change_count += 1
+
     def on_notification(self, site: Site, notification: Effect) -> None:
         """Track neighbours."""
         if isinstance(notification, NeighbourUp):

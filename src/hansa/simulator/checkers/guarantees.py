@@ -221,7 +221,10 @@ class GuaranteedDelivery(Checker):
         interest lasted. Until an agent knows of a change by its clients, its acknowledged interest
         may belong to an ended subscription."""
         names = (site.state.id, other.state.id, topic)
-        if self._separations.exceeds_lease(*names[:2]):
+        is_of_copy = other.state.id in self._shared_ids and other.state.id not in _nodes_in_force(
+            site, topic
+        )  # the interest in force is that of a copy, which this site met last
+        if is_of_copy or self._separations.exceeds_lease(*names[:2]):
             self._confirmed_lapse_count.pop(names, None)
         elif (
             is_reported
