@@ -44,7 +44,7 @@ COMMANDS = {
     "report": "show the tables as one page with plots",
     "simulate": "run a federation in virtual time: the papers' scenarios, or any topology",
     "status": "show nodes, links, topics, counters and alarms of a federation",
-    "top": "the same, live, with rates",
+    "top": "the same as status, live, with rates",
     "topic": "list the filters of clients with their nodes; trace a topic",
     "topology": "show, export and change the graph of a manager; compare rules for graphs",
     "trace": "show the path of a topic, hop by hop, with the reason at each node",
@@ -59,33 +59,44 @@ HELP = f"""Usage: hansa COMMAND [OPTIONS]
 Hansa joins unmodified MQTT brokers into one federation: a message published at any broker reaches
 the subscribers at all brokers, over any graph of links, also after failures of nodes and links.
 
-Commands:
+Try it:
   demo        {COMMANDS["demo"]}
   up          {COMMANDS["up"]}
-  agent       {COMMANDS["agent"]}
+  simulate    {COMMANDS["simulate"]}
+
+Set up a site:
   doctor      {COMMANDS["doctor"]}
   init        {COMMANDS["init"]}
   ca          {COMMANDS["ca"]}
   invite      {COMMANDS["invite"]}
   join        {COMMANDS["join"]}
+  agent       {COMMANDS["agent"]}
+
+Operate a federation:
   status      {COMMANDS["status"]}
   top         {COMMANDS["top"]}
-  quarantine  {COMMANDS["quarantine"]}
   node        {COMMANDS["node"]}
   link        {COMMANDS["link"]}
   topic       {COMMANDS["topic"]}
   trace       {COMMANDS["trace"]}
   alarm       {COMMANDS["alarm"]}
+  quarantine  {COMMANDS["quarantine"]}
   context     {COMMANDS["context"]}
-  simulate    {COMMANDS["simulate"]}
-  experiment  {COMMANDS["experiment"]}
+
+Plan links:
   manager     {COMMANDS["manager"]}
   topology    {COMMANDS["topology"]}
-  chaos       {COMMANDS["chaos"]}
+
+Analyse recordings:
   pipeline    {COMMANDS["pipeline"]}
   report      {COMMANDS["report"]}
   advise      {COMMANDS["advise"]}
 
+Test and compare:
+  chaos       {COMMANDS["chaos"]}
+  experiment  {COMMANDS["experiment"]}
+
+Options:
   -h, --help  show this; `hansa COMMAND --help` explains a command and its options
   --version   print the version, and whether the core is compiled or pure Python
 

@@ -238,11 +238,13 @@ def _add_clients(made: Parser) -> None:
     group.add_argument(
         "--at", action="append", metavar="'S ACTION'",
         help="action at second S of the duration, on nodes N, M: crash N, power-off N, restart N,"
-        " restart N without state, freeze N 2 s, stall N 2 s (its disk; with --qos), fail-disk N"
+        " restart N without state, freeze N 2 s, stall N 2 s (no sync of its disk completes; with"
+        " --qos), fill-disk N 2 s (every write fails; with --qos), fail-disk N"
         " (until it is restarted; with --qos), set-clock N -3600 s (takes effect at the next"
         " start), refuse N 2 s (the broker disconnects the agent and keeps its session), back-up N,"
         " roll-back N (to the backup; with --qos), clone N near M (a copy that runs for"
-        " 5 s), byzantine N replay-records (or another attack of a compromised member),"
+        " 5 s), byzantine N replay-records (or another attack of a compromised member, see"
+        " docs/simulator.md),"
         " restart-broker N, restart-broker N 2 s (clients"
         " reconnect after 2 s), cut N-M, silence N-M, silence N>M (one way), flap N-M 5 Hz 2 s,"
         " restore N-M, partition 0,1|2,3,"
