@@ -135,6 +135,25 @@ def test_revocation_list_with_a_wrong_signature_is_counted_and_no_offence():
     assert link.pauses
 
 
+class AcceptingSecurity:
+    def receive_revocations(self, frame: bytes) -> None:
+        """Take it."""
+
+
+def test_flood_of_genuine_revocation_lists_is_read_slowly():
+    """A member has old lists: their signatures are checked before their numbers."""
+    link = StubLink(MEMBER)
+    guard = guarded(link, records=1_000)
+    guard.security = AcceptingSecurity()  # type: ignore[assignment]
+    pauses = []
+    for size in (1, 1 << 20):
+        for _ in range(80):
+            guard.receive_revocations(link, REVOCATION_FRAME + bytes(size))  # type: ignore[arg-type]
+        guard.charge(link, 80)  # type: ignore[arg-type]
+        pauses.append(len(link.pauses))
+    assert pauses == [0, 1]
+
+
 @pytest.mark.parametrize(("certificate", "is_admitted"), [(None, True), (MEMBER, False)])
 def test_revocation_list_of_a_stranger_is_no_list(certificate, is_admitted):
     link = StubLink(certificate)

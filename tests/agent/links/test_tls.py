@@ -6,6 +6,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -19,10 +20,11 @@ from tests.agent.waiting import until
 from tests.identity.certified import certify, make_authority, now
 
 from hansa.agent.links import security
-from hansa.agent.links.admission import HELLO_BYTES, TOO_MANY_BYTES
-from hansa.agent.links.link import Address
+from hansa.agent.links.admission import HELLO_BYTES, REFUSED_BYTES, TOO_MANY_BYTES
+from hansa.agent.links.fragments import FRAGMENT_BYTES
+from hansa.agent.links.link import Address, Link
 from hansa.agent.links.security import REVOCATION_FRAME, LinkSecurity
-from hansa.agent.links.stream import LinkLimits, StreamLink
+from hansa.agent.links.stream import FRAGMENT_BIT, LENGTH_BYTES, LinkLimits, StreamLink
 from hansa.agent.links.tcp import TcpLinks
 from hansa.agent.links.tls import secure_protocol
 from hansa.agent.sockets import ByteProtocol
@@ -32,7 +34,7 @@ from hansa.identity.authority import REVOKED_FILE, CertificateAuthority
 from hansa.identity.certificates import Claims
 from hansa.identity.credentials import CERTIFICATE_FILE, install
 from hansa.identity.keys import KEY_FILE, load_key
-from hansa.identity.tls import explain_handshake_error
+from hansa.identity.tls import explain_handshake_error, make_contexts
 from hansa.protocol.model import LinkId
 from hansa.protocol.wire import codec
 from hansa.protocol.wire.codec import CONTROL_BYTES_MAX
@@ -295,6 +297,54 @@ def test_tls_1_2_is_refused(authority, member, tmp_path):
         return server
 
     assert asyncio.run(run()).listener.opened == []
+
+
+def words(*numbers: int) -> bytes:
+    """Return lengths as they precede frames."""
+    return b"".join(each.to_bytes(LENGTH_BYTES, "big") for each in numbers)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_refused"),
+    [
+        (words(HELLO_BYTES) * HELLO_BYTES, False),  # as much as may arrive
+        (words(1 << 20) * HELLO_BYTES, False),
+        # The first piece of a large frame, and more: the last frames of a refused neighbour.
+        (words(FRAGMENT_BIT | FRAGMENT_BYTES, 1 << 20) + words(1_000) * REFUSED_BYTES, True),
+    ],
+)
+def test_member_that_sends_more_than_a_hello_does_not_stop_the_agent(
+    authority, member, tmp_path, data, is_refused
+):
+    """The link has no room for the rest of what TLS has read. It was asked for room endlessly."""
+    peer = make_contexts(certify(authority, tmp_path / "b")).dialling
+    peer.verify_mode = ssl.CERT_NONE
+
+    def send(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), 20) as raw:
+            with peer.wrap_socket(raw, server_side=True) as tls, suppress(OSError):
+                tls.sendall(data)
+                while tls.recv(1 << 16):
+                    pass
+
+    class Refusing(RecordingListener):
+        def link_opened(self, link: Link) -> None:
+            super().link_opened(link)
+            if is_refused:
+                link.allow_last_frames()
+
+    async def run() -> SecureSide:
+        server = SecureSide(member)
+        server.links = TcpLinks(
+            Refusing(admits=False), random.Random(1), count(1), LIMITS, server.admission
+        )
+        await server.listen()
+        await asyncio.wait_for(asyncio.to_thread(send, server.address.port), 20)
+        await until(lambda: server.admission.counters[f"refused: {TOO_MANY_BYTES}"], "refused")
+        await server.links.stop()
+        return server
+
+    assert asyncio.run(run()).admission.counters == {f"refused: {TOO_MANY_BYTES}": 1}
 
 
 def test_connection_without_handshake_is_evicted_like_one_without_hello(member, monkeypatch):

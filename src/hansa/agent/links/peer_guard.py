@@ -22,7 +22,9 @@ from hansa.protocol.wire.frames import AnyFrame
 log = logging.getLogger("hansa.agent")
 
 REVOCATION_RECORDS = 100
-"""Records that a revocation list with a wrong signature counts as, against the limits of a link."""
+REVOCATION_BYTES_PER_RECORD = 1_024
+"""Records that a revocation list counts as, against the limits of a link, and bytes of it that
+count as one more: its signature is checked, also if the list is an old one."""
 
 DEFAULT_LIMITS = LimitSettings()
 
@@ -72,13 +74,14 @@ class PeerGuard:
             return False
         if link.certificate is None or not link.is_admitted:
             return False
+        if (watched := self._watched.get(link.id)) is not None:
+            records = REVOCATION_RECORDS + len(frame) // REVOCATION_BYTES_PER_RECORD
+            watched.budget.note_records(records)
         try:
             self.security.receive_revocations(frame)
         except InvalidFrame:
             # While a root is replaced, a neighbour may know a root that this node does not know.
             self.counters["revocation lists refused"] += 1
-            if (watched := self._watched.get(link.id)) is not None:
-                watched.budget.note_records(REVOCATION_RECORDS)
         return True
 
     def drops_frames(self, link: Link) -> bool:

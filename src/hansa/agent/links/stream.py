@@ -149,7 +149,11 @@ class StreamLink:
         self._listener.link_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer[self._filled_bytes :] if self._filled_bytes else self._buffer
+        """Return room for the next bytes, never none: TLS asks until all that has arrived is
+        read, also while the link is being closed."""
+        if self._filled_bytes and not self.close_reason:
+            return self._buffer[self._filled_bytes :]
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Split received bytes into frames."""
@@ -220,9 +224,8 @@ class StreamLink:
     def _resize_buffer(self, needed: int) -> None:
         """Grow the buffer for a frame larger than it, and shrink it afterwards."""
         if self._filled_bytes >= LENGTH_BYTES:
-            length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
-            if length < FRAGMENT_BIT:
-                needed = max(needed, LENGTH_BYTES + length)
+            length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big") & ~FRAGMENT_BIT
+            needed = max(needed, LENGTH_BYTES + length)
         if needed != len(self._buffer):
             resized = memoryview(bytearray(needed))
             resized[: self._filled_bytes] = self._buffer[: self._filled_bytes]
