@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import json
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ from hansa.identity.certificates import Claims
 from hansa.identity.credentials import Credentials, install, load_credentials
 from hansa.identity.keys import KEY_FILE, create_key, load_key
 from hansa.identity.tls import LinkContexts, make_contexts
+from hansa.manager import access
 from hansa.manager.service import ManagerOptions, ManagerService
+from hansa.manager.streams import STREAMS_PER_NODE_MAX
 from hansa.manager.types import JoiningNode
 
 MANAGER = Claims("manager", ("manager",))
@@ -112,6 +116,80 @@ def test_node_reads_and_changes_nothing_else(served, authority, tmp_path):
     ):
         said = f"a node needs a token of scope {scope} for this (403)"
         assert refused(served, node, method, path, {} if method == "POST" else None) == said
+
+
+def test_node_with_a_text_in_place_of_a_token_reads_nothing(authority, tmp_path, monkeypatch):
+    """A manager without tokens lets this machine read; its port for nodes is open to others."""
+    monkeypatch.setattr(access, "find_owner", lambda client, server: None)
+    certify(authority, tmp_path / "manager", MANAGER)
+    served = Served(
+        f"sqlite:///{tmp_path}/m.db",
+        state=tmp_path / "manager", node_host="127.0.0.1", node_port=0,
+    )  # fmt: skip
+    try:
+        node = certify(authority, tmp_path / "a")
+        url = f"hansa://127.0.0.1:{served.node_port}"
+        http = ManagerAddress(url, "any", contexts=contexts_of(node)).client()
+        with pytest.raises(ManagerRefused, match="a node needs a token of scope read"):
+            asyncio.run(http.request_json("GET", "/api/v1/nodes"))
+        with pytest.raises(ManagerRefused, match="your certificate is that of node"):
+            body = {"ip": "tcp://127.0.0.1:1883"}
+            asyncio.run(http.request_json("POST", "/api/v1/join", body))
+        asyncio.run(http.request_json("POST", "/api/v1/join", joining(node)))
+    finally:
+        served.stop()
+
+
+def test_node_follows_only_what_concerns_it(served, authority, tmp_path):
+    a, b = certify(authority, tmp_path / "a"), certify(authority, tmp_path / "b")
+    assert refused(served, b, "GET", "/events") == "this node has not joined (404)"
+    ask(served, a, "POST", "/join", joining(a, name="one"))
+    ask(served, b, "POST", "/join", joining(b, name="other"))
+    served.manager.federation.change_settings({"redundancy": 3}, 0.0)
+    assert events(served, a)[0] == ("joined", [0])
+    assert [kind for kind, nodes in events(served, b) if 1 not in nodes] == ["settings"]
+
+
+def events(served: Served, node: Credentials) -> list[tuple[str, list[int]]]:
+    """Return the kinds and nodes of all changes that a node may follow."""
+    found: list[tuple[str, list[int]]] = []
+
+    async def follow() -> None:
+        url = f"hansa://127.0.0.1:{served.node_port}"
+        http = HttpClient(url, contexts=contexts_of(node))
+        async with aclosing(http.stream_lines("/api/v1/events?after=0", 20.0)) as lines:
+            async for line in lines:
+                if line.startswith("data: "):
+                    event = json.loads(line[6:])
+                    found.append((event["kind"], event["nodes"]))
+                if found and found[-1][0] == "settings":
+                    return
+
+    asyncio.run(asyncio.wait_for(follow(), 20))
+    return found
+
+
+def test_node_has_few_streams(served, authority, tmp_path):
+    a, b = certify(authority, tmp_path / "a"), certify(authority, tmp_path / "b")
+    for each in (a, b):
+        ask(served, each, "POST", "/join", joining(each))
+    url = f"hansa://127.0.0.1:{served.node_port}"
+
+    async def open_one(stack: AsyncExitStack, node: Credentials) -> None:
+        http = HttpClient(url, contexts=contexts_of(node))
+        lines = http.stream_lines("/api/v1/events", 20.0)
+        await stack.enter_async_context(aclosing(lines))
+        await anext(lines)
+
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            for _ in range(STREAMS_PER_NODE_MAX):
+                await open_one(stack, a)
+            with pytest.raises(ManagerRefused, match="8 streams of this node are open"):
+                await open_one(stack, a)
+            await open_one(stack, b)
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
 
 
 def test_agent_without_certificate_is_refused_at_the_other_port(served, authority, tmp_path):
@@ -212,6 +290,7 @@ def test_list_that_is_not_signed_is_refused(served, authority, tmp_path):
 
 def test_stream_of_a_node_that_is_revoked_is_closed(served, authority, tmp_path):
     node = certify(authority, tmp_path / "a")
+    ask(served, node, "POST", "/join", joining(node))
     http = HttpClient(f"hansa://127.0.0.1:{served.node_port}", contexts=contexts_of(node))
     said: list[str] = []
 

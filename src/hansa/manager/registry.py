@@ -133,6 +133,14 @@ class FederationRegistry:
         with self._lock:
             return self._require(number).node
 
+    def number_of(self, agent: str) -> int:
+        """Return the number of an agent that has joined, given by its id."""
+        with self._lock:
+            for node in self._nodes.values():
+                if node.node == agent:
+                    return node.id
+            raise RequestRefused(404, "this node has not joined")
+
     def require_owner(self, number: int, secret: str) -> None:
         """Raise RequestRefused unless `secret` is the digest with which the node joined."""
         node = self._require(number)
