@@ -1,7 +1,11 @@
 """Inspection of successive connections from the bytes of client and broker."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from hansa.agent.storage.proxy_sessions import SessionFile
 from hansa.mqtt import packets
 from hansa.mqtt.body_encoder import encode_body
 from hansa.mqtt.properties import Properties, Property
@@ -141,6 +145,23 @@ def test_filter_of_a_client_that_leaves_before_the_answer_is_known():
     assert proxy.observer.changes[-1] == ("c", ADDED, ["a"])
 
 
+@versions
+@pytest.mark.parametrize(("code", "known"), [(0, ("a",)), (0x80, ())])
+def test_client_subscribes_again_before_the_answer_to_unsubscribe(version, code, known):
+    proxy = Proxy(version)
+    client = proxy.connect(clean=False, expiry=60 if version is Version.V5 else None)
+    client.subscribe("a", "b")
+    proxy.observer.changes.clear()
+    client.send(packets.UnsubscribePacket(7, ("a", "b")))
+    client.send(packets.SubscribePacket(8, (packets.Subscription("a"),)))
+    client.answer(packets.UnsubAckPacket(7, bytes(2) if version is Version.V5 else b""))
+    assert (proxy.filters, proxy.observer.changes) == (("a",), [("c", REMOVED, ["b"])])
+    client.answer(packets.SubAckPacket(8, bytes([code])))
+    assert proxy.filters == known
+    client.unsubscribe("a")
+    assert (proxy.filters, proxy.observer.is_complete) == ((), True)
+
+
 def test_filter_stays_if_unsubscribe_is_refused():
     proxy = Proxy()
     proxy.connect().subscribe("a", "b").unsubscribe("a", "b", codes=bytes([0x80, 0x11]))
@@ -244,6 +265,45 @@ def test_session_that_becomes_persistent_is_saved_whole():
     proxy.connect(clean=False, expiry=60, present=True)
     first.close()
     assert proxy.observer.changes == [("c", OPENED, ["60"]), ("c", ADDED, ["a"])]
+
+
+def restarted(proxy: Proxy, directory: Path) -> ProxyObserver:
+    """Return the observer of the next run, at time 0: it knows what was saved."""
+    file = SessionFile(directory / "proxy-sessions", True, lambda text: None)
+    asyncio.run(file.save(proxy.observer.changes))
+    later = ProxyObserver(False)
+    for client_id, session in file.sessions.items():
+        later.load_session(client_id, session.filters, session.expiry_s)
+    later.on_connected(session_lost=True, now=0.0)
+    return later
+
+
+def test_longer_expiry_interval_of_a_resumed_session_counts_after_a_restart(tmp_path):
+    proxy = Proxy()
+    proxy.connect(expiry=60).subscribe("a").close()
+    proxy.connect(clean=False, expiry=3_600, present=True)
+    later = restarted(proxy, tmp_path)
+    assert (later.subscribed_filters(), later.next_deadline()) == (("a",), 3_600.0)
+
+
+def test_longer_expiry_interval_is_saved_before_the_broker_gets_disconnect(tmp_path):
+    proxy = Proxy()
+    client = proxy.connect(expiry=60).subscribe("a")
+    client.send(packets.DisconnectPacket(0, ((Property.SESSION_EXPIRY_INTERVAL, NEVER),)))
+    later = restarted(proxy, tmp_path)
+    assert (later.subscribed_filters(), later.next_deadline()) == (("a",), None)
+    client.close()
+    assert proxy.observer.next_deadline() is None
+
+
+def test_connection_that_was_taken_over_does_not_decide_about_the_end(tmp_path):
+    """Its end may be seen late: bytes for a client that does not answer any more wait there."""
+    proxy = Proxy()
+    old = proxy.connect()
+    proxy.connect(clean=False, expiry=60).subscribe("a").close()
+    old.close()
+    assert (proxy.filters, proxy.observer.next_deadline()) == (("a",), 60.0)
+    assert restarted(proxy, tmp_path).subscribed_filters() == ("a",)
 
 
 def test_client_without_id_gets_id_assigned_by_broker():

@@ -128,11 +128,12 @@ class ConnectionInspector:
             case PacketType.SUBACK:
                 filters, added, codes = self._read_answer(PacketType.SUBSCRIBE, kind, body)
                 granted = {f for f, c in zip(filters, codes, strict=True) if c < REFUSAL_CODE_MIN}
-                refused = [each for each in added if each not in granted]
+                refused = self._without_requested([f for f in added if f not in granted])
                 self._observer.on_unsubscribed(self.client_id, self._number, refused)
             case PacketType.UNSUBACK:
                 filters, _, codes = self._read_answer(PacketType.UNSUBSCRIBE, kind, body)
                 ended = [f for f, c in zip(filters, codes, strict=True) if c < REFUSAL_CODE_MIN]
+                ended = self._without_requested(ended)
                 self._observer.on_unsubscribed(self.client_id, self._number, ended)
             case _:
                 self._read_disconnect(body)
@@ -206,10 +207,25 @@ class ConnectionInspector:
             raise InvalidStream(f"{kind.name} with {len(codes)} codes for {len(filters)} filters")
         return filters, added, codes
 
+    def _without_requested(self, ended: list[str]) -> list[str]:
+        """Return those of the ended filters that the client has not subscribed to again meanwhile.
+        The answer to that SUBSCRIBE decides about the others."""
+        requested = {
+            topic_filter: added
+            for (kind, _), (filters, added) in self._pending.items()
+            if kind is PacketType.SUBSCRIBE
+            for topic_filter in filters
+        }
+        for topic_filter in ended:
+            if topic_filter in requested:
+                requested[topic_filter].append(topic_filter)
+        return [each for each in ended if each not in requested]
+
     def _read_disconnect(self, body: FieldCursor) -> None:
         if self._level == _VERSION_5 and body.remaining > 1:
             body.read_byte()
             self._expiry_s = _expiry(self._properties(body, PacketType.DISCONNECT), self._expiry_s)
+            self._observer.on_disconnecting(self.client_id, self._number, self._expiry_s)
 
     def _properties(self, body: FieldCursor, kind: PacketType) -> Properties:
         return read_properties(body, kind) if self._level == _VERSION_5 else ()

@@ -79,6 +79,8 @@ class ProxySession:
     """Seconds for which it outlives its last connection."""
     connections: dict[int, None] = field(default_factory=dict)
     """Open connections; while one takes over from another there are two."""
+    newest: int = 0
+    """The connection that the broker accepted last; older ones change nothing any more."""
     doubt: str = ""
     """Why it may have subscriptions that are not in `filters`; empty if it has none."""
 
@@ -184,11 +186,9 @@ class ProxyObserver(Observer):
                 return
             if is_present:
                 self._set_doubt(client_id, "resumed a session that the proxy has never seen")
-        elif bool(session.expiry_s) != bool(expiry_s):
-            session.expiry_s = expiry_s
-            self._save_whole(client_id, session)
-        session.expiry_s = expiry_s
+        self._set_expiry(client_id, session, expiry_s)
         session.connections[connection] = None
+        session.newest = connection
         self._expiring.pop(client_id, None)
 
     def on_subscribed(self, client_id: str, filters: Iterable[str]) -> list[str]:
@@ -204,11 +204,18 @@ class ProxyObserver(Observer):
     def on_unsubscribed(self, client_id: str, connection: int, filters: Iterable[str]) -> None:
         """The broker refused or ended these subscriptions, unless the connection is an old one."""
         session = self._sessions.get(client_id)
-        if session is None or connection != next(reversed(session.connections), None):
+        if session is None or connection != session.newest:
             return
         removed = self._remove(session, filters)
         if removed and session.expiry_s:
             self.changes.append((client_id, REMOVED, removed))
+
+    def on_disconnecting(self, client_id: str, connection: int, expiry_s: int) -> None:
+        """A client asks for another session expiry interval. A longer one is saved before the
+        broker knows it."""
+        session = self._sessions.get(client_id)
+        if session is not None and connection == session.newest and expiry_s > session.expiry_s:
+            self._set_expiry(client_id, session, expiry_s)
 
     def on_closed(
         self, client_id: str, connection: int, expiry_s: int, now: float
@@ -217,10 +224,12 @@ class ProxyObserver(Observer):
         session = self._sessions.get(client_id)
         if session is not None and connection in session.connections:
             del session.connections[connection]
-            if not session.connections and not expiry_s:
+            if connection == session.newest:
+                self._set_expiry(client_id, session, expiry_s)
+            if not session.connections and not session.expiry_s:
                 self._end(client_id)
-            elif not session.connections and expiry_s != NEVER:
-                self._expiring[client_id] = now + expiry_s
+            elif not session.connections and session.expiry_s != NEVER:
+                self._expiring[client_id] = now + session.expiry_s
         return self.drain(now)
 
     def on_lost_track(self, client_id: str, reason: str) -> None:
@@ -304,13 +313,17 @@ class ProxyObserver(Observer):
         if session.expiry_s:
             self.changes.append((client_id, ENDED, []))
 
-    def _save_whole(self, client_id: str, session: ProxySession) -> None:
-        """Save a session that has become persistent, or do not save it any longer."""
-        if not session.expiry_s:
+    def _set_expiry(self, client_id: str, session: ProxySession, expiry_s: int) -> None:
+        """Save a session whose expiry has changed, or do not save it any longer."""
+        if session.expiry_s == expiry_s:
+            return
+        session.expiry_s = expiry_s
+        if not expiry_s:
             self.changes.append((client_id, ENDED, []))
             return
-        self.changes.append((client_id, OPENED, [str(session.expiry_s)]))
-        self.changes.append((client_id, ADDED, list(session.filters)))
+        self.changes.append((client_id, OPENED, [str(expiry_s)]))
+        if session.filters:
+            self.changes.append((client_id, ADDED, list(session.filters)))
         if session.doubt:
             self.changes.append((client_id, DOUBTED, [session.doubt]))
 
