@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import uvloop
+from tests.agent.live import eventually
 from tests.agent.waiting import until
 
 from hansa.agent import sockets
-from hansa.agent.sockets import SocketTransport
+from hansa.agent.sockets import SocketTransport, acknowledged_bytes
 
 MUCH = bytes(range(256)) * (1 << 16)  # 16 MiB: more than the buffers of both kernels
 
@@ -322,3 +323,12 @@ def test_listen_and_connect_over_loopback():
             await sockets.connect("127.0.0.1", port)
 
     asyncio.run(run())
+
+
+def test_bytes_that_the_other_side_has_received_are_counted():
+    ours, theirs = pair()
+    with ours, theirs:
+        before = acknowledged_bytes(ours)
+        ours.sendall(bytes(1_000))
+        eventually(lambda: acknowledged_bytes(ours) - before == 1_000, "all of them")
+    assert acknowledged_bytes(ours) == 0

@@ -8,6 +8,7 @@ TLS, use this transport. It only needs readiness events and runs on either loop.
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +21,12 @@ ACCEPT_PAUSE_S = 1.0
 
 WRITE_BYTES = 1 << 18
 """Most bytes of the queue that one write offers."""
+
+TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+"""Linux only; None elsewhere."""
+
+BYTES_ACKED = slice(120, 128)
+"""Place of `tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 
 
 class ByteTransport(Protocol):
@@ -227,6 +234,18 @@ class SocketTransport:
     def _finish_close(self, error: OSError | None) -> None:
         self._socket.close()
         self._protocol.connection_lost(error)
+
+
+def acknowledged_bytes(connected: socket.socket) -> int:
+    """Return how many bytes the other side has received on a connection; 0 where the system does
+    not report it. Transports with TLS do not show which part of their buffer has been sent."""
+    if TCP_INFO is None:
+        return 0
+    try:
+        info = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, BYTES_ACKED.stop)
+    except OSError:  # it is closed
+        return 0
+    return int.from_bytes(info[BYTES_ACKED], sys.byteorder)
 
 
 async def connect(host: str, port: int) -> socket.socket:

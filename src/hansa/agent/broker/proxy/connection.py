@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from hansa.agent import tasks
-from hansa.agent.sockets import ByteTransport, SocketTransport
+from hansa.agent.sockets import ByteTransport, SocketTransport, acknowledged_bytes
 from hansa.agent.storage.proxy_sessions import SessionFile
 from hansa.agent.unfinished import UnfinishedConnections
 from hansa.observers.base import NO_CHANGE, ObserverOutput
@@ -28,7 +28,8 @@ EARLY_BYTES_MAX = 2 * PACKET_BYTES_MAX
 """Bytes of a client that wait for the broker's answer to its CONNECT; with more it is not read."""
 
 STALLED_S = 60.0
-"""Seconds after which a client or a broker that does not read is disconnected."""
+"""Seconds after which a client or a broker that reads nothing is disconnected. Slow radio may need
+minutes for what waits here, so a slow one stays."""
 
 CLOSE_GRACE_S = 5.0
 """Seconds that the last bytes have to leave when a connection is closed."""
@@ -132,7 +133,7 @@ class ProxyConnection(asyncio.BufferedProtocol):
         self.write(data)
 
     def pause_writing(self) -> None:
-        self._abort_timer = asyncio.get_running_loop().call_later(STALLED_S, self.abort)
+        self._await_progress()
         if self.peer is not None:
             self.peer.pause_reading()
 
@@ -177,6 +178,18 @@ class ProxyConnection(asyncio.BufferedProtocol):
     def on_broker_connected(self, broker: "ProxyConnection") -> None:
         """The broker can be written to."""
         self.peer = broker
+
+    def _await_progress(self) -> None:
+        received = acknowledged_bytes(self.transport.get_extra_info("socket"))
+        self._abort_timer = asyncio.get_running_loop().call_later(
+            STALLED_S, self._check_progress, received
+        )
+
+    def _check_progress(self, before: int) -> None:
+        if acknowledged_bytes(self.transport.get_extra_info("socket")) > before:
+            self._await_progress()
+        else:
+            self.abort()
 
     def _cancel_abort(self) -> None:
         if self._abort_timer is not None:
