@@ -113,6 +113,14 @@ def test_damaged_file_is_kept_and_what_it_held_is_not_trusted(disk, tmp_path):
     assert disk.open().has_missed_changes
 
 
+@pytest.mark.parametrize("content", [b"", b'{"may_have_earlier'])
+def test_file_without_a_header_is_not_trusted(disk, content):
+    """On a full disk a file can be created and not written."""
+    disk.path.write_bytes(content)
+    found = disk.open(declared=True)
+    assert (found.may_have_earlier_sessions, found.has_missed_changes) == (False, True)
+
+
 def test_file_of_an_earlier_version_is_read(disk):
     disk.path.write_bytes(b'{"may_have_earlier_sessions":false}\n["c","open",["5"]]\n')
     mark_missed_changes(disk.path)  # its header is too short for that

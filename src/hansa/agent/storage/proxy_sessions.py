@@ -126,8 +126,9 @@ class SessionFile:
         under another name."""
         try:
             lines = self._path.read_bytes().split(b"\n")[:-1]  # a torn last line is not confirmed
-            if lines:
-                self._header = msgspec.json.decode(lines.pop(0), type=_Header)
+            if not lines:
+                raise ValueError("it has no header")  # a full disk, when it was created
+            self._header = msgspec.json.decode(lines.pop(0), type=_Header)
             decoder = msgspec.json.Decoder(SessionChange)
             for line in lines:
                 self._apply(decoder.decode(line))
