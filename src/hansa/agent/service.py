@@ -105,7 +105,7 @@ class Agent:
         connections = BrokerConnections(settings, self.identity.node, self._rng)
         own_prefix = connections.client_id_prefix
         self._observer_source = choose_source(
-            *(settings, own_prefix, state.path, self._alarms),
+            *(settings, connections, state.path, self._alarms),
             is_agent_subscribed=lambda: (
                 isinstance(self.client, BrokerClient) and self.client.is_subscribed
             ),

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from hansa.agent.broker import rest_poller
+from hansa.agent.broker.own_subscription import OwnSubscription
 from hansa.agent.broker.rest_poller import RestPoller
 from hansa.agent.broker.settings import RestSettings
 from hansa.observers.base import ObserverOutput
 from hansa.observers.rest.description import ListRequest
-from hansa.observers.rest.observer import OWN_MISSING
+from hansa.observers.rest.observer import OWN_AWAITED, OWN_MISSING
 
 ROWS = [{"clientid": "c", "topic": "a"}, {"clientid": "hansa-1-agent", "topic": "own"}]
 LIST = ListRequest("/list", client="clientid", filter="topic", limit_parameter="")
@@ -79,18 +80,21 @@ def play(
     request: ListRequest = LIST,
     polls: int = 1,
     is_agent_subscribed: Callable[[], bool] = lambda: False,
+    own: OwnSubscription | None = None,
     **more: Any,
 ) -> RestPoller:
     """Poll a server some times."""
 
     async def scene() -> RestPoller:
         async with api(handler) as url:
-            poller = RestPoller(settings(url, request, **more), "hansa-1-", is_agent_subscribed)
+            given = settings(url, request, **more)
+            poller = RestPoller(given, "hansa-1-", is_agent_subscribed, own)
             outputs: list[ObserverOutput] = []
             poller.on_observer_output = outputs.append
             task = asyncio.create_task(poller.run())
             await until(lambda: len(outputs) >= polls)
             task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             return poller
 
     return asyncio.run(scene())
@@ -219,6 +223,48 @@ def test_new_subscription_of_the_agent_need_not_be_listed_at_once():
 def test_list_with_the_subscriptions_of_the_agent_is_complete():
     poller = play(lambda path, headers: answer(ROWS), polls=3, is_agent_subscribed=lambda: True)
     assert (poller.observer.is_complete, poller.observer.subscribed_filters()) == (True, ("a",))
+
+
+class Own(OwnSubscription):
+    """The agent's own subscription; its connection only records what is done with it."""
+
+    def __init__(self, is_held: bool = False, is_refused: bool = False) -> None:
+        self.calls: list[str] = []
+        super().__init__(lambda on_effect: self)  # type: ignore[arg-type, return-value]
+        self.is_held, self.is_refused = is_held, is_refused
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [(Own(), OWN_AWAITED), (Own(is_held=True), OWN_MISSING), (Own(is_refused=True), "")],
+    ids=["not asked yet", "held", "refused"],
+)
+def test_empty_list_is_complete_only_if_the_broker_refuses_the_own_subscription(own, reason):
+    poller = play(lambda path, headers: answer([]), polls=3, own=own)
+    assert poller.observer.incomplete_reason == reason
+    assert poller.observer.is_confirmation_pending == (reason == OWN_AWAITED)
+    assert own.calls == ["start", "stop", "abort"]
+
+
+def test_list_with_the_own_subscription_is_complete_at_once():
+    poller = play(lambda path, headers: answer(ROWS), own=Own())
+    assert poller.observer.is_complete
+
+
+def test_list_without_client_ids_needs_no_own_subscription():
+    own = Own(is_held=True)
+    nameless = replace(LIST, client_optional=True)
+    assert play(lambda path, headers: answer([]), nameless, 3, own=own).observer.is_complete
+    assert own.calls == []
 
 
 async def hang(path: str, headers: dict[str, str]) -> bytes:

@@ -12,7 +12,7 @@ from hansa.observers.base import (
 )
 from hansa.observers.rest import observer as rest_observer
 from hansa.observers.rest.answer import ListedSubscription, hash_client_id
-from hansa.observers.rest.observer import NOT_CONFIRMED, NOT_POLLED, RestObserver
+from hansa.observers.rest.observer import NOT_CONFIRMED, NOT_POLLED, OWN_AWAITED, RestObserver
 
 STALE = "the broker's HTTP API has not listed its subscriptions for too long"
 
@@ -65,6 +65,18 @@ def test_own_clients_are_recognised_by_their_hash():
     observer = RestObserver("hansa-1-", 10.0, [own])
     observer.on_polled([ListedSubscription(own, "a"), ListedSubscription(other, "b")], 1, 0.0)
     assert observer.subscribed_filters() == ("b",)
+
+
+def test_list_proves_something_once_it_has_contained_an_own_subscription():
+    observer = make()
+    theirs, own = ListedSubscription("c", "a"), ListedSubscription("hansa-1-observer", "x")
+    observer.on_polled([theirs], 1, 0.0, awaits_own=True)
+    assert observer.subscribed_filters() == ("a",)
+    assert (observer.incomplete_reason, observer.is_confirmation_pending) == (OWN_AWAITED, True)
+    observer.on_polled([theirs, own], 1, 0.0, awaits_own=True)
+    assert observer.is_complete
+    observer.on_polled([theirs], 1, 0.0, awaits_own=True)  # its connection was lost
+    assert observer.is_complete
 
 
 def test_own_client_prefix_must_not_be_empty():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hansa.agent.alarms import Alarms
+from hansa.agent.broker.connections import BrokerConnections
 from hansa.agent.broker.settings import BrokerSettings
 from hansa.agent.settings import AgentSettings
 from hansa.errors import UsageError, install_extra
@@ -54,7 +55,7 @@ class SourceChooser(Protocol):
     def __call__(
         self,
         settings: AgentSettings,
-        own_prefix: str,
+        connections: BrokerConnections,
         state_path: Path,
         alarms: Alarms,
         is_agent_subscribed: Callable[[], bool],
@@ -88,16 +89,15 @@ class PublicationSource:
 
 def choose_source(
     settings: AgentSettings,
-    own_prefix: str,
+    connections: BrokerConnections,
     state_path: Path,
     alarms: Alarms,
     is_agent_subscribed: Callable[[], bool],
     handover: "Handover | None" = None,
 ) -> ObserverSource:
-    """Return the observer with its source. `own_prefix` identifies the agent's own clients;
-    `is_agent_subscribed` says whether the broker has a subscription of the agent; `handover` is
-    what a proxy takes over."""
-    broker = settings.broker
+    """Return the observer with its source. `is_agent_subscribed` says whether the broker has a
+    subscription of the agent's main client; `handover` is what a proxy takes over."""
+    broker, own_prefix = settings.broker, connections.client_id_prefix
     if broker.observer == "embedded":
         return PublicationSource(import_embedded()[1]())
     if broker.observer == "proxy":
@@ -105,9 +105,11 @@ def choose_source(
 
         return make_proxy(settings, state_path, alarms, handover)
     if broker.observer == "rest":
+        from hansa.agent.broker.own_subscription import OwnSubscription
         from hansa.agent.broker.rest_poller import RestPoller
 
-        return RestPoller(settings.rest, own_prefix, is_agent_subscribed)
+        own = OwnSubscription(connections.factory("observer"))
+        return RestPoller(settings.rest, own_prefix, is_agent_subscribed, own)
     if broker.observer == "topics":
         topics = settings.topics
         return PublicationSource(TopicsObserver(topics.kind, own_prefix, topics.agent_first))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hansa.agent.broker.access import tls_context
+from hansa.agent.broker.own_subscription import OwnSubscription
 from hansa.agent.broker.settings import RestSettings
 from hansa.agent.error_text import explain_socket_error
 from hansa.agent.http_client import HttpServer, read_body
@@ -66,16 +67,18 @@ class RestPoller:
         settings: RestSettings,
         own_prefix: str,
         is_agent_subscribed: Callable[[], bool] = lambda: False,
+        own: OwnSubscription | None = None,
     ) -> None:
         """`own_prefix` identifies the agent's own clients. `is_agent_subscribed` says whether the
-        broker has a subscription of the agent."""
+        broker has a subscription of the agent for another reason than `own`."""
         self._settings = settings
         self._is_agent_subscribed = is_agent_subscribed
-        self._was_agent_subscribed = False
+        self._was_own_held = False
         """At the previous poll: a subscription may appear in the list a moment later."""
         self._shows_clients = not any(
             request.client_optional for request in settings.requests if settings.kind == CUSTOM
         )
+        self._own = own if self._shows_clients else None
         self._server = HttpServer(settings.url, _login(settings), tls_context("rest", settings))
         stale_after_s = 2 * POLL_TIMEOUT_S + 3 * settings.interval
         own_hashes = (hash_client_id(f"{own_prefix}{role}") for role in OWN_ROLES)
@@ -87,10 +90,17 @@ class RestPoller:
     async def run(self) -> None:
         """Poll until cancelled; at most half of the time is spent on it."""
         loop = asyncio.get_running_loop()
-        while True:
-            began_at = loop.time()
-            self.on_observer_output(await self.poll())
-            await asyncio.sleep(max(self._settings.interval, loop.time() - began_at))
+        if self._own is not None:
+            self._own.connection.start()
+        try:
+            while True:
+                began_at = loop.time()
+                self.on_observer_output(await self.poll())
+                await asyncio.sleep(max(self._settings.interval, loop.time() - began_at))
+        finally:
+            if self._own is not None:
+                await self._own.connection.stop()
+                self._own.connection.abort()
 
     async def listen(self) -> None:
         """Do nothing: it only sends requests."""
@@ -109,8 +119,7 @@ class RestPoller:
     async def poll(self) -> ObserverOutput:
         """Poll once."""
         began_at, reason = asyncio.get_running_loop().time(), ""
-        was_subscribed = self._was_agent_subscribed
-        self._was_agent_subscribed = self._shows_clients and self._is_agent_subscribed()
+        was_held, self._was_own_held = self._was_own_held, self._is_own_held()
         for _ in range(ATTEMPTS):
             try:
                 async with asyncio.timeout(POLL_TIMEOUT_S):
@@ -119,11 +128,17 @@ class RestPoller:
                 reason = explain_socket_error(error)
                 self.counters["broker API: requests failed"] += 1
             else:
-                expects_own = (
-                    was_subscribed and self._was_agent_subscribed and self._is_agent_subscribed()
+                expects_own = was_held and self._was_own_held and self._is_own_held()
+                awaits_own = self._own is not None and not self._own.is_refused
+                return self.observer.on_polled(
+                    listed, request_count, began_at, expects_own, awaits_own
                 )
-                return self.observer.on_polled(listed, request_count, began_at, expects_own)
         return self.observer.on_poll_failed(f"the broker's HTTP API: {reason}")
+
+    def _is_own_held(self) -> bool:
+        """Whether the broker has a subscription of the agent, which its list must contain."""
+        has_own = self._own is not None and self._own.is_held
+        return self._shows_clients and (has_own or self._is_agent_subscribed())
 
     async def _request_all(self) -> tuple[list[ListedSubscription], int]:
         """Return all rows, and the number of requests."""

@@ -6,7 +6,8 @@ requests a known filter stays until a second poll lacks it, too; and the first s
 make the observer complete, only the next one does.
 
 A user without rights may get an empty list instead of an error, and a list of another virtual host
-lacks the clients here. So a list must contain the agent's own subscriptions, if it has any.
+lacks the clients here. So a list must contain the agent's own subscriptions, and until one has done
+so, the agent is not complete unless the broker refuses it a subscription.
 
 The observer is complete while the last poll was good and recent. A poll fails if the broker
 answers late, with an error, or not as described; then everything known stays. A client that has
@@ -39,6 +40,7 @@ OWN_MISSING = (
     " user in [rest], and whether url and kind mean the broker and virtual host of the clients"
 )
 NOT_CONFIRMED = "the broker's HTTP API has listed its subscriptions in several parts only once"
+OWN_AWAITED = "the broker's HTTP API has not listed the agent's own subscription yet"
 _SNAPSHOT_FORMAT = "rest 1"
 _SHOWN_CHARS_MAX = 64
 
@@ -62,6 +64,8 @@ class RestObserver(Observer):
         self._problem = NOT_POLLED
         self._has_polled = False
         """Whether the last poll was good."""
+        self._has_listed_own = False
+        """Whether a list has contained a subscription of the agent."""
         self._stale_at: float | None = None
         self._findings: list[ObserverFinding] = []
         self._refused: dict[str, None] = {}
@@ -79,7 +83,7 @@ class RestObserver(Observer):
     @property
     def is_confirmation_pending(self) -> bool:
         """Whether the first polls have not ended yet."""
-        return self._problem in (NOT_POLLED, NOT_CONFIRMED)
+        return self._problem in (NOT_POLLED, NOT_CONFIRMED, OWN_AWAITED)
 
     def subscribed_filters(self) -> tuple[str, ...]:
         """Return the known filters, sorted."""
@@ -95,19 +99,24 @@ class RestObserver(Observer):
         request_count: int,
         began_at: float,
         expects_own: bool = False,
+        awaits_own: bool = False,
     ) -> ObserverOutput:
         """Replace the known filters by those of a good poll. `expects_own`: the list must contain
-        subscriptions of the agent."""
+        subscriptions of the agent. `awaits_own`: this list or an earlier one must."""
         found: dict[str, None] = {}
+        lists_own = False
         for each in listed:
             is_own = each.client.startswith(self._own_prefix) or each.client in self._own_hashes
-            expects_own = expects_own and not is_own
+            lists_own = lists_own or is_own
             if each.topic_filter not in found and not is_own and self._is_announced(each):
                 found[each.topic_filter] = None
-        if expects_own:
+        if expects_own and not lists_own:
             return self.on_poll_failed(OWN_MISSING)
+        self._has_listed_own |= lists_own
         is_confirmed, self._has_polled = self._has_polled or request_count == 1, True
         self._problem = "" if is_confirmed else NOT_CONFIRMED
+        if awaits_own and not self._has_listed_own:
+            self._problem = OWN_AWAITED
         self._stale_at = began_at + self._stale_after_s
         if len(found) > FILTERS_MAX:
             self._problem = f"the broker lists more than {FILTERS_MAX} filters"
