@@ -44,6 +44,8 @@ from bench import (
     sweep,
     telemetry,
 )
+from bench.conditions import conditions
+from bench.console import say
 
 BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "forwarding": forwarding.measure,
@@ -134,7 +136,10 @@ def main() -> int:
     if unknown:
         sys.stderr.write(f"hansa: no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}\n")
         return 2
-    results: dict[str, dict[str, object]] = {}
+    found = conditions()
+    for what, answer in found.items():
+        say(what, answer)
+    results: dict[str, dict[str, object]] = {"conditions": {**found}}
     benchmarks: dict[str, Callable[[], dict[str, object]]] = {
         **BENCHMARKS,
         "live-healing": partial(live_healing.measure, arguments.runs),

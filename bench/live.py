@@ -268,14 +268,21 @@ async def federation(
 
 
 @asynccontextmanager
-async def bridged(links: Sequence[tuple[int, int]]) -> AsyncIterator[list[Mosquitto]]:
-    """Brokers with a bridge from the first to the second of each link, for all topics."""
+async def bridged(
+    links: Sequence[tuple[int, int]], qos: int = 0, is_persistent: bool = False
+) -> AsyncIterator[list[Mosquitto]]:
+    """Brokers with a bridge from the first to the second of each link, for all topics. A bridge
+    copies everything as far as there are bridges, also to brokers without subscribers."""
     directory = Path(tempfile.mkdtemp(prefix="hansa-bench-"))
     ports = [free_port() for _ in range(1 + max(map(max, links)))]
     brokers = []
     for number, port in enumerate(ports):
-        lines = [line for a, b in links if a == number for line in bridge_lines(b, ports[b])]
-        brokers.append(Mosquitto(directory / str(number), port, tuple(lines)))
+        lines: list[str] = []
+        for near, far in links:
+            if near == number:
+                lines += bridge_lines(near, far, ports[far], qos)
+                lines += ["cleansession false"] if is_persistent else []
+        brokers.append(Mosquitto(directory / str(number), port, tuple(lines), is_persistent))
     try:
         for broker in reversed(brokers):
             await broker.start()
@@ -285,10 +292,11 @@ async def bridged(links: Sequence[tuple[int, int]]) -> AsyncIterator[list[Mosqui
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def bridge_lines(number: int, port: int, qos: int = 0) -> list[str]:
-    """Return the configuration of a bridge to the broker on this port, for at most this QoS."""
+def bridge_lines(near: int, far: int, port: int, qos: int = 0) -> list[str]:
+    """Return the configuration of a bridge to the broker on this port, for at most this QoS. The
+    name of the connection becomes the client id there: equal ones would disconnect each other."""
     return [
-        f"connection to-{number}",
+        f"connection {near}-to-{far}",
         f"address 127.0.0.1:{port}",
         f"topic # out {qos}",
         "notifications false",

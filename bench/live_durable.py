@@ -2,13 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from bench.console import say
-from bench.live import CpuMeter, federation, pids_of
+from bench.live import CpuMeter, bridged, federation, pids_of
 from hansa.agent.broker.connection import BrokerAddress
-from hansa.testbed.chaos.bridges import BridgedPair
 from hansa.testbed.chaos.clients import HistoryPublisher, HistorySubscriber
 from hansa.testbed.chaos.history import HistoryEvent, HistoryOperation
 from hansa.testbed.chaos.verdict import judge_history
@@ -24,15 +21,19 @@ QUIET_S = 5.0
 
 
 def measure() -> dict[str, object]:
-    """QoS 1 and 2 per second over one link, all acknowledged and arrived, against a bridge."""
+    """QoS 1 and 2 per second over one link, acknowledged and arrived, of a bridge (goal 1.0)."""
     return asyncio.run(_measure())
 
 
 async def _measure() -> dict[str, object]:
     answers: dict[str, object] = {}
-    async with federation("line:2", persistent=True) as running, _bridge() as theirs:
+    async with (
+        federation("line:2", persistent=True) as running,
+        bridged([(0, 1)], qos=2, is_persistent=True) as brokers,
+    ):
         near, far = running.nodes
         ours = near.broker.port, far.broker.port
+        theirs = brokers[0].port, brokers[1].port
         for qos in (1, 2):
             cpu: Counter[str] = Counter()
             rates: dict[str, list[float]] = {"bridge": [], "hansa": []}
@@ -90,14 +91,3 @@ async def _round(ports: tuple[int, int], qos: int, name: str) -> tuple[float, in
     return arrived / max(last - began, 1e-6), judge_history(
         history, {f"sub-{name}": [topic]}
     ).fates["lost"]
-
-
-@asynccontextmanager
-async def _bridge() -> AsyncIterator[tuple[int, int]]:
-    pair = BridgedPair()
-    try:
-        await pair.start()
-        assert pair.near is not None
-        yield pair.near.port, pair.far.port
-    finally:
-        await pair.stop()

@@ -1,4 +1,4 @@
-"""Resident memory of a live agent without an open page, as packages install it: interpreted."""
+"""Resident memory of a live agent without an open page."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 from bench.console import say
 from bench.live import federation, open_load, pids_of
 from bench.live_tls import PROFILES
-from hansa.compiled_core import PURE
 
 LOAD_S = 5.0
 KINDS = {
@@ -17,14 +16,14 @@ KINDS = {
 
 
 def measure() -> dict[str, object]:
-    """Memory of a live agent, idle and after the most QoS 0 messages (goal 45 MB resident)."""
+    """Memory of a live agent, idle and after the most QoS 0 messages (goal 40 MB resident)."""
     return asyncio.run(_measure())
 
 
 async def _measure() -> dict[str, object]:
     answers: dict[str, object] = {}
     for links, profile in PROFILES.items():
-        async with federation("line:2", profile, settings={PURE: "1"}) as running:
+        async with federation("line:2", profile) as running:
             ports = [node.broker.port for node in running.nodes]
             agent = pids_of(running)["agent 0"]  # it captures
             found = {"idle": memory_mb(agent)}

@@ -36,7 +36,7 @@ while client.socket.recv(1 << 16):
 
 
 def measure() -> dict[str, object]:
-    """Delay at one broker while its agent has a neighbour that hangs: of a broker alone (1.1)."""
+    """Delay at one broker while its agent has a neighbour that hangs: of a broker alone (1.2)."""
     return asyncio.run(_measure())
 
 

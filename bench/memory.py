@@ -18,7 +18,7 @@ FILTERS_PER_NODE = 10_000
 
 
 def measure() -> dict[str, object]:
-    """Memory of a node that knows 100,000 filters of ten others (goal 150 MB, floor 300 MB)."""
+    """Memory of a node that knows 100,000 filters of ten others (goal 150 MB)."""
     program = "from bench.memory import weigh; weigh()"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -79,7 +79,7 @@ class HansaPeer:
     """Mosquittos and agents. Links use TLS, unless the profile says otherwise."""
 
     def __init__(self, profile: LinkProfile = DIRECT_LINKS) -> None:
-        core = "compiled" if compiled_core.find_build() else "pure"
+        core = "compiled" if compiled_core.is_enabled() else "pure"  # agents inherit HANSA_PURE
         self.version = f"{__version__} {core}"
         self.link_security = "TLS" if profile.is_secure else "none"
         self._profile = profile
@@ -158,7 +158,7 @@ class BridgePeer(_Brokers):
                     line
                     for a, b in links
                     if a == place
-                    for line in bridge_lines(b, self.ports[b], qos=1)
+                    for line in bridge_lines(a, b, self.ports[b], qos=1)
                 ]
                 for place in range(len(self.ports))
             ]

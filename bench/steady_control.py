@@ -12,7 +12,7 @@ QUIET_S = 60.0
 
 
 def measure() -> dict[str, object]:
-    """Control bytes per link and second in a quiet grid:3x3, as groups grow (floor: at most 2x)."""
+    """Control bytes per link and second in a quiet grid:3x3, as groups grow (at most 2x)."""
     answers: dict[str, object] = {}
     first = 0.0
     for groups in (10, 1_000, 10_000):

@@ -2,6 +2,7 @@
  *
  *   relay out PORT BROKER    beside the receiving broker: accepts one relay, publishes what it sends
  *   relay in BROKER PORT     beside the publishing broker: subscribes to everything, connects to the other
+ *   relay mid PORT NEXT      between two others: accepts one relay, connects to the next
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -77,7 +78,7 @@ int main(int count, char **words) {
         setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         check(bind(listening, (struct sockaddr *)&address, sizeof address), "bind");
         check(listen(listening, 1), "listen");
-        to = connect_to_broker(words[3], "relay-out");
+        to = strcmp(words[1], "mid") == 0 ? dial(words[3]) : connect_to_broker(words[3], "relay-out");
         from = accept(listening, NULL, NULL);
         quick(from);
     }
