@@ -6,7 +6,9 @@
 
 import os
 import platform
+import re
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ class CompiledCoreHook(BuildHookInterface[Any]):
 def platform_tag() -> str:
     """Return the tag of a wheel for this Python and this or a newer C library."""
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    system = sysconfig.get_platform()  # linux-x86_64, macosx-11.0-arm64
     library, number = platform.libc_ver()
-    system = f"manylinux_{number.replace('.', '_')}" if library == "glibc" else sys.platform
-    return f"{python}-{python}-{system}_{platform.machine()}"
+    if library == "glibc":
+        system = system.replace("linux", f"manylinux_{number}")
+    return f"{python}-{python}-{re.sub('[.-]', '_', system)}"

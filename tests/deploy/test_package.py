@@ -72,13 +72,27 @@ BOOKWORM, TRIXIE = package.RELEASES["12"], package.RELEASES["13"]
         ("cp311-cp311-manylinux_2_36_x86_64", BOOKWORM, "arm64", False),
         ("cp311-cp311-manylinux_2_36_x86_64", TRIXIE, "amd64", False),
         ("cp313-cp313-manylinux_2_36_x86_64", TRIXIE, "amd64", True),
-        ("cp311-cp311-darwin_arm64", BOOKWORM, "arm64", False),
+        ("cp311-cp311-macosx_11_0_arm64", BOOKWORM, "arm64", False),
     ],
 )
 def test_compiled_core_is_packaged_only_for_its_python_and_platform(
     tag, release, architecture, fits
 ):
     assert package.fits_target(f"hansa-0.3.0-{tag}.whl", release, architecture) == fits
+
+
+@pytest.mark.parametrize(
+    ("system", "library", "tag"),
+    [
+        ("linux-x86_64", ("glibc", "2.36"), "manylinux_2_36_x86_64"),
+        ("linux-x86_64", ("", ""), "linux_x86_64"),
+        ("macosx-11.0-arm64", ("", ""), "macosx_11_0_arm64"),
+    ],
+)
+def test_tag_of_the_platform_is_one_that_pip_knows(monkeypatch, system, library, tag):
+    monkeypatch.setattr("sysconfig.get_platform", lambda: system)
+    monkeypatch.setattr("platform.libc_ver", lambda: library)
+    assert platform_tag().partition("-")[2].partition("-")[2] == tag
 
 
 def test_wheel_for_this_platform_runs_the_compiled_core(tmp_path):
