@@ -2,8 +2,10 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,19 @@ def test_version_says_which_core_runs(value, core):
     assert shown.endswith(f" ({core})\n")
 
 
+def test_both_cores_produce_the_same_transcript(tmp_path):
+    if find_build() is None:
+        pytest.skip("there is no build of these sources")
+    transcripts = {}
+    for core, value in (("pure", "1"), ("compiled", "")):
+        file = tmp_path / core
+        options = ("--topology", "grid:3x3", "--faults", "crashes=2,cuts=2", "--seed", "7")
+        command = [sys.executable, "-m", "hansa.cli", "simulate", *options, "--transcript", file]
+        subprocess.run(command, env={**os.environ, PURE: value}, check=True, capture_output=True)
+        transcripts[core] = file.read_text()
+    assert transcripts["compiled"] == transcripts["pure"] != ""
+
+
 def test_digest_includes_everything_that_compiled_modules_import():
     known = set(source_files())
     waiting, found = list(known), set(known)
@@ -107,6 +122,41 @@ def test_missing_compiler_is_one_line(monkeypatch, capsys):
         "hansa: the core is not compiled, so Python interprets it:"
         " there is no C compiler (Debian: apt-get install gcc)\n"
     )
+
+
+def test_disk_that_cannot_be_written_is_one_line(monkeypatch, capsys, tmp_path):
+    (tmp_path / "builds").write_text("a file, which cannot hold builds")
+    monkeypatch.setattr(compile_core, "BUILDS", tmp_path / "builds")
+    monkeypatch.setattr(compile_core, "find_compiler", lambda: "cc")
+    monkeypatch.setattr(compile_core, "describe_tools", lambda compiler: [])
+    monkeypatch.delenv(PURE, raising=False)
+    monkeypatch.setattr(sys, "argv", ["compile_core"])
+    assert compile_core.main() == 0
+    assert re.fullmatch(
+        "hansa: the core is not compiled, so Python interprets it: .*File exists.*\n",
+        capsys.readouterr().err,
+    )
+
+
+def test_build_does_not_wait_for_another_longer_than_its_limit(tmp_path):
+    with compile_core.lock(tmp_path / "lock", time.monotonic()):
+        with pytest.raises(compile_core.BuildProblem, match="another ./run still compiles it"):
+            with compile_core.lock(tmp_path / "lock", time.monotonic()):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "kind"),
+    [
+        (1, "driver.c:1:1: error: expected expression", compile_core.BuildFailure),
+        (1, "error: x.s: No space left on device", compile_core.BuildProblem),
+        (1, "fatal error: Killed signal terminated program cc1", compile_core.BuildProblem),
+        (-9, "", compile_core.BuildProblem),
+    ],
+    ids=["sources", "disk", "killed compiler", "killed"],
+)
+def test_only_errors_of_the_sources_are_remembered(code, output, kind):
+    assert type(compile_core.problem_of("cc", code, output)) is kind
 
 
 def test_compiler_accepts_the_sources():

@@ -3,9 +3,9 @@
     .venv/bin/python -m tools.compile_core [--limit SECONDS | --is-needed]
 
 A build is made in a work directory and renamed when it is complete. The build is optional: without
-a C compiler or Python's headers, or if it fails or takes too long, one line on stderr says so and
-the exit code is 0. A failure is remembered until the sources or the tools change. Object files of a
-build that was stopped are used by the next one.
+a C compiler or Python's headers, on a read-only disk, or if it fails or takes too long, one line on
+stderr says so and the exit code is 0. If the compiler refuses the sources, that is remembered until
+the sources or the tools change. Object files of a build that was stopped are used by the next one.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -26,6 +27,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import IO
 
 from hansa import compiled_core
 from hansa.compiled_core import LIBRARY, PACKAGE, SUFFIX
@@ -51,6 +53,14 @@ INTERPRETED = (
     "simulator/world/ledger.py",  # has a subclass of `bytes`
 )
 """Sources that cannot be compiled."""
+
+PASSING = re.compile(
+    "No space left|Disk quota|Read-only file system|annot allocate|out of memory|MemoryError"
+    "|signal terminated program"
+)
+"""Errors of the machine, not of the sources: the next build may succeed."""
+
+LOCK_POLL_S = 0.2
 
 STRUCT = re.compile(r"^class .*\bStruct\b", re.MULTILINE)
 """mypyc does not support msgspec's Structs: their modules stay interpreted."""
@@ -79,7 +89,7 @@ def main() -> int:
         return 0
     try:
         compile_core(given.limit)
-    except BuildProblem as problem:
+    except (BuildProblem, OSError) as problem:
         say(f"the core is not compiled, so Python interprets it: {problem}")
     return 0
 
@@ -100,16 +110,18 @@ def is_needed() -> bool:
 def compile_core(limit_s: float = LIMIT_S) -> Path:
     """Return the build of the present sources; make it if it is missing."""
     compiler = find_compiler()
+    scripts = [Path(__file__), Path(__file__).with_name("generate_c.py")]
     tools = hashlib.sha256(
-        json.dumps([*describe_tools(compiler), Path(__file__).read_text()]).encode()
+        json.dumps([*describe_tools(compiler), *(path.read_text() for path in scripts)]).encode()
     ).hexdigest()
     build = BUILDS / f"{compiled_core.core_digest()}-{tools[:8]}"
     if build.is_dir():
         return build
+    deadline = time.monotonic() + limit_s
     BUILDS.mkdir(exist_ok=True)
-    with lock(BUILDS / "lock"):
+    with lock(BUILDS / "lock", deadline):
         if not build.is_dir():
-            make_build(build, compiler, limit_s)
+            make_build(build, compiler, deadline)
     return build
 
 
@@ -138,17 +150,29 @@ def describe_tools(compiler: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock(path: Path, deadline: float) -> Iterator[None]:
+    """A kernel lock, which ends with the process that holds it."""
     with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another ./run that compiles the core")
-            fcntl.flock(file, fcntl.LOCK_EX)
+        is_waiting = False
+        while not try_lock(file):
+            if time.monotonic() > deadline:
+                raise BuildProblem("another ./run still compiles it")
+            if not is_waiting:
+                say("waiting for another ./run that compiles the core")
+            is_waiting = True
+            time.sleep(LOCK_POLL_S)
         yield
 
 
-def make_build(build: Path, compiler: str, limit_s: float) -> None:
+def try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def make_build(build: Path, compiler: str, deadline: float) -> None:
     failed = BUILDS / f"failed-{build.name}"
     if failed.exists():
         raise BuildFailure(failed.read_text())
@@ -156,7 +180,7 @@ def make_build(build: Path, compiler: str, limit_s: float) -> None:
     say("compiling the core, once for these sources; HANSA_PURE=1 does without")
     work = BUILDS / "work"
     try:
-        Build(work, compiler, began + limit_s).make(build)
+        Build(work, compiler, deadline).make(build)
     except BuildFailure as failure:
         failed.write_text(str(failure))
         raise
@@ -274,9 +298,16 @@ class Build:
         except subprocess.TimeoutExpired:
             raise BuildProblem("it takes too long; the next ./run continues") from None
         if done.returncode:
-            lines = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line]
-            raise BuildFailure(lines[0] if lines else f"{words[0]} exited with {done.returncode}")
+            raise problem_of(words[0], done.returncode, done.stdout + done.stderr)
         return done.stdout
+
+
+def problem_of(program: str, code: int, output: str) -> BuildProblem:
+    """Return the problem of a program that failed."""
+    lines = [line for line in output.splitlines() if "error" in line]
+    text = lines[0] if lines else f"{program} exited with {code}"
+    is_passing = code < 0 or PASSING.search(output)  # a signal ended it, perhaps for lack of memory
+    return BuildProblem(text) if is_passing else BuildFailure(text)
 
 
 def module_name(path: Path) -> str:
@@ -290,4 +321,6 @@ def show_progress(number: int, total: int) -> None:
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     sys.exit(main())
