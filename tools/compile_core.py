@@ -234,6 +234,9 @@ class Build:
         (self._part / "modules").write_text("\n".join(modules) + "\n")
         if not build.name.startswith(compiled_core.core_digest()):
             raise BuildProblem("the sources changed while it was compiled")
+        for made in self._part.iterdir():  # a power failure must not leave a build without contents
+            with made.open("rb") as file:
+                os.fsync(file.fileno())
         self._part.rename(build)
         shutil.rmtree(self._c)
         for old in {*self._objects.iterdir()} - {*itertools.chain(*objects.values())}:
