@@ -6,6 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pipeline.recordings import captured as captured_message
+from tests.pipeline.recordings import journal
+from tests.pipeline.recordings import recorded as recorded_message
 
 from hansa.journal.records import CapturedRecord, RecordedPublication, encode_record
 from hansa.mqtt.properties import Property, encode_properties
@@ -81,6 +84,22 @@ def test_a_record_with_fewer_or_more_fields_is_decoded_on_its_own(head, tail):
     other = head + body[1:-3] + tail  # as an older agent, or a newer one, writes it
     columns = rows.message_columns(FEED, CapturedRecord.KIND, [1, 2], [other, body])
     assert columns["offset"] == [1, 2]
+
+
+def test_a_batch_of_large_messages_ends_early(tmp_path, monkeypatch):
+    messages = [captured_message(n, payload=b"p" * 1_000) for n in range(1, 41)]
+    journal(tmp_path, 5, [*messages, recorded_message(1)])
+    monkeypatch.setattr(rows, "BATCH_BYTES", 10_000)
+    feed = Feed(5, 7, str(tmp_path))
+    bounds = feed.bounds()
+    found = [
+        batch.column("sequence").to_pylist()
+        for batch in rows.read_batches(
+            feed, bounds.start, bounds.end, rows.MESSAGES, rows.arrow_schema(rows.MESSAGES)
+        )
+    ]
+    assert max(map(len, found)) <= 10
+    assert sum(found, []) == [*range(1, 41), 1]
 
 
 def test_an_integer_behind_the_last_record_is_refused():

@@ -236,6 +236,12 @@ def test_unknown_records_of_a_newer_agent_are_skipped(spark, tmp_path):
     assert sorted(map(tuple, found)) == [(1, f"{2:016x}"), (3, f"{4:016x}")]
 
 
+def test_columns_may_be_selected_by_a_schema(spark, tmp_path):
+    journal(tmp_path / "1", 1, many(1, 2))
+    chosen = spark.read.format("hansa").schema("topic string, sequence bigint").load(str(tmp_path))
+    assert sorted(map(tuple, chosen.collect())) == [("a/b", 1), ("a/b", 2)]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from hansa.errors import BrokerMisbehaved, JournalDamaged, JournalTrimmed
 from hansa.journal.records import CapturedRecord, RecordedPublication, TelemetryBlock, decode_record
@@ -21,7 +22,9 @@ from hansa.telemetry.columns import COLUMNS, FIELD_COLUMNS, ColumnType
 from hansa.telemetry.reader import decode_block
 
 BATCH_ROWS = 16_384
-"""Rows of an Arrow batch: enough to make the cost per batch negligible, few enough for memory."""
+BATCH_BYTES = 32 << 20
+"""Most rows of an Arrow batch, and bytes after which it ends: enough to make the cost per batch
+negligible, few enough for memory, and for Arrow, whose arrays of texts hold 2 GiB."""
 
 MESSAGES = "messages"
 EVENTS = "events"
@@ -130,19 +133,28 @@ def _messages(feed: Feed, start: int, end: int) -> Iterator[Columns]:
     gathered: dict[int, tuple[list[int], list[bytes]]] = {
         kind.KIND: ([], []) for kind in (CapturedRecord, RecordedPublication)
     }
-    entries = _EntriesBeforeLoss(feed, start, end)
+    entries, size = _EntriesBeforeLoss(feed, start, end), 0
     for offset, kind, body in entries:
-        if kind in gathered:
-            offsets, bodies = gathered[kind]
-            offsets.append(offset)
-            bodies.append(body)
-            if len(bodies) == BATCH_ROWS:
-                yield message_columns(feed, kind, offsets, bodies)
-                gathered[kind] = [], []
+        if kind not in gathered:
+            continue
+        offsets, bodies = gathered[kind]
+        offsets.append(offset)
+        bodies.append(body)
+        size += len(body)
+        if len(bodies) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield from _message_batches(feed, gathered)
+            size = 0
+    yield from _message_batches(feed, gathered)
+    entries.end()
+
+
+def _message_batches(
+    feed: Feed, gathered: dict[int, tuple[list[int], list[bytes]]]
+) -> Iterator[Columns]:
     for kind, (offsets, bodies) in gathered.items():
         if bodies:
             yield message_columns(feed, kind, offsets, bodies)
-    entries.end()
+        gathered[kind] = [], []
 
 
 def message_columns(
@@ -346,7 +358,7 @@ def _batch(columns: Columns, feed: Feed, arrow: pa.Schema) -> pa.RecordBatch:
     ready: Columns = {
         **columns,
         "time_ns": times,
-        "time": pa.compute.divide(times, 1_000).cast(arrow.field("time").type),
+        "time": pa.compute.divide(times, 1_000).cast(_ARROW_TYPES["timestamp"]),
         "feed": pa.repeat(feed.name, count),
     }
     return pa.RecordBatch.from_arrays(
