@@ -1,7 +1,7 @@
 """The steps of `hansa pipeline` that look after a lake: tables, describe, optimize, forget, …"""
 
 import argparse
-from datetime import datetime
+from datetime import UTC, datetime
 
 from rich.text import Text
 
@@ -127,9 +127,13 @@ def forget_step(args: argparse.Namespace, parser: Parser) -> int:
 
 
 def parse_time(text: str) -> str:
+    """Return a time in UTC, as SQL writes it; without a time zone it is UTC."""
     try:
-        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S")
-    except ValueError:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo:
+            time = time.astimezone(UTC)
+        return time.strftime("%Y-%m-%d %H:%M:%S.%f")
+    except (ValueError, OverflowError):
         raise UsageError(
             f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00"
         ) from None

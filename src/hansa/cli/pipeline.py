@@ -40,11 +40,14 @@ STEPS = (
     *("run", "stream", "query", "shell", "tables", "describe", "history"),
     *("optimize", "vacuum", "forget"),
 )
+WITHOUT_WORDS = ("shell", "tables", "optimize", "vacuum", "forget")
 
 
 def run(given: Sequence[str]) -> int:
     parser = _parser()
     args = parser.parse_intermixed_args(given)
+    if args.words and args.step in WITHOUT_WORDS:
+        parser.error(f"{args.step} takes options only, not {args.words[0]!r}")
     steps: dict[str, Callable[[argparse.Namespace, Parser], int]] = {
         "run": _run,
         "stream": _run,
@@ -209,8 +212,6 @@ def _query(args: argparse.Namespace, parser: Parser) -> int:
 
 def _shell(args: argparse.Namespace, parser: Parser) -> int:
     """Answer one statement per line; a mistake in one does not end it."""
-    if args.words:
-        parser.error("shell takes no words; it reads statements from its input, one per line")
     as_of = maintain.parse_time(args.as_of) if args.as_of else None
     require_lake(args.lake)
     with ConsoleProgress("starting Spark") as progress:
