@@ -222,11 +222,22 @@ def test_small_file_is_replaced_as_a_whole(spark, tmp_path):
         storage.write("state/progress.json", "", replace=False)
 
 
-def test_missing_checkpoint_is_refused_before_anything_is_read_twice(spark, whole, tmp_path):
+@pytest.mark.parametrize(
+    ("stream", "table"),
+    [
+        ("bronze_messages", "bronze/messages"),
+        ("silver_messages", "silver/messages"),
+        ("silver_events", "silver/runs"),
+    ],
+)
+def test_missing_checkpoint_is_refused_before_anything_is_read_twice(
+    spark, whole, tmp_path, stream, table
+):
     shutil.copytree(whole.uri, tmp_path / "lake")
-    shutil.rmtree(tmp_path / "lake" / "_hansa" / "checkpoints")
+    shutil.rmtree(tmp_path / "lake" / "_hansa" / "checkpoints" / stream)
     lake = Lake(spark, str(tmp_path / "lake"))
-    with pytest.raises(UsageError, match="has rows, but its checkpoint is missing"):
+    lake.save_progress({})  # as if the last run was interrupted
+    with pytest.raises(UsageError, match=f"{table} has rows, but its checkpoint is missing"):
         runner.run_once(lake, PipelineJob([f"{whole.uri}/../source"]))
 
 

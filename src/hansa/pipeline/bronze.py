@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.errors import UsageError
 from hansa.pipeline.errors import WORKER_IS_LATE, to_user_error
-from hansa.pipeline.lake import BRONZE_PLACES, Lake
+from hansa.pipeline.lake import BRONZE_PLACES, Lake, TablePlace
 from hansa.pipeline.source import FeedStreamReader, SourceOptions
 
 ATTEMPTS = 20
@@ -87,17 +87,23 @@ def _committed_offsets(lake: Lake, table: str) -> dict[str, dict[str, int]]:
         int(name) for name in lake.storage.names(f"{checkpoint}/commits") if name.isdecimal()
     ]
     if not numbers:
-        # A run that was killed in its first batch leaves offsets: Spark then repeats that batch.
-        has_offsets = bool(lake.storage.names(f"{checkpoint}/offsets"))
-        if not has_offsets and lake.version(BRONZE_PLACES[table]) > 0:
-            raise UsageError(
-                f"{lake.uri}: the table bronze/{table} has rows, but its checkpoint is missing;"
-                " restore both together, or create a new lake"
-            )
+        require_checkpoint(lake, f"bronze_{table}", BRONZE_PLACES[table])
         return {}
     text = lake.storage.read(f"{checkpoint}/offsets/{max(numbers)}") or ""
     offsets: dict[str, dict[str, int]] = json.loads(text.splitlines()[-1])
     return offsets
+
+
+def require_checkpoint(lake: Lake, stream: str, place: TablePlace) -> None:
+    """Raise UsageError if a table has rows and its stream would begin anew: rows would be read
+    twice, or taken for a batch that is written already."""
+    # A run that was killed in its first batch leaves offsets: Spark then repeats that batch.
+    has_offsets = bool(lake.storage.names(f"{lake.checkpoint(stream)}/offsets"))
+    if not has_offsets and lake.version(place) > 0:
+        raise UsageError(
+            f"{lake.uri}: the table {place.path} has rows, but its checkpoint is missing;"
+            " restore both together, or create a new lake"
+        )
 
 
 def worker_variables(spark: SparkSession) -> Any:
@@ -118,7 +124,11 @@ def prepare_parallel_streams(spark: SparkSession) -> None:
     for _ in range(2):
         for name, value in STREAM_VARIABLES.items():
             variables[name] = variables[name] if name in variables else value
-    # Py4J starts its server for `foreachBatch` at the first use, without a lock, too.
+    start_callback_server(spark)
+
+
+def start_callback_server(spark: SparkSession) -> None:
+    """Start Py4J's server for `foreachBatch`: it would start at the first use, without a lock."""
     ensure_callback_server_started(spark._sc._gateway)  # noqa: SLF001
 
 

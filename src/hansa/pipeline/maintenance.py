@@ -1,25 +1,23 @@
 """Looks after a lake: describes, compacts and cleans its tables, and deletes rows for good."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from hansa.errors import UsageError
+from hansa.pipeline import runner
 from hansa.pipeline.bronze import ProgressCallback, ignore_progress
 from hansa.pipeline.catalog import DECLARED, PLACES, contract_place, places_of, stored_contracts
 from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
-from hansa.pipeline.gold_update import source_versions, update_gold
 from hansa.pipeline.lake import BRONZE_PLACES, Lake, TablePlace
 from hansa.pipeline.silver import LIVE
 from hansa.pipeline.topics import filter_condition, text_literal
 
 RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
-COMMITS_PER_COMPACTION = 16
-"""A table has at most about this many small files."""
 TIMES = ("published_at", "recorded_at", "time", "delivered_at")
-"""Columns that say when a row was recorded; the first that a table has counts."""
+"""Columns that say when a row was recorded; the first that is not empty counts."""
 
 
 def find_table(lake: Lake, name: str) -> TablePlace:
@@ -76,20 +74,15 @@ def optimize(lake: Lake, on_progress: ProgressCallback = ignore_progress) -> int
     return removed
 
 
-def compact(lake: Lake, before: Mapping[str, int]) -> None:
-    """Merge the small files of tables that had many commits since they were last merged; `before`
-    has the versions at the end of the previous run.
-
-    Delta's own automatic compaction would rewrite a clustered table after every commit."""
-    for place in places_of(lake):
-        version = lake.version(place)
-        if version // COMMITS_PER_COMPACTION > before.get(place.view, 0) // COMMITS_PER_COMPACTION:
-            lake.spark.sql(f"OPTIMIZE delta.`{lake.location(place)}`").collect()
-
-
 def vacuum(lake: Lake, retain_hours: int, on_progress: ProgressCallback = ignore_progress) -> None:
     """Remove files that no version of the last hours needs; earlier versions cannot be read
     afterwards."""
+    # An interrupted run left silver and gold to be made from earlier versions.
+    runner.catch_up(lake, on_progress)
+    _remove_old_files(lake, retain_hours, on_progress)
+
+
+def _remove_old_files(lake: Lake, retain_hours: int, on_progress: ProgressCallback) -> None:
     conf = lake.spark.conf
     conf.set(RETENTION_CHECK, "false")
     try:
@@ -126,16 +119,19 @@ class ForgottenRows:
                 return None
             parts.append(f"origin_id = '{self.origin_id}'")
         if self.before is not None:
-            column = next((name for name in TIMES if name in frame.columns), None)
-            if column is None:
+            columns = [name for name in TIMES if name in frame.columns]
+            if not columns:
                 return None
-            parts.append(f"{column} < TIMESTAMP'{self.before}'")
+            # A delivery has no `published_at` while its publication is unknown.
+            time = f"coalesce({', '.join(columns)})" if columns[1:] else columns[0]
+            parts.append(f"{time} < TIMESTAMP'{self.before}'")
         return " AND ".join(f"({part})" for part in parts)
 
 
 def node_id(lake: Lake, name: str) -> str:
     """Return the id of a live node; raise UsageError if it is unknown or ambiguous."""
-    nodes = lake.read(PLACES["nodes"]).where(f"run = '{LIVE}'").collect()
+    place = PLACES["nodes"]
+    nodes = lake.read(place).where(f"run = '{LIVE}'").collect() if lake.has(place) else []
     found = [row["node_id"] for row in nodes if name in (row["node_name"], row["node_id"])]
     if len(found) != 1:
         known = ", ".join(sorted(row["node_name"] for row in nodes)) or "none"
@@ -149,10 +145,11 @@ def forget(
     """Delete rows from all layers and their files for good; return the number of rows by table.
 
     Gold is computed anew for the hours of the deleted rows. Agents' own recordings are not
-    changed."""
-    progress = lake.progress()
+    changed. If it is interrupted, repeating it completes it."""
     deleted: dict[str, int] = {}
     try:
+        # An interrupted run left rows in bronze that silver would get after the deletion.
+        runner.catch_up(lake, on_progress)
         for place in _places_with_rows(lake):
             condition = rows.condition(lake.read(place))
             if condition is None:
@@ -163,11 +160,8 @@ def forget(
             ).collect()
             if answer["num_affected_rows"]:
                 deleted[place.view] = answer["num_affected_rows"]
-        if deleted:
-            sources = source_versions(lake)
-            update_gold(lake, progress, on_progress)
-            lake.save_progress({**progress, **sources})
-            vacuum(lake, 0, on_progress)
+        runner.refresh_gold(lake, runner.bronze_versions(lake), on_progress)
+        _remove_old_files(lake, 0, on_progress)
     except SPARK_EXCEPTIONS as error:
         raise to_user_error(error) from error
     return deleted

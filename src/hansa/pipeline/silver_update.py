@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from hansa.pipeline import contracts as payload_contracts
 from hansa.pipeline import silver
-from hansa.pipeline.bronze import ProgressCallback, run_stream
+from hansa.pipeline.bronze import ProgressCallback, require_checkpoint, run_stream
 from hansa.pipeline.catalog import DECLARED, PLACES, contract_place
 from hansa.pipeline.contracts import PayloadContract
 from hansa.pipeline.hours import hour_text, shift_hour, timestamp_literals
@@ -56,6 +56,8 @@ def run_silver(
 ) -> None:
     """Bring the new rows of a bronze table into silver."""
     on_progress("silver", f"from {table}", None)
+    # The first batch of events writes `runs`.
+    require_checkpoint(lake, f"silver_{table}", PLACES["runs" if table == "events" else table])
 
     def update(frame: DataFrame, number: int) -> None:
         session = frame.sparkSession
