@@ -98,6 +98,36 @@ def test_query_prints_for_programs(recording, capsys, option, text):
     assert capsys.readouterr().out == text
 
 
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("select 1.5, percentile(id, 0.5) from range(3)", "1.5,percentile(id, 0.5, 1)\n1.5,1.0\n"),
+        ("select 1 as a, 2 as a", "a,a\n1,2\n"),
+        ("select array('x', null) as a, map('k', 1) as b", 'a,b\n"[""x"", null]","{""k"": 1}"\n'),
+    ],
+)
+def test_columns_may_have_any_name_and_type(recording, capsys, sql, text):
+    assert query(recording, sql, "--csv") == 0
+    assert capsys.readouterr().out == text
+
+
+def test_decimals_are_numbers_in_json(recording, capsys):
+    assert rows_of(recording, capsys, "select 1.5 as a, null as b") == [{"a": 1.5, "b": None}]
+
+
+def test_programs_get_all_rows_and_people_the_first(recording, capsys):
+    sql = "select id from range(1234) order by id"
+    for option, lines in (("--csv", 1_235), ("--json", 1_234)):
+        assert query(recording, sql, option) == 0
+        shown, messages = capsys.readouterr()
+        assert len(shown.splitlines()) == lines
+        assert "only the first" not in messages
+    assert query(recording, sql, "--vertical") == 0
+    shown, messages = capsys.readouterr()
+    assert len(shown.split()) == 2_000
+    assert messages.endswith("only the first 1,000 rows are shown; --csv and --json print all\n")
+
+
 def test_shell_answers_each_line_and_continues_after_a_mistake(recording, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("select 1 as a\n\nselct 1\nselect 2 as a;\n"))
     assert main(["pipeline", "shell", "--lake", str(recording.lake), "--json"]) == 0
@@ -129,6 +159,7 @@ def test_tables_and_columns_are_shown_in_sql_and_by_command(recording, capsys):
         "drop table delay",
         "insert into delay select * from delay",
         "select * from nowhere",
+        "select assert_true(false)",
     ],
 )
 def test_wrong_or_writing_sql_is_refused_in_one_sentence(recording, capsys, sql):

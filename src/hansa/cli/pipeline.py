@@ -3,13 +3,13 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hansa.cli import arguments, maintain
 from hansa.cli.arguments import Parser, decimal_number, whole_number
 from hansa.cli.lake_options import add_lake, open_lake, start_spark
-from hansa.cli.query_output import ROWS_SHOWN_MAX, show
+from hansa.cli.query_output import ROWS_SHOWN_MAX, is_for_people, show
 from hansa.console.progress import ConsoleProgress
 from hansa.errors import TableBroken, UsageError
 from hansa.pipeline.location import require_lake, require_place
@@ -205,7 +205,7 @@ def _query(args: argparse.Namespace, parser: Parser) -> int:
     require_lake(args.lake)
     with ConsoleProgress("starting Spark") as progress:
         lake = open_lake(args, progress)
-        columns, rows = ask(lake, args.words[0], as_of)
+        columns, rows = ask(lake, args.words[0], as_of, is_for_people(args))
     show(columns, rows, args)
     return 0
 
@@ -229,15 +229,15 @@ def _shell(args: argparse.Namespace, parser: Parser) -> int:
         if not statement.strip():
             continue
         try:
-            show(*ask(lake, statement, as_of), args)
+            show(*ask(lake, statement, as_of, is_for_people(args)), args)
         except UsageError as error:
             print(f"hansa: {printable(str(error))}", file=sys.stderr)
 
 
 def ask(
-    lake: "Lake", select: str, as_of: str | None = None
-) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Return columns and rows of a query; one row more than is shown, if there are more."""
+    lake: "Lake", select: str, as_of: str | None = None, is_limited: bool = True
+) -> tuple[list[str], Iterable[tuple[object, ...]]]:
+    """Return columns and rows of a query: all, or one row more than is shown to people."""
     from hansa.pipeline import query
 
-    return query.run_query(lake, select, ROWS_SHOWN_MAX + 1, as_of)
+    return query.run_query(lake, select, ROWS_SHOWN_MAX + 1 if is_limited else None, as_of)

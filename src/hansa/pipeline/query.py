@@ -1,7 +1,7 @@
 """Reads a lake: its tables as Spark views, and read-only SQL queries on them."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -100,18 +100,26 @@ def _with_names(table: DataFrame, names: DataFrame, named: Collection[str]) -> D
 
 
 def run_query(
-    lake: Lake, sql: str, rows_max: int, as_of: str | None = None
-) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Return the names of the columns and at most `rows_max` rows."""
+    lake: Lake, sql: str, rows_max: int | None = None, as_of: str | None = None
+) -> tuple[list[str], Iterable[tuple[object, ...]]]:
+    """Return the names of the columns and the rows: at most `rows_max`, or all, one by one."""
     text = sql.rstrip().rstrip(";")
     try:
         create_views(lake, text, as_of)
         if INFORMATION.fullmatch(text):
-            result = lake.spark.sql(text)
+            result = lake.spark.sql(text).drop("namespace", "isTemporary")
         else:
             # Only a query is allowed in parentheses: no statement that writes, drops or sets.
-            result = lake.spark.sql(f"SELECT * FROM (\n{text}\n)").limit(rows_max)
-        columns = [name for name in result.columns if name not in ("namespace", "isTemporary")]
-        return columns, [tuple(row) for row in result.select(*columns).collect()]
+            result = lake.spark.sql(f"SELECT * FROM (\n{text}\n)")
+        if rows_max is None:
+            return result.columns, _all_rows(result)
+        return result.columns, result.limit(rows_max).collect()
+    except SPARK_EXCEPTIONS as error:
+        raise to_user_error(error) from error
+
+
+def _all_rows(result: DataFrame) -> Iterator[tuple[object, ...]]:
+    try:
+        yield from result.toLocalIterator()
     except SPARK_EXCEPTIONS as error:
         raise to_user_error(error) from error
