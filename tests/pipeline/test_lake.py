@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from hansa.pipeline import runner
 from hansa.pipeline.bronze import PipelineJob
 from hansa.pipeline.catalog import DECLARED, PLACES, create_tables
+from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
 from hansa.pipeline.gold_update import source_versions, update_gold
 from hansa.pipeline.lake import BRONZE_PLACES, Lake
 from hansa.pipeline.silver_update import TRANSACTION, EventBatch, finish_silver
@@ -249,3 +250,12 @@ def test_description_of_a_table_is_in_its_log(whole):
 
 def _first_commit(lake, name):
     return lake.storage.read(f"{PLACES[name].path}/_delta_log/{0:020d}.json").splitlines()
+def test_table_that_has_not_changed_since_a_time_is_read_as_it_is(whole):
+    place = PLACES["deliveries"]
+    assert whole.read(place, "2100-01-01 00:00:00").count() == whole.read(place).count() == 2
+    assert whole.read(place, "2100-01-01 00:00:00.000000").count() == 2
+    with pytest.raises(SPARK_EXCEPTIONS) as error:
+        whole.read(place, "2000-01-01 00:00:00")
+    assert "2000-01-01" in str(to_user_error(error.value))
+
+

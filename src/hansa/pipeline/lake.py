@@ -23,11 +23,14 @@ from pyspark.sql.types import StructType
 from hansa.errors import UsageError
 from hansa.pipeline import rows
 from hansa.pipeline.columns import describe_columns
+from hansa.pipeline.errors import SPARK_EXCEPTIONS
 from hansa.pipeline.location import MARKER, absolute_uri, not_a_lake
 from hansa.pipeline.storage import Storage
 from hansa.pipeline.tables import LakeTable
 
 VERSION = 3
+UNCHANGED_SINCE = "DELTA_TIMESTAMP_GREATER_THAN_COMMIT"
+"""Error of Delta if a table was not changed after the time of a query."""
 CONTRACTS = "_hansa/contracts.json"
 PROGRESS = "_hansa/progress.json"
 EXPERIMENTS = "experiments"
@@ -115,10 +118,15 @@ class Lake:
 
     def read(self, place: TablePlace, as_of: str | None = None) -> DataFrame:
         """Return a table; with `as_of`, a timestamp, as it was then."""
-        reader = self.spark.read.format("delta")
+        location = self.location(place)
         if as_of is not None:
-            reader = reader.option("timestampAsOf", as_of)
-        return reader.load(self.location(place))
+            reader = self.spark.read.format("delta").option("timestampAsOf", as_of)
+            try:
+                return reader.load(location)
+            except SPARK_EXCEPTIONS as error:
+                if UNCHANGED_SINCE not in str(error):
+                    raise
+        return self.spark.read.format("delta").load(location)
 
     def version(self, place: TablePlace) -> int:
         """Return the version of a table: 0 if it was created and never changed, -1 if there is
