@@ -75,6 +75,10 @@ def assert_same_tables(one, other):
         assert rows_of(one, name) == rows_of(other, name), name
 
 
+def announcement(at):
+    return schema.ControlFrameSent(at, "CoreAnnouncement", 30, 2, 1, 1, 0, 1)
+
+
 LIFE: list[schema.AnyRecord] = [
     schema.NodeStarted(1 * SECOND, "a", "1"),
     schema.LinkUp(2 * SECOND, 2),
@@ -83,6 +87,16 @@ LIFE: list[schema.AnyRecord] = [
     schema.Captured(HOUR + SECOND, 1, 7, 1, 1, "t/1", 4),
     schema.AlarmRaised(HOUR + 2 * SECOND, "state not saved", "disk full"),
     schema.AlarmCleared(HOUR + 4 * SECOND, "state not saved"),
+    # An announcement in two hours, the second time over a link that has just come up again.
+    announcement(4 * SECOND),
+    schema.LinkDown(HOUR - SECOND // 2, 2, "closed"),
+    schema.LinkUp(HOUR + SECOND // 5, 2),
+    announcement(HOUR + SECOND),
+    schema.RoundTrip(HOUR + 2 * SECOND, 2, 1.5),
+    schema.Counter(HOUR + 10 * SECOND, "publications", 2.0),
+    # While the other node has no interest any more, and while it has again.
+    schema.Captured(2 * HOUR + 5 * SECOND, 1, 7, 2, 1, "t/2", 4),
+    schema.Captured(6 * HOUR, 1, 7, 3, 1, "t/3", 4),
 ]
 OTHER: list[schema.AnyRecord] = [
     schema.NodeStarted(1 * SECOND, "b", "1"),
@@ -92,6 +106,20 @@ OTHER: list[schema.AnyRecord] = [
     # Two hours after its publication, and twice.
     schema.Delivered(3 * HOUR, 1, 7, 1, 1, "t/1", 4, None),
     schema.Delivered(4 * HOUR, 1, 7, 1, 1, "t/1", 4, None),
+    schema.Duplicate(3 * SECOND + 3_000, 1, 1, 1, 0, 1),
+    schema.MeshJoined(2 * SECOND, "t/#"),
+    schema.InterestRemoved(2 * HOUR + SECOND, "t/#"),
+    schema.Gap(4 * HOUR + SECOND, 1, 7, 2, 2, "retention"),
+]
+RESTARTED: list[schema.AnyRecord] = [
+    schema.NodeStarted(5 * HOUR, "b", "1"),
+    schema.InterestAdded(5 * HOUR + SECOND, "t/#"),
+]
+FAULTS: list[schema.AnyRecord] = [
+    schema.FaultInjected(HOUR - SECOND, "kill agent 0", 1),
+    schema.Converged(HOUR - SECOND, "kill agent 0", 1.5),
+    schema.ClientDeliveriesCounted(HOUR, "kill agent 0", 1, 2, 10, 9, 1, 0.5),
+    schema.FaultInjected(2 * HOUR, "cut link", 1, 2),
 ]
 
 
@@ -101,10 +129,17 @@ def whole(spark, tmp_path_factory):
     root = tmp_path_factory.mktemp("whole")
     telemetry(root / "source" / "a", 1, LIFE)
     telemetry(root / "source" / "b", 2, OTHER)
+    telemetry(root / "source" / "c", 2, RESTARTED, incarnation=2)
+    telemetry(root / "source" / "f", schema.FAULT_INJECTOR, FAULTS)
     journal(root / "source" / "j", 1, [captured(1), recorded(1)])
     lake = Lake.open_or_create(spark, str(root / "lake"))
     assert runner.run_once(lake, PipelineJob([str(root / "source")]))
     return lake
+
+
+def test_no_table_to_compare_with_is_empty(whole):
+    empty = {name for name in PLACES if not rows_of(whole, name)}
+    assert empty == {"payload_errors"}
 
 
 def test_deliveries_are_in_the_hour_of_their_publication(whole):
@@ -242,14 +277,6 @@ def test_missing_checkpoint_is_refused_before_anything_is_read_twice(
         runner.run_once(lake, PipelineJob([f"{whole.uri}/../source"]))
 
 
-def test_description_of_a_table_is_in_its_log(whole):
-    (log,) = (json.loads(line) for line in _first_commit(whole, "deliveries") if "metaData" in line)
-    assert log["metaData"]["description"].startswith("One row per publication and other node")
-    assert log["metaData"]["configuration"]["delta.enableChangeDataFeed"] == "true"
-
-
-def _first_commit(lake, name):
-    return lake.storage.read(f"{PLACES[name].path}/_delta_log/{0:020d}.json").splitlines()
 def test_table_that_has_not_changed_since_a_time_is_read_as_it_is(whole):
     place = PLACES["deliveries"]
     assert whole.read(place, "2100-01-01 00:00:00").count() == whole.read(place).count() == 2
@@ -259,3 +286,11 @@ def test_table_that_has_not_changed_since_a_time_is_read_as_it_is(whole):
     assert "2000-01-01" in str(to_user_error(error.value))
 
 
+def test_description_of_a_table_is_in_its_log(whole):
+    (log,) = (json.loads(line) for line in _first_commit(whole, "deliveries") if "metaData" in line)
+    assert log["metaData"]["description"].startswith("One row per publication and other node")
+    assert log["metaData"]["configuration"]["delta.enableChangeDataFeed"] == "true"
+
+
+def _first_commit(lake, name):
+    return lake.storage.read(f"{PLACES[name].path}/_delta_log/{0:020d}.json").splitlines()
