@@ -65,6 +65,8 @@ def test_unknown_run_or_other_strategy_is_refused(recording, tables):
         load_federation(tables, "nothing", ProtocolSettings())
     with pytest.raises(UsageError, match="this lake has no telemetry: enable it"):
         load_federation({**tables, "runs": tables["runs"].limit(0)}, None, ProtocolSettings())
+    with pytest.raises(UsageError, match="this lake has no telemetry: enable it"):
+        load_federation({}, None, ProtocolSettings())
     with pytest.raises(UsageError, match=r"this lake has \d runs; select one: --run "):
         load_federation(tables, None, ProtocolSettings())
     with pytest.raises(UsageError, match="strategy is mesh; advice supports only paths"):

@@ -32,7 +32,7 @@ def load_federation(
 
     Nodes that were lost or had left, and their publications, are excluded.
     """
-    run = _choose_run(tables["runs"], run, protocol)
+    run = _choose_run(tables.get("runs"), run, protocol)
     of_run = {
         name: table.where(table["run"] == run)
         for name, table in tables.items()
@@ -55,8 +55,9 @@ def load_federation(
 TABLES_USED = ("nodes", "links", "memberships", "publications", "control_events")
 
 
-def _choose_run(runs: "DataFrame", run: str | None, protocol: ProtocolSettings) -> str:
-    found = {row["run"]: row for row in runs.collect()}
+def _choose_run(runs: "DataFrame | None", run: str | None, protocol: ProtocolSettings) -> str:
+    # A lake of `hansa experiment run` has no such table.
+    found = {row["run"]: row for row in runs.collect()} if runs is not None else {}
     if not found:
         raise UsageError("this lake has no telemetry: enable it (docs/telemetry.md) and record")
     if run is None and len(found) > 1:
