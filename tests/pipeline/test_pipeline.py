@@ -128,6 +128,17 @@ def test_programs_get_all_rows_and_people_the_first(recording, capsys):
     assert messages.endswith("only the first 1,000 rows are shown; --csv and --json print all\n")
 
 
+def test_times_are_in_utc_in_every_time_zone(recording, capsys, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        sql = "select timestamp'2026-01-31 12:00:00' as at"
+        assert rows_of(recording, capsys, sql) == [{"at": "2026-01-31 12:00:00"}]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_shell_answers_each_line_and_continues_after_a_mistake(recording, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("select 1 as a\n\nselct 1\nselect 2 as a;\n"))
     assert main(["pipeline", "shell", "--lake", str(recording.lake), "--json"]) == 0

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ def start_spark(
     from hansa.pipeline.location import are_small, is_local
     from hansa.pipeline.session import OBJECT_STORE, session
 
+    # PySpark returns timestamps in the time zone of the process. Everything here is in UTC.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
     if args.jars:
         os.environ[jars.DIRECTORY] = args.jars
     is_brief = not is_endless and are_small([args.lake, *sources])

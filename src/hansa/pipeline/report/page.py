@@ -114,7 +114,7 @@ def _period(facts: RunFacts) -> str:
     """Return when a live federation was recorded; a simulation has no date."""
     runs = [row for row in facts.tables["runs"] if row.get("ended_at") and not row["simulated"]]
     return "".join(
-        f"<p>{row['started_at']:%Y-%m-%d %H:%M} to {row['ended_at']:%Y-%m-%d %H:%M}</p>"
+        f"<p>{row['started_at']:%Y-%m-%d %H:%M} to {row['ended_at']:%Y-%m-%d %H:%M} UTC</p>"
         for row in runs
     )
 
