@@ -1,8 +1,11 @@
 """A live federation in which a node gets another certificate: interest that it no longer covers is
 retracted, and returns with a certificate that covers it."""
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.agent.guaranteed import GuaranteedClient
@@ -17,6 +20,7 @@ from hansa.testbed.federation import LocalFederation
 from hansa.testbed.mosquitto import terminate_process
 
 ALL = Claims("2", ("relay", "core"))
+SILENT = Claims("2", ("relay", "core"), may_publish=())
 PLANT = Claims("2", ("relay", "core"), may_subscribe=("plant/#",))
 
 
@@ -54,6 +58,26 @@ def test_interest_is_retracted_and_returns_with_the_certificate(live):
     live.wait_installed(2, "canary/#")
     publisher.publish_guaranteed(1, "canary/a", b"canary after")
     assert set(subscriber.read_until(4)) == received | {b"canary after"}
+
+
+def test_trace_names_the_certificate_that_stops_a_publication(live):
+    live.subscriber(0, "canary/#")
+    live.wait_installed(0, "canary/#")
+    sign_again(live, SILENT)
+    reason = "not sent: the certificate of this node does not allow the topic"
+    trace = f"{live.nodes[1].admin_url}/trace?topic=canary/a&from=2"
+
+    def stopped() -> Any:
+        with urllib.request.urlopen(trace, timeout=30) as answer:
+            found = json.load(answer)
+        return found if reason in found["hops"][0]["reasons"] else None
+
+    found = eventually(stopped, "the trace has the reason")
+    assert (len(found["hops"]), found["delivered"]) == (1, [])
+    missed = [(each["name"], each["filters"], each["reason"]) for each in found["missed"]]
+    assert missed == [("0", ["canary/#"], "2 may not publish to the topic (may_publish)")]
+    sign_again(live, ALL)
+    eventually(lambda: not stopped(), "the new certificate allows it")
 
 
 def test_pending_publications_are_not_delivered_beyond_the_new_certificate(live):

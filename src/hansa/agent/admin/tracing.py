@@ -7,7 +7,7 @@ changes; shared subscriptions are shown as interested nodes, without the choice 
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
@@ -60,8 +60,12 @@ def answer_trace(node: Node, question: Question) -> dict[str, object]:
 class _Walk:
     """One trace: the arrivals that wait, and what was found so far."""
 
-    def __init__(self, topic: str, origin: NodeId, name_of: Callable[[NodeId], str]) -> None:
+    def __init__(
+        self, topic: str, origin: NodeId, name_of: Callable[[NodeId], str], may_publish: bool
+    ) -> None:
+        """`may_publish`: whether the certificate of the origin allows the topic."""
         self.topic = topic
+        self.may_publish = may_publish
         self.origin = origin
         self.name_of = name_of
         self.queue = deque([(origin, TracedCopy(topic, origin))])
@@ -88,12 +92,16 @@ class _Walk:
             for each in found.remote_filters:
                 for node in each.nodes:
                     self.interested.setdefault(node, []).append(each.filter)
+        if not self.may_publish:
+            found = replace(found, copies=(), unroutable=())
         towards = {group for _, groups in found.copies for group in groups}
         self._sent_towards.setdefault(at, set()).update(towards)
         is_delivered = bool(found.local_filters) and copy.is_new and copy.sender is not None
         if is_delivered:
             self.delivered[at] = None
         reasons = list(_reasons(copy, found, self.name_of))
+        if not self.may_publish:
+            reasons.append("not sent: the certificate of this node does not allow the topic")
         for neighbour, groups in found.copies:
             self.queue.append(
                 (neighbour, TracedCopy(copy.topic, copy.origin, at, copy.hops + 1, groups))
@@ -166,6 +174,8 @@ class _Walk:
         return {"node": format_node_id(node), "name": self.name_of(node)}
 
     def _why_missed(self, node: NodeId, reachable: frozenset[NodeId]) -> str:
+        if not self.may_publish:
+            return f"{self.name_of(self.origin)} may not publish to the topic (may_publish)"
         if node not in reachable:
             return "the node is unreachable; QoS 1 and 2 are stored for it until its lease ends"
         if node in self.stopped:
@@ -180,7 +190,8 @@ class _Walk:
 async def trace_topic(node: Node, ask: Ask, topic: str, origin: NodeId) -> dict[str, object]:
     """Follow a topic from an origin; `ask` asks any node, this one included."""
     known = node.membership.known
-    walk = _Walk(topic, origin, lambda each: name_of(known, each))
+    may_publish = node.membership.rights_of(origin).allows_publishing(topic)
+    walk = _Walk(topic, origin, lambda each: name_of(known, each), may_publish)
     while walk.queue and len(walk.hops) < HOPS_SHOWN_MAX:
         at, arriving = walk.queue.popleft()
         copy = walk.remaining(at, arriving)
