@@ -94,6 +94,7 @@ def test_neighbour_without_udp_is_reported_and_dialling_continues(scene):
     scene.agent(broker_port=free_port(), link_port=port).says("agent up")
     agent = scene.agent(broker_port=free_port(), link_neighbours=f"udp://127.0.0.1:{port}")
     agent.says(f"address=127.0.0.1:{port} reason='Connection refused'")
+    assert status(agent)["not_reached"] == {f"127.0.0.1:{port}": "Connection refused"}
     assert agent.process.poll() is None
 
 

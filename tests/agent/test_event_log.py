@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from hansa.agent.event_log import REFUSAL_SHOWN_S, REFUSALS_MAX, EventLog
+from hansa.agent.links.link import Address
 from hansa.observers import base as observer_base
 from hansa.protocol import effects
 from hansa.protocol.effects import LinkRefused, NeighbourUp
@@ -60,6 +61,26 @@ def test_kept_refusals_are_bounded():
     reasons = [str(number) for number in range(REFUSALS_MAX + 1)]
     refuse(written, *reasons)
     assert written.recent_refusals() == reasons[1:]
+
+
+def test_neighbour_that_is_not_reached_is_shown_until_the_attempts_end():
+    clock = Clock()
+    written = started(clock)
+    written.log_dial_failed(Address("south", 10500), "timed out")
+    written.log_dial_failed(Address("south", 10500), "Connection refused")
+    assert written.not_reached() == {"south:10500": "Connection refused"}
+    clock.now += REFUSAL_SHOWN_S
+    assert written.not_reached() == {}
+    written.log_dial_failed(Address("south", 10500), "Connection refused")
+    written.log_notification(NeighbourUp(NodeId(2), LinkId(1)))
+    assert written.not_reached() == {}
+
+
+def test_shown_neighbours_that_are_not_reached_are_bounded():
+    written = started()
+    for port in range(REFUSALS_MAX + 1):
+        written.log_dial_failed(Address("south", port), "Connection refused")
+    assert [*written.not_reached()] == [f"south:{port}" for port in range(1, REFUSALS_MAX + 1)]
 
 
 # ---------------------------------------------------------------- every kind of line

@@ -74,6 +74,14 @@ def test_most_serious_comes_first_and_has_a_remedy():
             ("WARNING", "beta", "alarm broker dropped messages: 9"),
         ),
         (
+            {"refused": ["federation 'a' meets 'b'"]},
+            ("WARNING", "beta", "a link was refused: federation 'a' meets 'b'"),
+        ),
+        (
+            {"not_reached": {"south:10500": "Connection refused"}},
+            ("WARNING", "beta", "does not reach its neighbour south:10500: Connection refused"),
+        ),
+        (
             {"interest": {"filters": 1, "installed": False}},
             ("WARNING", "beta", "its subscriptions are not in force at every node"),
         ),

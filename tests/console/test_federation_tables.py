@@ -65,6 +65,16 @@ def test_link_of_a_node_that_left_is_down():
     assert "alpha beta down 77 1,234 0 0" in drawn(tables.links_table(left))
 
 
+def test_node_without_links_shows_the_neighbours_that_it_does_not_reach():
+    problem = {"not_reached": {"south:10500": "Connection refused"}}
+    alone = federation(node("alpha", ALPHA, neighbours={}, **problem))
+    assert "alpha not reached south:10500: Connection refused" in drawn(tables.alarms_table(alone))
+    linked = federation(node("alpha", ALPHA, **problem))
+    assert tables.alarms_table(linked).row_count == 0
+    details = check(summary("alpha", ALPHA, **problem), NodeSummary)
+    assert "south:10500 Connection refused" in drawn(tables.node_tables(details, {}))
+
+
 def test_topics_have_subscribers_and_core():
     groups = {
         "": {"core": ALPHA, "interested_nodes": [ALPHA]},

@@ -27,7 +27,7 @@ LOGGED_MAX = 1_024
 """Events remembered as logged; when full, all are logged again."""
 
 REFUSAL_SHOWN_S = 10.0
-"""Seconds for which a refusal is shown: a dialler retries within two."""
+"""Seconds for which a refusal or a failed attempt is shown: a dialler retries within seven."""
 
 REFUSALS_MAX = 16
 
@@ -50,6 +50,7 @@ class EventLog:
         self.name_of = name_of
         self._logged: dict[tuple[str, str], None] = {}
         self._refused_at: dict[str, float] = {}
+        self._not_reached: dict[str, tuple[str, float]] = {}
         self._dialled_refusals: dict[str, str] = {}
 
     def log_notification(self, effect: effects.Effect) -> None:
@@ -66,6 +67,7 @@ class EventLog:
             case effects.NeighbourUp(node):
                 self._logged.clear()  # a link is up: log later failures again
                 self._refused_at.clear()
+                self._not_reached.clear()
                 log.info("neighbour up %s", self._label_node(node))
             case effects.NeighbourDown(node, reason):
                 log.warning("neighbour down %s reason=%r", self._label_node(node), reason)
@@ -85,6 +87,11 @@ class EventLog:
         """Return why links were refused lately, the newest last."""
         since = self._clock() - REFUSAL_SHOWN_S
         return [reason for reason, at in self._refused_at.items() if at > since]
+
+    def not_reached(self) -> dict[str, str]:
+        """Return the addresses that could not be dialled lately, with reasons."""
+        since = self._clock() - REFUSAL_SHOWN_S
+        return {address: why for address, (why, at) in self._not_reached.items() if at > since}
 
     def log_link_closed(self, link: Link, reason: str) -> None:
         """Log why a link has closed; for a neighbour's link the node also notifies."""
@@ -114,6 +121,10 @@ class EventLog:
         self._log_once("request", remote, reason, text, remote, reason)
 
     def log_dial_failed(self, address: Address, reason: str) -> None:
+        self._not_reached.pop(str(address), None)
+        self._not_reached[str(address)] = reason, self._clock()
+        if len(self._not_reached) > REFUSALS_MAX:
+            del self._not_reached[next(iter(self._not_reached))]
         text = "neighbour not reached, still trying address=%s reason=%r"
         self._log_once("dial", str(address), reason, text, address, reason)
 

@@ -50,6 +50,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
         found = [f"{name}: {text}" for name, text in summary.alarms.items()]
         if summary.problem and not any(summary.problem in text for text in found):
             found.insert(0, f"broker: {summary.problem}")
+        if not summary.neighbours:  # otherwise the nodes that are not reached are listed themselves
+            found += (f"not reached: {to}: {why}" for to, why in summary.not_reached.items())
         return [*found, *(f"link refused: {reason}" for reason in summary.refused)]
 
 

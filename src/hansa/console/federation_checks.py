@@ -108,6 +108,21 @@ def _node(summary: NodeSummary, name: str) -> Iterator[Finding]:
         if alarm == "broker dropped messages":
             remedy = "raise max_queued_messages of the broker; hansa doctor --queue measures it"
         yield Finding(Importance.WARNING, name, f"alarm {alarm}: {text}", remedy)
+    for reason in summary.refused:
+        yield Finding(
+            Importance.WARNING,
+            name,
+            f"a link was refused: {reason}",
+            "correct what the reason names at one of the two agents: federation, shared settings,"
+            " version or certificate",
+        )
+    for address, reason in summary.not_reached.items():
+        yield Finding(
+            Importance.WARNING,
+            name,
+            f"does not reach its neighbour {address}: {reason}",
+            "start the agent there, open the port on the way, or correct [link] neighbours",
+        )
     if not summary.interest.installed:
         yield Finding(
             Importance.WARNING,

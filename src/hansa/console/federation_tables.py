@@ -231,6 +231,9 @@ def node_tables(details: NodeSummary, names: Mapping[str, str]) -> RenderableTyp
             ],
         ),
         fill_table(
+            "Neighbours not reached", ("address", "why"), sorted(details.not_reached.items())
+        ),
+        fill_table(
             "Filters of clients",
             ("filter",),
             [(name,) for name in details.local_filters[:FILTERS_SHOWN_MAX]],
@@ -256,7 +259,7 @@ def node_tables(details: NodeSummary, names: Mapping[str, str]) -> RenderableTyp
         ),
         fill_table("Alarms", ("alarm", "text"), sorted(details.alarms.items())),
     ]
-    filters = tables[2]
+    filters = tables[3]
     if details.interest.filters > filters.row_count:
         filters.caption = f"{details.interest.filters - filters.row_count:,} more"
         filters.caption_justify = "left"

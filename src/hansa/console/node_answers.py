@@ -88,6 +88,8 @@ class NodeSummary(msgspec.Struct, frozen=True):
     counters: dict[str, Whole]
     clock_ms: Whole = 0
     refused: tuple[str, ...] = ()
+    not_reached: dict[str, str] = {}
+    """Addresses of neighbours that it cannot dial, with reasons."""
     problem: str = ""
     link: str = ""
     security: dict[str, Any] | None = None

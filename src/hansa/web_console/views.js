@@ -104,6 +104,8 @@ function nodeView(id) {
     milliseconds(each.rtt_ms), bytes(each.bytes_out), bytes(each.bytes_in), count(each.dropped)]);
   return [back, heading(answer.name),
     ...Object.entries(answer.alarms).map(([name, why]) => element("p", { className: "warn" }, `${name}: ${why}`)),
+    ...(answer.refused || []).map((why) => element("p", { className: "warn" }, `link refused: ${why}`)),
+    ...Object.entries(answer.not_reached || {}).map(([address, why]) => element("p", { className: "warn" }, `neighbour ${address} not reached: ${why}`)),
     table([["", false], ["", false]], facts, "–"),
     heading("Links"), table([["neighbour", false], ["round trip", true], ["sent", true], ["received", true], ["dropped", true]], links, "No links."),
     heading(`Filters of clients (${count(answer.interest.filters)})`),

@@ -57,6 +57,7 @@ def shorten_rules(directory: Path, window: str) -> Path:
     """Write the alert rules with seconds in place of minutes, so that a test need not wait."""
     text = re.sub(r"for: \d+[mh]", "for: 1s", ALERT_RULES.read_text())
     text = re.sub(r"\[\d+[mh]\]", f"[{window}]", text)
+    text = re.sub(r"(start_time_seconds <) \d+", rf"\1 {window.removesuffix('s')}", text)
     file = directory / "short.rules.yml"
     file.write_text(re.sub(r"offset \d+[mh]", f"offset {window}", text))
     return file

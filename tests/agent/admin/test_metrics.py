@@ -14,6 +14,7 @@ IDLE = dict.fromkeys(TRAFFIC, 0)
 
 STATUS: dict[str, Any] = {
     "version": "1.2",
+    "started_ms": 1_700_000_000_500,
     "node": "0a",
     "name": "north",
     "names": {"0a": "north", "07": 'a "b"\\\n\ud800', "09": "away"},
@@ -51,6 +52,7 @@ def test_samples_of_agent():
     second = f'{node},neighbour="08",neighbour_name=""'
     assert samples(render_metrics(STATUS)) == [
         f'hansa_agent_info{{{node},version="1.2"}} 1',
+        f"hansa_start_time_seconds{{{node}}} 1700000000.5",
         f"hansa_broker_connected{{{node}}} 1",
         f"hansa_broker_observed{{{node}}} 0",
         f"hansa_interest_installed{{{node}}} 0",

@@ -243,6 +243,7 @@ class AgentEndpoints:
             "name": self._parts.name,
             "node": status.format_node_id(view.node),
             "incarnation": view.incarnation,
+            "started_ms": self._parts.started_ms,
             "link": self._parts.link_manager.address,
             "security": self._parts.link_manager.security_status(),
             "broker": broker_status(self._parts),
@@ -254,6 +255,7 @@ class AgentEndpoints:
                 for node, neighbour in view.neighbours.items()
             },
             "refused": self._parts.event_log.recent_refusals(),
+            "not_reached": self._parts.event_log.not_reached(),
             "quarantined": self._parts.driver.guard.quarantined(),
             "reachable_nodes": status.format_node_ids(view.reachable),
             "unreachable_nodes": self._unreachable_nodes(),

@@ -45,6 +45,7 @@ _LINK_LABELS = ("neighbour", "neighbour_name")
 
 AGENT_METRICS = (
     _gauge("hansa_agent_info", "Version of the agent; the value is always 1.", "version"),
+    _gauge("hansa_start_time_seconds", "When the agent was started, in seconds since 1970."),
     _gauge("hansa_broker_connected", "1 if the agent is connected to its broker."),
     _gauge("hansa_broker_observed", "1 if the agent knows every subscription at its broker."),
     _gauge("hansa_interest_installed", "1 if every reachable node acts on this node's interest."),
@@ -154,6 +155,7 @@ def render_metrics(status: Mapping[str, Any]) -> str:
     round_trips = {n: seen["rtt_ms"] for n, seen in neighbours.items()}
     samples: dict[str, MetricSamples | float] = {
         "hansa_agent_info": {(status["version"],): 1},
+        "hansa_start_time_seconds": status["started_ms"] / 1000,
         "hansa_broker_connected": int(status["broker"]["connected"]),
         "hansa_broker_observed": int(status["broker"]["observer_complete"]),
         "hansa_interest_installed": int(status["interest"]["installed"]),

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class StatusSources:
     alarms: Alarms
     event_log: EventLog
     observer_source: ObserverSource
+    started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
 def readiness_problem(parts: StatusSources) -> str:
@@ -94,6 +95,7 @@ def make_summary(parts: StatusSources, counters: Mapping[str, int]) -> dict[str,
             for each, link in node.membership.neighbours.items()
         },
         "refused": parts.event_log.recent_refusals(),
+        "not_reached": parts.event_log.not_reached(),
         "interest": {
             "filters": len(parts.observer_client.subscribed_filters()),
             "wide": list(parts.observer_client.wide),
