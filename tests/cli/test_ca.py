@@ -1,5 +1,6 @@
 """`hansa ca`: from an authority to a certified node, offline."""
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -43,6 +44,15 @@ def test_node_is_certified_by_request_and_file(ca, tmp_path):
     code, shown, _ = ca("show")
     assert all(word in shown for word in ("federation plant", "line-2", "observe", "a/#, b/+"))
     assert (code, "revoked" in shown) == (0, False)
+
+
+def test_certificates_are_listed_as_json(ca, tmp_path):
+    ca("init", "plant")
+    ca("sign", "--state", str(tmp_path / "node"), "--name", "a", "--may-publish", "a/#")
+    shown = json.loads(ca("show", "--json")[1])
+    (made,) = shown["certificates"]
+    assert (shown["federation"], shown["kind"]) == ("plant", "root")
+    assert (made["name"], made["may_publish"], made["state"]) == ("a", ["a/#"], "valid")
 
 
 def test_agent_of_this_machine_is_certified_in_place(ca, tmp_path, capsys):

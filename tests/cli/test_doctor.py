@@ -1,6 +1,7 @@
 """`hansa doctor` with good and bad configurations of brokers, and without a broker."""
 
 import asyncio
+import json
 import re
 import socket
 from pathlib import Path
@@ -59,6 +60,27 @@ def test_doctor_leaves_no_interest_behind(broker, tmp_path, capsys):
     unsubscribed = {(words[0], words[-1]) for words in lines if len(words) == 2}
     assert len(subscribed) == 4
     assert subscribed <= unsubscribed
+
+
+def test_report_as_json(broker, capsys, wait_for_lines):
+    wait_for_lines(SHORT_S)
+    address = broker("allow_anonymous true")
+    assert main(["doctor", address, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    shown = (report["broker"], report["usable"], report["observer"], report["delivery_class"])
+    assert shown == (address, False, "mosquitto", "exactly-once")
+    worst = report["findings"][0]
+    assert (worst["severity"], worst["problem"][:12]) == ("error", "no log lines")
+    assert "log_type subscribe" in worst["lines"]
+
+
+def test_configuration_as_json(tmp_path, capsys):
+    file = tmp_path / "mosquitto.conf"
+    file.write_text("")
+    assert main(["doctor", "--config", str(file), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["severity"] == "error"
+    assert main(["doctor", "--config", str(file), "--json", "--fix"]) == 2
+    assert "leave out --json" in capsys.readouterr().err
 
 
 def test_broker_without_log_topics_gets_the_missing_lines(broker, capsys, wait_for_lines):

@@ -56,6 +56,24 @@ MISTAKES = {
     "a command misspelt": ("statsu", "did you mean 'status'?"),
     "no agent at the address": ("status localhost:PORT", "is the agent running?"),
     "a context that was not saved": ("status --context plant", "hansa context add plant URL"),
+    "an agent without its port": ("status https://plant", "write https://plant:8080"),
+    "an agent instead of a topic": (
+        "trace http://127.0.0.1:1",
+        "name the topic before the agent: `hansa trace plant/temp URL`",
+    ),
+    "an agent instead of a broker": ("doctor http://127.0.0.1:1", "must be HOST:PORT, as in"),
+    "two agents to ask": (
+        "node ls 127.0.0.1:1 --context plant",
+        "127.0.0.1:1 and --context plant both say which agents to ask: leave out one",
+    ),
+    "a password without a user": (
+        "doctor localhost:1 --password x",
+        "--password needs --username",
+    ),
+    "a user for a broker whose settings are in a file": (
+        "doctor --config there.toml --username hansa",
+        "--username is for HOST:PORT: with --config the settings in the file count",
+    ),
     "a broker without its port": ("doctor localhost", "must be HOST:PORT, as in localhost:1883"),
     "no broker at the address": ("doctor localhost:PORT", "does a broker run there"),
     "no authority on this host": ("invite --ca nowhere", "make one with hansa ca init, or name"),
@@ -105,7 +123,7 @@ def test_answer_says_what_to_change(mistake, files, monkeypatch, capsys, tmp_pat
 
 def test_broker_port_is_not_taken_for_an_agent(broker, capsys):
     assert main(["status", broker("allow_anonymous true")]) == 2
-    assert "is the agent running?" in capsys.readouterr().err
+    assert "this is not an agent of Hansa: name its address of" in capsys.readouterr().err
 
 
 def test_token_that_was_used_is_named_as_the_reason(tmp_path, capsys, files):

@@ -142,7 +142,14 @@ def node_and_text(text: str) -> tuple[str, str]:
 def broker_address(text: str) -> tuple[str, int]:
     """Return host and port."""
     host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+    if not (
+        colon
+        and host
+        and "/" not in host
+        and port.isascii()
+        and port.isdigit()
+        and 0 < int(port) < 1 << 16
+    ):
         raise argparse.ArgumentTypeError(f"{text!r} must be HOST:PORT, as in localhost:1883")
     return host.strip("[]"), int(port)
 

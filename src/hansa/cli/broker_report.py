@@ -39,6 +39,27 @@ def show_report(out: Console, report: BrokerReport) -> None:
     show_advices(out, report.advices)
 
 
+def report_document(report: BrokerReport) -> dict[str, object]:
+    """Return the report for programs."""
+    findings, make = report.examination.findings, report.recognition.make
+    verdict = None if findings.delivery is None else classify(findings.delivery).delivery_class
+    return {
+        "broker": str(report.address),
+        "version": findings.version or ("" if make is None else make.name),
+        "usable": report.is_usable,
+        "observer": report.observer,
+        "delivery_class": None if verdict is None else verdict.value,
+        "findings": advice_rows(report.advices),
+    }
+
+
+def advice_rows(advices: Sequence[BrokerAdvice]) -> list[dict[str, object]]:
+    return [
+        {"severity": each.severity.value, "problem": each.problem, "lines": list(each.lines)}
+        for each in advices
+    ]
+
+
 def _show_make(out: Console, recognition: Recognition) -> None:
     make, count = recognition.make, recognition.filter_count
     if count is not None:

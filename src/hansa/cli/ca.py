@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rich.markup import escape
-from rich.table import Table
 
 from hansa.agent.links.settings import parse_address
 from hansa.agent.settings import default_state_directory
 from hansa.cli.arguments import Parser, one_of, path, whole_number
-from hansa.console.terminal import console, say
+from hansa.cli.target import print_json
+from hansa.console.terminal import console, make_table, say
 from hansa.errors import UsageError
 from hansa.identity.authority import Bundle, CertificateAuthority, make_request, name_of
 from hansa.identity.certificates import DEFAULT_ROLES, ROLES, Claims, NodeCertificate, ceiling_of
@@ -99,6 +99,7 @@ def run(given: Sequence[str]) -> int:
         "--address", default="", metavar="HOST[:PORT]", help="serve: where agents reach this issuer"
         "; later invitations tell new nodes",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="show: print JSON")
     args = parser.parse_args(given)
     ACTIONS[args.action](args)
     return 0
@@ -292,25 +293,39 @@ def _show(args: argparse.Namespace) -> None:
     revoked, now = authority.revoked_serials, _now()
     what = "intermediate" if authority.is_intermediate else "root"
     until = f"{authority.signer.not_valid_after_utc:%Y-%m-%d}"
-    title = f"federation {authority.federation}, {what} valid until {until}"
-    table = Table(title=escape(printable(title)), title_justify="left")
-    for column in ("node", "name", "roles", "may publish", "may subscribe", "until", "state"):
-        table.add_column(column)
+    rows: list[dict[str, str | tuple[str, ...]]] = []
 
     def add(node: str, serial: int, claims: Claims, until: datetime) -> None:
         state = "revoked" if serial in revoked else "expired" if until < now else "valid"
-        texts = (
-            *(node, claims.name, ", ".join(claims.roles)),
-            *(", ".join(claims.may_publish), ", ".join(claims.may_subscribe)),
-            *(f"{until:%Y-%m-%d}", state),
+        rows.append(
+            {
+                "node": node,
+                "name": claims.name,
+                "roles": claims.roles,
+                "may publish": claims.may_publish,
+                "may subscribe": claims.may_subscribe,
+                "until": f"{until:%Y-%m-%d}",
+                "state": state,
+            }
         )
-        table.add_row(*(escape(printable(text)) for text in texts))
 
     for each in authority.intermediates():
         ceiling = ceiling_of(each) or Claims()
         add("intermediate", each.serial_number, ceiling, each.not_valid_after_utc)
     for node in authority.issued():
         add(f"{node.node:016x}", node.serial, node.claims, node.not_after)
+    if args.json:
+        named = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
+        about = {"federation": authority.federation, "kind": what, "until": until}
+        print_json({**about, "certificates": named})
+        return
+    title = f"federation {authority.federation}, {what} valid until {until}"
+    columns = ("node", "name", "roles", "may publish", "may subscribe", "until", "state")
+    table = make_table(*columns)
+    table.title, table.title_justify = escape(printable(title)), "left"
+    for row in rows:
+        texts = (each if isinstance(each, str) else ", ".join(each) for each in row.values())
+        table.add_row(*(escape(printable(text)) for text in texts))
     console().print(table)
 
 

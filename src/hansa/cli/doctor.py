@@ -13,7 +13,14 @@ from hansa.agent.broker.mosquitto_conf import read_settings
 from hansa.agent.broker.settings import OBSERVERS, BrokerSettings, RestSettings, check_rest
 from hansa.agent.settings import AgentSettings, load_settings
 from hansa.cli.arguments import Parser, broker_address
-from hansa.cli.broker_report import show_advices, show_report, shown
+from hansa.cli.broker_report import (
+    advice_rows,
+    report_document,
+    show_advices,
+    show_report,
+    shown,
+)
+from hansa.cli.target import print_json
 from hansa.console.terminal import console
 from hansa.printable import printable
 from hansa.testbed.probes.advice import (
@@ -112,11 +119,13 @@ def run(given: Sequence[str]) -> int:
         help=f"try whether the broker keeps {QUEUE_TRIED} publications for a disconnected client;"
         " if it drops some, agents at this broker may raise the alarm `broker dropped messages`",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(given)
     if (args.broker is None) == (args.config is None):
         parser.error("give either HOST:PORT or --config FILE")
+    _refuse_ignored(parser, args)
     if args.config is not None and args.config.suffix == CONFIGURATION_SUFFIX:
-        return _check_configuration(args.config, args.fix)
+        return _check_configuration(args.config, args.fix, args.json)
     agent = None if args.config is None else load_settings(args.config)
     settings = _settings(args) if agent is None else agent.broker
     address = settings.address()
@@ -137,8 +146,23 @@ def run(given: Sequence[str]) -> int:
         report = add_configuration(report, settings.config_file)
     if args.fix:
         return _show_fix(console(), configuration_lines(report.advices))
-    show_report(console(), report)
+    if args.json:
+        print_json(report_document(report))
+    else:
+        show_report(console(), report)
     return 0 if report.is_usable else 1
+
+
+def _refuse_ignored(parser: Parser, args: argparse.Namespace) -> None:
+    """Refuse options that another one makes useless."""
+    of_address = ("--observer", "--api", "--username", "--password", "--tls", "--tls-ca")
+    given = [each for each in of_address if getattr(args, each[2:].replace("-", "_"))]
+    if args.config is not None and given:
+        parser.error(f"{given[0]} is for HOST:PORT: with --config the settings in the file count")
+    if args.password and not args.username:
+        parser.error("--password needs --username")
+    if args.json and args.fix:
+        parser.error("--fix prints lines for mosquitto.conf: leave out --json")
 
 
 def _rest_settings(agent: AgentSettings | None, args: argparse.Namespace) -> RestSettings | None:
@@ -166,10 +190,13 @@ def _exit_code(advices: Sequence[BrokerAdvice]) -> int:
     return 1 if any(advice.severity is Severity.ERROR for advice in advices) else 0
 
 
-def _check_configuration(path: Path, fixes: bool) -> int:
+def _check_configuration(path: Path, fixes: bool, as_json: bool) -> int:
     settings = read_settings(path)
     findings = make_findings(settings)
     advices, out = advise_on_broker(findings), console()
+    if as_json:
+        print_json({"findings": advice_rows(advices)})
+        return _exit_code(advices)
     if fixes:
         return _fix_configuration(out, path, missing_lines(settings, configuration_lines(advices)))
     if findings.logs_subscribe and findings.has_history:

@@ -64,6 +64,7 @@ def client_of(args: argparse.Namespace) -> AdminClient:
 
 def _chosen_client(args: argparse.Namespace) -> AdminClient:
     token = os.environ.get(TOKEN_VARIABLE, "")
+    _check_one_choice(args)
     target = args.agent if args.target is None else args.target
     if target is not None:
         return AdminClient(urls_of_target(target), token)
@@ -74,6 +75,16 @@ def _chosen_client(args: argparse.Namespace) -> AdminClient:
     if name:
         return client_for_context(saved.get(name))
     return AdminClient((LOCAL_URL,), token, hint=OTHER_AGENT)
+
+
+def _check_one_choice(args: argparse.Namespace) -> None:
+    """Raise UsageError for two answers to the question which agents to ask."""
+    options = {"--agent": args.agent, "--context": args.context, "--config": args.config}
+    given = [f"{option} {value}" for option, value in options.items() if value]
+    if args.target is not None:
+        given.insert(0, str(args.target))
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} both say which agents to ask: leave out one")
 
 
 def _client_from_settings(file: Path, token: str) -> AdminClient:

@@ -8,6 +8,7 @@ from hansa.console.admin_client import AdminClient
 from hansa.console.federation import Trace, check
 from hansa.console.federation_tables import real_trace_table, trace_table
 from hansa.console.terminal import console
+from hansa.errors import UsageError
 
 EXAMPLES = """\
   hansa trace plant/temp                  where a publication at the asked node would go
@@ -33,6 +34,8 @@ def run(given: Sequence[str]) -> int:
     add_real_option(parser)
     add_target_options(parser)
     args = parser.parse_args(given)
+    if args.topic.startswith(("http://", "https://")):
+        raise UsageError("name the topic before the agent: `hansa trace plant/temp URL`")
     return show_trace(client_of(args), args.topic, args.origin, args.json, args.real)
 
 

@@ -6,6 +6,7 @@ change.
 
 import json
 import os
+import re
 import ssl
 import threading
 import urllib.error
@@ -32,6 +33,8 @@ TOKEN_BYTES_MAX = 4_096
 
 TOKEN_VARIABLE = "HANSA_ADMIN_TOKEN"
 """Environment variable with `[admin] read_token` or `token` of the agents."""
+
+NOT_AN_AGENT = "this is not an agent of Hansa: name its address of [admin], port 8080 by default"
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -99,7 +102,7 @@ class AdminClient:
         except urllib.error.HTTPError as error:
             raise _http_problem(url, target, error) from error
         except (ValueError, RecursionError, HTTPException) as error:
-            raise _NoAnswer("this is not an agent of Hansa") from error
+            raise _NoAnswer(NOT_AN_AGENT) from error
         except OSError as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):
@@ -108,6 +111,8 @@ class AdminClient:
                     " with --ca in the context, or in the file SSL_CERT_FILE"
                 ) from error
             text = getattr(reason, "strerror", None) or str(reason) or "unknown error"
+            if isinstance(reason, ConnectionResetError):
+                raise _NoAnswer(f"{NOT_AN_AGENT} ({text})") from error
             raise _NoAnswer(f"no answer ({text}); is the agent running?") from error
 
     @contextmanager
@@ -144,7 +149,7 @@ def _http_problem(url: str, target: str, error: urllib.error.HTTPError) -> Excep
     try:
         text = str(json.loads(error.read(65_536))["error"])
     except (OSError, ValueError, KeyError, TypeError, HTTPException):
-        return _NoAnswer(f"this is not an agent of Hansa (HTTP {error.code})")
+        return _NoAnswer(f"{NOT_AN_AGENT} (HTTP {error.code})")
     if error.code == 401:
         https = "" if _is_private(url) else ", and use https"
         return AgentRefused(
@@ -167,6 +172,8 @@ def admin_url(text: str) -> str:
         is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port
     except ValueError:
         is_usable = False
+    if not is_usable and re.fullmatch(r"https?://[^/:]+/?", text):
+        raise UsageError(f"{text!r} names no port: write {text.removesuffix('/')}:8080")
     if not is_usable:
         raise UsageError(
             f"{text!r} is neither a ready file of `hansa up` nor the admin address of an agent,"
