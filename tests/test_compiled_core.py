@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tools import compile_core
@@ -39,6 +40,31 @@ def test_build_of_the_sources_is_found(package):
     assert build is not None and build.name == f"{core_digest()}-tools"
 
 
+def test_newest_of_several_builds_is_found(package):
+    build = find_build()
+    assert build is not None
+    newer = build.with_name(f"{core_digest()}-a-newer-one")
+    newer.mkdir()
+    os.utime(build, (1, 1))
+    assert find_build() == newer
+
+
+@pytest.mark.parametrize("content", [None, b"\x7fELF"], ids=["missing", "torn"])
+def test_damaged_build_is_named_and_not_used(package, monkeypatch, capsys, content):
+    monkeypatch.delenv(PURE, raising=False)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.delitem(sys.modules, compiled_core.LIBRARY, raising=False)
+    build = find_build()
+    assert build is not None
+    if content is not None:
+        (build / f"{compiled_core.LIBRARY}{compiled_core.SUFFIX}").write_bytes(content)
+    compiled_core.enable()
+    assert not compiled_core.is_enabled()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("hansa: the compiled core cannot be loaded, so Python interprets it (")
+    assert line.endswith(f"to build it again, remove {build}")
+
+
 @pytest.mark.parametrize("name", [SOURCE, Path("errors.py")])
 def test_build_of_other_sources_is_not_found(package, name):
     (package / name).write_text("value = 2\n")
@@ -65,6 +91,7 @@ def test_variable_switches_it_off(package, monkeypatch):
     compiled_core.enable()
     assert not compiled_core.is_enabled()
     monkeypatch.delenv(PURE)
+    monkeypatch.setitem(sys.modules, compiled_core.LIBRARY, ModuleType("loaded"))
     compiled_core.enable()
     assert compiled_core.is_enabled()
     compiled_core.disable()

@@ -15,6 +15,7 @@ Debian package contain the build that they were made with; the pure wheel contai
 """
 
 import hashlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -130,16 +131,29 @@ class CompiledFinder:
 
 
 def find_build() -> Path | None:
-    """Return the build of the present sources, if there is one."""
+    """Return the newest build of the present sources in the first place that has one."""
     places = [place for place in PLACES if place.is_dir()]
     pattern = f"{core_digest()}-*" if places else ""
-    return next((build for place in places for build in sorted(place.glob(pattern))), None)
+    for place in places:
+        if builds := list(place.glob(pattern)):
+            return max(builds, key=lambda build: (build.stat().st_mtime, build.name))
+    return None
 
 
 def enable() -> None:
-    """Let the compiled modules take the place of their sources, if there is a build."""
-    if not os.environ.get(PURE) and (build := find_build()):
+    """Let the compiled modules take the place of their sources, if there is a build. One that is
+    damaged must not stop any command."""
+    if os.environ.get(PURE) or not (build := find_build()):
+        return
+    try:
         sys.meta_path.insert(0, CompiledFinder(build))
+        importlib.import_module(LIBRARY)
+    except (ImportError, OSError) as fault:
+        disable()
+        sys.stderr.write(
+            f"hansa: the compiled core cannot be loaded, so Python interprets it ({fault});"
+            f" to build it again, remove {build}\n"
+        )
 
 
 def disable() -> None:
