@@ -59,6 +59,7 @@ def test_live_demo_delivers_once_recovers_and_cleans_up(place):
         rf"kill agent \d, \d to \d +interruption {duration}; \d+ of \d+ lost, 0 twice",
         r"kill agent \d, \d to \d +interruption until the next event; \d+ of \d+ lost, 0 twice",
         rf"start agent \d, \d to \d +interruption {duration}; \d+ of \d+ lost, 0 twice",
+        r"100 orders per second at QoS 2, \d to \d +(\d+) of \1 delivered, 0 twice",
         rf"kill broker 2, 0 to 2 +interruption {duration}; \d+ of \d+ lost, 0 twice",
         r"kill broker 2, 0 to 1 +interruption none; 0 of \d+ lost, 0 twice",
         r"one publication in a ring of plain bridges +[\d,]+ deliveries to one subscriber in 2 s",

@@ -1,7 +1,8 @@
 """The live demo: three real Mosquittos in a ring, with agents and clients.
 
-All printed numbers are measured: differences on this process's clock, or counts of clients. All
-publications are of QoS 0, so some are lost when an agent or broker is killed; the demo counts them.
+All printed numbers are measured: differences on this process's clock, or counts of clients.
+Readings are of QoS 0, so some are lost when an agent or broker is killed; the demo counts them.
+While an agent is killed, orders of QoS 2 are published, too, and each must arrive once.
 
 An interruption lasts from an event, such as `kill agent 0`, until the arrival of the first
 publication after the last lost one. The report has the same figures (docs/pipeline.md).
@@ -21,7 +22,7 @@ from hansa.mqtt.types import Version
 from hansa.pipeline.report.durations import interruption
 from hansa.simulator.topologies import parse_topology
 from hansa.testbed.clients import NumberedStream, RecordingClient, wait_until
-from hansa.testbed.demo import bridge_ring, readings
+from hansa.testbed.demo import bridge_ring, orders, readings
 from hansa.testbed.demo.healing import OutageMeasurement, measure_outage
 from hansa.testbed.demo.output import DemoOutput
 from hansa.testbed.demo.report import CALM, DemoRecord, Event
@@ -270,6 +271,7 @@ async def _kill_agent(output: DemoOutput, demo: DemoState) -> None:
         f" The sensor at {source} publishes {1 / INTERVAL_S:.0f} times a second; the path to {sink}"
         f" leads {path}."
     )
+    order_stream = await _start_orders(demo, source)
     begun = _event(CALM)
     stream = _stream(demo, source)
     try:
@@ -282,13 +284,48 @@ async def _kill_agent(output: DemoOutput, demo: DemoState) -> None:
         await demo.federation.start_agent(victim)
         demo.disturb(started, victim)
         await _wait_for_traffic(demo.subscribers[victim], started.at)
+        if order_stream:
+            await order_stream.finish(HEAL_TIMEOUT_S, SECOND_COPY_S)
     finally:
         await stream.stop()
+        if order_stream:
+            await order_stream.stop()
     await asyncio.sleep(SECOND_COPY_S)
     pairs = ((source, sink), (source, victim))
     _account(output, demo, stream, (begun, killed, started), pairs)
+    if order_stream:
+        _account_orders(output, demo, order_stream, killed, pairs)
     demo.publishes(source, len(stream.sent_at))
     demo.clear_arrivals()
+
+
+async def _start_orders(demo: DemoState, source: int) -> orders.OrderStream | None:
+    """Start the orders, if the brokers keep sessions."""
+    if demo.is_embedded:
+        return None
+    sinks = {number: demo.address(number) for number in range(3) if number != source}
+    stream = orders.OrderStream(demo.address(source), sinks)
+    await stream.connect(DELIVERY_TIMEOUT_S)
+    await demo.federation.wait_until_converged()
+    stream.start()
+    return stream
+
+
+def _account_orders(
+    output: DemoOutput,
+    demo: DemoState,
+    stream: orders.OrderStream,
+    killed: Event,
+    pairs: Sequence[tuple[int, int]],
+) -> None:
+    event = Event(f"orders at QoS 2, {killed.what}", killed.at, killed.time_ns)
+    for source, sink in pairs:
+        seen = stream.measure(sink)
+        demo.observe(event, source, sink, seen)
+        result = f"{seen.arrived} of {seen.published} delivered, {seen.duplicates} twice"
+        what = f"{orders.RATE:.0f} orders per second at QoS 2, {source} to {sink}"
+        output.say(f"   {what}: {result}")
+        demo.add_result(what, result, not seen.lost and not seen.duplicates)
 
 
 async def _kill_broker(output: DemoOutput, demo: DemoState) -> None:
@@ -388,7 +425,7 @@ def _summary(output: DemoOutput, demo: DemoState) -> None:
     output.print_table(made)
     output.say(
         "Interruption: from the event until the first publication after the last lost one arrives."
-        "\nPublications are lost at a killed agent or broker: QoS 0 allows that."
+        "\nReadings are lost at a killed agent or broker: QoS 0 allows that. Orders are of QoS 2."
     )
     if not demo.has_passed:
         output.say("[red]Some results are not as expected.[/red]")
