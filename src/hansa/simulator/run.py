@@ -108,7 +108,7 @@ class Simulation:
 
     def _wait_for_deliveries(self) -> None:
         """Continue while guaranteed publications still arrive: how long slow disks and repairs over
-        slow links need cannot be told in advance. Publications that are stuck are violations."""
+        slow links need is not known in advance. Publications that are stuck are violations."""
         if not self.options.check_invariants:
             return
         ledger, arrived_at = self.world.ledger, self.world.now
