@@ -67,6 +67,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "live-tls": live_tls.measure,
     "live-tls-start": live_tls_start.measure,
     "live-fanout": live_fanout.measure,
+    "live-fanout-16": live_fanout.measure_16,
     "live-durable": live_durable.measure,
     "live-durable-cost": live_durable_cost.measure,
     "live-recording": live_recording.measure,
@@ -99,6 +100,7 @@ BY_NAME_ONLY = (
     "live-healing",
     "live-soak",
     "live-tls-start",
+    "live-fanout-16",
 )
 """Benchmarks that run only if they are named."""
 
