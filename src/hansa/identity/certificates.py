@@ -405,6 +405,9 @@ def parse_chain(chain: Sequence[x509.Certificate]) -> NodeCertificate:
     node, or claims more than the authorities in the rest of the chain may grant."""
     found = parse_certificate(chain[0])
     for authority in chain[1:]:
+        federations = [federation for federation, _ in _names(authority)]
+        if federations and found.federation not in federations:
+            raise InvalidCertificate(f"its authority is not one of federation {found.federation!r}")
         if ceiling := ceiling_of(authority):
             check_grant(found.claims, ceiling)
     return replace(found, authorities=tuple(chain[1:]))
@@ -423,17 +426,25 @@ def federation_of(root: x509.Certificate) -> str:
 
 def _parse_uri(certificate: x509.Certificate) -> tuple[str, str]:
     """Return federation and node in the alternative name of a certificate."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-        (uri,) = [each for each in uris if each.startswith("hansa://")]
-        parts = urlsplit(uri)
-    except (x509.ExtensionNotFound, ValueError) as error:
+    found = _names(certificate)
+    if len(found) != 1:
         raise InvalidCertificate(
             "the certificate needs exactly one URI hansa://<federation>/<node id> as subject"
             " alternative name"
-        ) from error
-    return unquote(parts.netloc), parts.path.removeprefix("/")
+        )
+    return found[0]
+
+
+def _names(certificate: x509.Certificate) -> list[tuple[str, str]]:
+    """Return the federations and nodes in the alternative names of a certificate; no node for an
+    authority, and often none at all for one of a company."""
+    try:
+        names = _extension(certificate, x509.SubjectAlternativeName)
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names else []
+        parts = [urlsplit(each) for each in uris if each.startswith("hansa://")]
+    except UNREADABLE as error:
+        raise InvalidCertificate(f"the certificate cannot be read: {error}") from error
+    return [(unquote(each.netloc), each.path.removeprefix("/")) for each in parts]
 
 
 def _encode_claims(claims: Claims) -> bytes:
