@@ -424,6 +424,15 @@ def federation_of(root: x509.Certificate) -> str:
     return _parse_uri(root)[0]
 
 
+def is_cross_certificate(authority: x509.Certificate) -> bool:
+    """Whether an authority of a chain is a root as the previous root has signed it (`cross_sign`),
+    and not an intermediate, which may not have all rights of a root."""
+    if any(not node for _, node in _names(authority)) and ceiling_of(authority) is None:
+        constraints = _extension(authority, x509.BasicConstraints)
+        return constraints is not None and bool(constraints.path_length)
+    return False
+
+
 def _parse_uri(certificate: x509.Certificate) -> tuple[str, str]:
     """Return federation and node in the alternative name of a certificate."""
     found = _names(certificate)

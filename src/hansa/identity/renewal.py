@@ -16,13 +16,14 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from hansa.errors import InvalidCertificate, UsageError
 from hansa.identity import certificates
@@ -35,7 +36,13 @@ from hansa.identity.authority import (
     check_renewal_request,
     make_request,
 )
-from hansa.identity.certificates import NodeCertificate, check_issuer, parse_chain
+from hansa.identity.certificates import (
+    NodeCertificate,
+    check_issuer,
+    is_cross_certificate,
+    is_issued_by,
+    parse_chain,
+)
 from hansa.identity.credentials import Credentials, parse_bundle
 from hansa.identity.exchange import (
     EXCHANGE_TIMEOUT_S,
@@ -243,21 +250,58 @@ def request_renewal(contexts: LinkContexts, host: str, port: int, now: datetime)
 
 
 def check_renewed(bundle: Bundle, credentials: Credentials, now: datetime) -> Bundle:
-    """Return a bundle that can be installed beside the present files; raise InvalidCertificate if
-    it is not for this node. Of revocation lists the newest of each issuer is kept."""
+    """Return what of a bundle can be installed beside the present files; raise InvalidCertificate
+    if it is not for this node. Of revocation lists the newest of each issuer is kept.
+
+    The issuer may be a compromised intermediate: it must not choose the roots."""
     chain = certificates.load_certificates(bundle.certificate, "the reply")
     made, present = certificates.parse_chain(chain), credentials.certificate
     if made.key != present.key:
         raise InvalidCertificate("the new certificate is for another key")
     certificates.check_federation(made, credentials.federation)
-    certificates.check_dates(chain[0], now)
-    certificates.check_chain(chain, credentials.roots)
+    for each in chain:
+        certificates.check_dates(each, now)
+    offered = certificates.load_certificates(bundle.roots, "the reply")
+    roots = _accepted_roots(offered, made.authorities, credentials.roots)
+    certificates.check_chain(chain, roots)
     if made.serial == present.serial or made.not_before < present.not_before:
         raise InvalidCertificate("the certificate in the reply is not newer than the present one")
-    revoked = bundle.revoked
-    if revoked:
-        roots: list[x509.Certificate] = certificates.load_certificates(bundle.roots, "the reply")
-        found = parse_lists(revoked, [*roots, *credentials.roots], "the revocation list")
-        updated = credentials.revoked.updated(found, now)
-        revoked = b"" if updated == credentials.revoked else updated.pem
-    return Bundle(bundle.certificate, bundle.roots, revoked)
+    found = parse_lists(bundle.revoked, roots, "the revocation list") if bundle.revoked else ()
+    updated = credentials.revoked.updated(found, now)
+    if updated.lists:  # each must count with these roots, or the files could not be loaded
+        tuple(parse_lists(updated.pem, roots, "the revocation list"))
+    revoked = b"" if updated == credentials.revoked else updated.pem
+    pem = b"".join(each.public_bytes(Encoding.PEM) for each in roots)
+    return Bundle(bundle.certificate, pem, revoked)
+
+
+def _accepted_roots(
+    offered: Sequence[x509.Certificate],
+    authorities: Sequence[x509.Certificate],
+    known: Sequence[x509.Certificate],
+) -> list[x509.Certificate]:
+    """Return the offered roots that are known or that a known one has signed, and known ones that
+    are newer: a reply may drop earlier roots, and not go back to them, because the lists of a later
+    root would then not count."""
+    crosses = [
+        each
+        for each in authorities
+        if is_cross_certificate(each) and any(is_issued_by(each, root, 1) for root in known)
+    ]
+
+    def is_accepted(root: x509.Certificate) -> bool:
+        return root in known or (
+            is_issued_by(root, root)
+            and any(
+                (each.subject, each.public_key()) == (root.subject, root.public_key())
+                for each in crosses
+            )
+        )
+
+    accepted = [each for each in offered if is_accepted(each)]
+    newer = [
+        each
+        for each in known
+        if all(each.not_valid_before_utc > root.not_valid_before_utc for root in accepted)
+    ]
+    return [*newer, *accepted]
