@@ -14,7 +14,9 @@ from tests.identity.test_intermediate import (
     OF_SITE,
     SITE,
     again,
+    issuing,
     rights_of,
+    site_named,
     with_lists,
 )
 
@@ -23,7 +25,8 @@ from hansa.identity import certificates
 from hansa.identity.authority import Bundle, CertificateAuthority
 from hansa.identity.credentials import Credentials, install_files
 from hansa.identity.keys import KEY_FILE, load_key
-from hansa.identity.renewal import check_renewed
+from hansa.identity.renewal import check_renewed, request_renewal
+from hansa.identity.tls import make_contexts
 from hansa.protocol.membership.rights import Rights
 
 ANOTHER = "the issuer is another authority than the one that has enrolled this node"
@@ -190,6 +193,26 @@ def test_chain_that_is_not_valid_any_more_is_not_installed(site, victim):
     bundle = Bundle(made.pem + pem(site.signer), pem(*site.roots))
     with pytest.raises(InvalidCertificate, match="the certificate expired"):
         check_renewed(bundle, victim, later)
+
+
+@pytest.mark.parametrize("enrolled_by", ["root", "other"])
+def test_intermediate_takes_over_no_node_of_another_authority(root, site, tmp_path, enrolled_by):
+    root.issue_intermediate(tmp_path / "other", site_named("other"), now())
+    owner = CertificateAuthority(tmp_path / enrolled_by) if enrolled_by == "other" else root
+    victim = certify(owner, tmp_path / "victim", OF_SITE, 10 * DAY)
+    with pytest.raises(InvalidCertificate, match=ANOTHER):
+        check_renewed(reply(site, victim), victim, now() + DAY)
+    with issuing(site) as issuer:  # refused before anything is asked
+        with pytest.raises(InvalidCertificate, match=ANOTHER):
+            request_renewal(make_contexts(victim), "127.0.0.1", issuer.port, now())
+
+
+def test_certificate_of_another_intermediate_is_refused_in_a_renewal(root, site, victim, tmp_path):
+    root.issue_intermediate(tmp_path / "other", site_named("other"), now())
+    other = CertificateAuthority(tmp_path / "other")
+    for authority in (other, root):
+        with pytest.raises(InvalidCertificate, match=ANOTHER):
+            check_renewed(reply(authority, victim), victim, now() + DAY)
 
 
 def test_intermediate_of_another_federation_makes_no_members(root, tmp_path):

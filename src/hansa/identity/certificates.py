@@ -22,7 +22,7 @@ import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hansa.errors import InvalidCertificate, InvalidTopic
@@ -431,6 +431,14 @@ def is_cross_certificate(authority: x509.Certificate) -> bool:
         constraints = _extension(authority, x509.BasicConstraints)
         return constraints is not None and bool(constraints.path_length)
     return False
+
+
+def intermediate_key(authorities: Authorities) -> bytes:
+    """Return the key of the intermediate that has issued a certificate, given the authorities
+    between it and a root; empty if a root has."""
+    if not authorities or is_cross_certificate(authorities[0]):
+        return b""
+    return authorities[0].public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _parse_uri(certificate: x509.Certificate) -> tuple[str, str]:

@@ -39,6 +39,7 @@ from hansa.identity.authority import (
 from hansa.identity.certificates import (
     NodeCertificate,
     check_issuer,
+    intermediate_key,
     is_cross_certificate,
     is_issued_by,
     parse_chain,
@@ -237,6 +238,7 @@ def request_renewal(contexts: LinkContexts, host: str, port: int, now: datetime)
                 issuer, *authorities = peer_chain(connection)
                 check_issuer(issuer, credentials.federation)
                 credentials.check_authorities(authorities)
+                _check_intermediate(tuple(authorities), credentials)
                 send_message(connection, RenewalRequest(make_request(key)))
                 data = receive_message(connection, MESSAGE_BYTES_MAX)
         reply = msgspec.msgpack.decode(data, type=IssuerReply)
@@ -253,7 +255,8 @@ def check_renewed(bundle: Bundle, credentials: Credentials, now: datetime) -> Bu
     """Return what of a bundle can be installed beside the present files; raise InvalidCertificate
     if it is not for this node. Of revocation lists the newest of each issuer is kept.
 
-    The issuer may be a compromised intermediate: it must not choose the roots."""
+    The issuer may be a compromised intermediate: it must not choose the roots, or take over nodes
+    of others."""
     chain = certificates.load_certificates(bundle.certificate, "the reply")
     made, present = certificates.parse_chain(chain), credentials.certificate
     if made.key != present.key:
@@ -264,6 +267,7 @@ def check_renewed(bundle: Bundle, credentials: Credentials, now: datetime) -> Bu
     offered = certificates.load_certificates(bundle.roots, "the reply")
     roots = _accepted_roots(offered, made.authorities, credentials.roots)
     certificates.check_chain(chain, roots)
+    _check_intermediate(made.authorities, credentials)
     if made.serial == present.serial or made.not_before < present.not_before:
         raise InvalidCertificate("the certificate in the reply is not newer than the present one")
     found = parse_lists(bundle.revoked, roots, "the revocation list") if bundle.revoked else ()
@@ -305,3 +309,15 @@ def _accepted_roots(
         if all(each.not_valid_before_utc > root.not_valid_before_utc for root in accepted)
     ]
     return [*newer, *accepted]
+
+
+def _check_intermediate(
+    authorities: tuple[x509.Certificate, ...], credentials: Credentials
+) -> None:
+    """Raise InvalidCertificate unless the same intermediate has issued a certificate as that of
+    this node, or no intermediate either of them."""
+    present = credentials.certificate.authorities
+    if intermediate_key(authorities) != intermediate_key(present):
+        raise InvalidCertificate(
+            "the issuer is another authority than the one that has enrolled this node"
+        )
