@@ -21,8 +21,9 @@ from tests.identity.test_intermediate import (
 )
 
 from hansa.errors import InvalidCertificate
-from hansa.identity import certificates
+from hansa.identity import certificates, revocation
 from hansa.identity.authority import Bundle, CertificateAuthority
+from hansa.identity.certificates import Claims
 from hansa.identity.credentials import Credentials, install_files
 from hansa.identity.keys import KEY_FILE, load_key
 from hansa.identity.renewal import check_renewed, request_renewal
@@ -232,3 +233,14 @@ def test_intermediate_of_another_federation_makes_no_members(root, tmp_path):
         found = rights_of(replace(judge, certificate=made, chain=chain), judge)
         assert isinstance(found, Rights) is is_member
     assert found == "certificate refused: its authority is not one of federation 'plant'"
+
+
+def test_revocation_covers_all_names_and_rights_of_the_same_key(root, site):
+    """Also certificates that were signed before, with more rights."""
+    directory = site.directory
+    narrower = Claims("site", SITE.roles, ("site/a/#",), SITE.may_subscribe)
+    made = [site.signer]
+    made += [root.issue_intermediate(directory, each, now()) for each in (narrower, OF_SITE)]
+    assert root.revoke_intermediate(OF_SITE.name, now()) == 3
+    (found,) = revocation.parse_lists(root.revoked_pem, root.roots, "the list")
+    assert [found.covers(each) for each in made] == [True] * 3

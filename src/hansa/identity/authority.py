@@ -376,11 +376,13 @@ class CertificateAuthority:
 
     def revoke_intermediate(self, name: str, now: datetime) -> int:
         """Revoke an intermediate, and with it all that it has issued and will issue; return the
-        number of its certificates."""
+        number of its certificates: all of the same key, whatever names they have."""
         with self._locked():
-            found = [each for each in self.intermediates() if name_of(each) == name]
-            if not found:
+            known = self.intermediates()
+            keys = [each.public_key() for each in known if name_of(each) == name]
+            if not keys:
                 raise UsageError(f"there is no intermediate {name!r}; see hansa ca show")
+            found = [each for each in known if each.public_key() in keys]
             self.record("intermediate_revoked", now, name=name)
             self._revoke_serials({each.serial_number for each in found}, now)
             return len(found)
