@@ -276,15 +276,6 @@ def _client_hello(context: ssl.SSLContext) -> bytes:
     return outgoing.read()
 
 
-def test_occupied_port_is_reported(pair, scene):
-    agent = scene.agent(
-        broker_port=pair.near_port, broker_observer="proxy", proxy_port=pair.proxy_port
-    )
-    assert agent.wait() == 2
-    assert f"cannot listen on 127.0.0.1:{pair.proxy_port}" in agent.log
-    assert "[proxy] port" in agent.log
-
-
 def test_filter_of_a_client_that_leaves_at_once_is_known(pair):
     """The client sends CONNECT and SUBSCRIBE together and closes before any answer."""
     connect = bytes.fromhex("100d00044d51545404000000000171")

@@ -154,6 +154,29 @@ def test_agent_starts_when_its_port_is_free_at_last(place, setting):
     assert "Traceback" not in agent.log
 
 
+@pytest.mark.long
+def test_agent_starts_when_the_port_of_the_proxy_is_free_at_last(place):
+    """A service manager would not start it again after exit code 2."""
+    with socket.create_server(("127.0.0.1", place.port)):
+        agent = place.start()
+        agent.says(f"alarm agent cannot start: cannot listen on 127.0.0.1:{place.port}")
+        assert "[proxy] port" in agent.log
+        agent.process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert agent.process.poll() is None
+    agent.says("alarm cleared agent cannot start")
+    eventually(is_complete(agent), "complete")  # nobody was served unobserved
+    client = place.client("c").subscribe_qos2("t/1")
+    client.publish_guaranteed(1, "t/1", b"hello")
+    assert client.wait_for(b"hello") == [("t/1", b"hello")]
+
+
+def test_host_that_no_port_can_have_is_a_wrong_setting(place):
+    agent = place.start(proxy_host="x" * 64)
+    assert agent.wait() == 2
+    assert "cannot listen on" in agent.log
+
+
 def test_fallback_ends_at_once_and_the_next_agent_knows_that_it_served_clients(place):
     """The agent has never run, so there is no file of sessions that could be marked."""
     with socket.create_server(("127.0.0.1", 0)) as occupied:

@@ -224,6 +224,8 @@ def mark_missed_changes(path: Path) -> None:
             if not line.endswith(b"\n"):
                 return  # written by an earlier version
             header = msgspec.json.decode(line, type=_Header)
+            if header.has_missed_changes:
+                return
             header.has_missed_changes = True
             os.pwrite(file.fileno(), header.encode(), 0)
             sync_file(file.fileno())

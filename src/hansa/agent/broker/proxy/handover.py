@@ -23,12 +23,13 @@ class Handover:
         self.is_over = False
         """Whether the agent serves clients itself, or has done so."""
         self.on_first_missed: Callable[[], object] = lambda: None
-        self._has_missed_clients = False
+        self.has_missed_clients = False
+        """Whether the fallback has served a client."""
 
     def on_client_missed(self) -> None:
         """The fallback serves a client."""
-        if not self._has_missed_clients:
-            self._has_missed_clients = True
+        if not self.has_missed_clients:
+            self.has_missed_clients = True
             self.on_first_missed()
 
     def end_fallback(self) -> bool:
@@ -38,4 +39,4 @@ class Handover:
             self.alarms.set(name, "")
         if self.fallback is not None:
             self.fallback.stop_accepting()
-        return self._has_missed_clients
+        return self.has_missed_clients

@@ -22,6 +22,11 @@ log = logging.getLogger("hansa.agent")
 FIRST_DESCRIPTOR = 3
 
 
+class PortUnavailable(UsageError):
+    """A port cannot be opened at this moment: another process has it, or its address is not there
+    yet."""
+
+
 class ListeningSockets:
     """Listening sockets by port. They stay open while the process runs, so that the part of the
     agent that accepts connections can change."""
@@ -56,8 +61,8 @@ class ListeningSockets:
         self._passed.setdefault(listening.getsockname()[1], []).append(listening)
 
     async def open(self, host: str, port: int) -> list[socket.socket]:
-        """Return the sockets of a port; raise UsageError if it cannot be opened. If it was passed,
-        `host` is that of the service manager."""
+        """Return the sockets of a port; raise PortUnavailable if it cannot be opened now, another
+        UsageError if it never can be. If it was passed, `host` is that of the service manager."""
         if port in self._passed:
             self._used.add(port)
             return self._passed[port]
@@ -66,7 +71,8 @@ class ListeningSockets:
                 self._opened[host, port] = await sockets.listen(host, port)
             except (OSError, UnicodeError) as error:
                 text = listen_error_text(Address(host, port), "proxy", error)
-                raise UsageError(text) from error
+                is_final = isinstance(error, (PermissionError, UnicodeError))
+                raise (UsageError if is_final else PortUnavailable)(text) from error
         return self._opened[host, port]
 
     def report_unused(self) -> None:

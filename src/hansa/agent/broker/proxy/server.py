@@ -28,6 +28,7 @@ from hansa.agent.broker.proxy.connection import (
     ProxyState,
 )
 from hansa.agent.broker.proxy.handover import Handover
+from hansa.agent.broker.proxy.listening import PortUnavailable
 from hansa.agent.broker.proxy.open_files import OpenFileLimit
 from hansa.agent.broker.proxy.proxy_protocol import make_header
 from hansa.agent.broker.proxy.tls import ServerCertificate, peek_server_name
@@ -105,16 +106,29 @@ class ProxyServer(ProxyState):
         """Return where clients connect."""
         return self._listeners[0].address
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether an address is bound."""
+        return bool(self._listeners)
+
     async def listen(self) -> None:
         """Bind the addresses, or raise UsageError; clients are served from `run` on. A fallback
-        that served them so far ends."""
+        that served them so far ends. After PortUnavailable the other port is bound, and another
+        call tries again."""
         settings = self._settings
-        self._certificate = self._load_certificate(settings)
+        if self._certificate is None:
+            self._certificate = self._load_certificate(settings)
         self._open_files.raise_to_most()
-        await self._bind(settings.port, self._upstream(settings), is_websocket=False)
+        unavailable: PortUnavailable | None = None
+        try:
+            await self._bind(settings.port, self._upstream(settings), is_websocket=False)
+        except PortUnavailable as error:
+            unavailable = error
         if settings.broker_websocket_port:
             broker = Address(self._broker.host, settings.broker_websocket_port)
             await self._bind(settings.websocket_port, broker, is_websocket=True)
+        if unavailable is not None:
+            raise unavailable
         if self.file is not None:
             if self._handover.end_fallback():
                 self.file.note_missed_changes()
@@ -129,18 +143,22 @@ class ProxyServer(ProxyState):
         return ServerCertificate(settings, self._alarms.setter("proxy certificate"))
 
     async def _bind(self, port: int, broker: Address, is_websocket: bool) -> None:
+        if any(each.is_websocket is is_websocket for each in self._listeners):
+            return  # by an earlier call
         host = self._settings.host
         listening = await self._handover.listening.open(host, port)
         address = Address(host, listening[0].getsockname()[1])
         self._listeners.append(_Listener(address, broker, is_websocket, listening))
 
     def accept_clients(self) -> None:
-        """Serve clients from now on."""
-        for each in self._listeners:
+        """Serve clients from now on, at all bound addresses."""
+        new = [each for each in self._listeners if each.server is None]
+        for each in new:
             what = "WebSocket clients" if each.is_websocket else "clients"
             log.info("proxy for %s at %s", what, each.address)
             each.server = sockets.SocketServer(each.listening, partial(self._accept, each))
-        self._handover.listening.report_unused()
+        if new:
+            self._handover.listening.report_unused()
 
     async def run(self) -> None:
         """Serve clients; use changed certificates, and save sessions again if that failed."""
