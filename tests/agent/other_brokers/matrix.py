@@ -7,6 +7,7 @@ The result is the column of one make in the table of docs/brokers.md.
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from hansa.testbed.mosquitto import free_port
 
 PATIENCE_S = 180.0
 RESULTS = Path(__file__).parent / "results"
-YES, WIDE, IMPOSSIBLE, LACKING = "yes", "yes, wide", "–", "not supported"
+YES, WIDE, LACKING = "yes", "yes, wide", "not supported"
 EXPIRY_S = 3_600
 
 CLEAN = "clean session"
@@ -173,24 +174,26 @@ class Site:
         if starts:
             self.start_agent()
 
-    def start_agent(self) -> None:
-        self._agent = self._scene.agent(**self._settings)
+    def start_agent(self, **changed: Any) -> None:
+        self._agent = self._scene.agent(**{**self._settings, **changed})
         if self.is_proxied:
             self._agent.says("proxy for clients at")
 
-    def kill_agent(self) -> None:
+    def kill_agent(self, signal_number: signal.Signals = signal.SIGKILL) -> None:
         assert self._agent is not None
-        self._agent.process.send_signal(signal.SIGKILL)
+        self._agent.process.send_signal(signal_number)
         self._agent.wait()
 
-    def connect(self, name: str, **options: Any) -> GuaranteedClient:
-        """Connect a client, also if the broker or the proxy has just started."""
+    def connect(self, name: str, is_direct: bool = False, **options: Any) -> GuaranteedClient:
+        """Connect a client, also if the broker or the proxy has just started; `is_direct`: not
+        through the proxy."""
+        port = self.broker.port if is_direct else self._client_port
 
         def connect() -> GuaranteedClient | None:
             try:
                 return self._scene.client_of(
                     GuaranteedClient,
-                    self._client_port,
+                    port,
                     name=name,
                     **{"version": Version.V311, **options},
                 )
@@ -199,10 +202,13 @@ class Site:
 
         return cast(GuaranteedClient, eventually(connect, f"{name} connected", PATIENCE_S))
 
-    def wait_until_installed(self, *filters: str, node_count: int = 2) -> None:
+    def wait_until_installed(
+        self, *filters: str, node_count: int = 2, is_wide: bool = False
+    ) -> None:
         """Wait until the agent knows and announces these filters, or asks for everything."""
         assert self._agent is not None
         agent = self._agent
+        is_complete = self.case.is_complete and not is_wide
 
         def is_settled() -> bool:
             found = status(agent)
@@ -210,7 +216,7 @@ class Site:
             return bool(
                 found
                 and found["broker"]["connected"]
-                and found["broker"]["observer_complete"] is self.case.is_complete
+                and found["broker"]["observer_complete"] is is_complete
                 and ({*filters} <= set(interest["local"]) or interest["wide"])
                 and interest["installed"]
                 and len(found["reachable_nodes"]) == node_count
@@ -244,7 +250,9 @@ class Play:
 
     def run(self) -> dict[str, str]:
         """Play everything; return the result by kind of session."""
-        if not self._site.is_proxied:
+        if self._site.is_proxied:
+            self._play_before_the_proxy()
+        else:
             self._subscribe(BEFORE)
             self._subscribe(BEFORE_AWAY, is_persistent=True, stays=False)
         self._site.start_agent()
@@ -278,7 +286,30 @@ class Play:
             self._site.broker.restart()
             self._publish(b"3", BROKER_RESTART)
             self._check(BROKER_RESTART)
-        return {name: self.results.get(name, self._absent(name)) for name in SESSIONS}
+        if self._site.is_proxied:
+            self._play_while_the_agent_cannot_start()
+        return {name: self.results.get(name, LACKING) for name in SESSIONS}
+
+    def _play_before_the_proxy(self) -> None:
+        """Clients that came directly to the broker; then they leave, and the operator may declare
+        that there are no earlier sessions."""
+        self._subscribe(BEFORE, is_direct=True)
+        self._subscribe(BEFORE_AWAY, is_persistent=True, stays=False, is_direct=True)
+        self._site.start_agent(proxy_no_earlier_sessions="false")
+        self._publish(b"1", BEFORE, BEFORE_AWAY, is_wide=True)
+        self._check(BEFORE, BEFORE_AWAY)
+        self._end_session(BEFORE_AWAY)
+        self._leave(self._subscribers.pop(BEFORE))
+        self._site.kill_agent(signal.SIGTERM)  # the end of the session may not be saved yet
+
+    def _play_while_the_agent_cannot_start(self) -> None:
+        """A client leaves a session while the proxy passes clients unobserved."""
+        self._site.kill_agent()
+        with socket.create_server(("127.0.0.1", 0)) as occupied:
+            self._site.start_agent(link_port=occupied.getsockname()[1])
+            self._subscribe(BETWEEN, is_persistent=True, stays=False)
+        self._publish(b"4", BETWEEN, is_wide=True)
+        self._check(BETWEEN)
 
     def _check_that_shares_are_unknown(self) -> None:
         """Publications to a shared filter do not arrive, though a later one to another filter
@@ -292,10 +323,6 @@ class Play:
         assert client.read_until(1, pause=1.0) == [b"plain"]
         client.close()
 
-    def _absent(self, session: str) -> str:
-        is_lacking = session in (EXPIRING, SHARED, BROKER_RESTART)
-        return LACKING if is_lacking else IMPOSSIBLE
-
     # ------------------------------------------------------------ its steps
 
     def _subscribe(
@@ -304,20 +331,21 @@ class Play:
         is_persistent: bool = False,
         stays: bool = True,
         version: Version = Version.V311,
+        is_direct: bool = False,
     ) -> None:
         options: dict[str, Any] = {"clean": not is_persistent, "version": version}
         if version is Version.V5 and is_persistent:
             options["session_expiry"] = EXPIRY_S
         made = self._subscribers[session] = Subscriber(session, options)
-        self._connect(made)
+        self._connect(made, is_direct)
         assert made.client is not None
         made.client.subscribe_as(packets.Subscription(made.topic_filter, 1))
         if not stays:
             self._leave(made)
 
-    def _connect(self, subscriber: Subscriber) -> None:
+    def _connect(self, subscriber: Subscriber, is_direct: bool = False) -> None:
         name = f"c{SESSIONS.index(subscriber.session)}"
-        subscriber.client = self._site.connect(name, **subscriber.options)
+        subscriber.client = self._site.connect(name, is_direct, **subscriber.options)
 
     def _leave(self, subscriber: Subscriber) -> None:
         if subscriber.client is not None:
@@ -332,17 +360,17 @@ class Play:
             self._connect(subscriber)
             self._leave(subscriber)
 
-    def _wait_for(self, *sessions: str) -> None:
+    def _wait_for(self, *sessions: str, is_wide: bool = False) -> None:
         filters = (self._subscribers[name].topic_filter for name in sessions)
-        self._site.wait_until_installed(*filters)
+        self._site.wait_until_installed(*filters, is_wide=is_wide)
 
-    def _publish(self, payload: bytes, *sessions: str) -> None:
-        self._wait_for(*sessions)
+    def _publish(self, payload: bytes, *sessions: str, is_wide: bool = False) -> None:
+        self._wait_for(*sessions, is_wide=is_wide)
         for name in sessions:
             subscriber = self._subscribers[name]
             subscriber.expected.append(payload)
             self._publisher.publish_guaranteed(1, subscriber.topic, payload)
-            self.results[name] = YES if self._case.is_complete else WIDE
+            self.results[name] = WIDE if is_wide or not self._case.is_complete else YES
 
     def _check(self, *sessions: str) -> None:
         for name in sessions:

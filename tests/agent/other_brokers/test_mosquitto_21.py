@@ -78,3 +78,30 @@ def test_websocket_client_of_the_proxy_is_served(with_21):
     assert status(agent)["broker"]["observer_complete"] is True
     client.close()
     eventually(lambda: status(agent)["interest"]["local"] == [], "the filter is gone")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("host", "client_host"), [("127.0.0.1", "127.0.0.2"), ("::1", "::1")])
+def test_broker_reads_the_address_of_a_client_in_the_proxy_protocol(
+    version, host, client_host, with_21
+):
+    """The agent connects to a listener without the PROXY protocol."""
+    listener, proxy_port = free_port(), free_port()
+    options = (f"listener {listener} 127.0.0.1", f"enable_proxy_protocol {version}")
+    broker = with_21.broker(*options, "allow_anonymous true")
+    agent = with_21.agent(
+        broker_port=broker.port,
+        broker_observer="proxy",
+        proxy_host=host,
+        proxy_port=proxy_port,
+        proxy_broker_port=listener,
+        proxy_proxy_protocol=f"v{version}",
+        proxy_no_earlier_sessions="true",
+    )
+    agent.says("proxy for clients at")
+    where = (host, proxy_port)
+    with socket.create_connection(where, source_address=(client_host, 0)) as client:
+        client.sendall(bytes.fromhex("100d00044d5154540402000000017a"))
+        assert client.recv(4) == bytes.fromhex("20020000")
+        connected = f"New client connected from {client_host}:{client.getsockname()[1]} as z "
+        eventually(lambda: connected in broker.log_file.read_text(), connected)
