@@ -10,7 +10,7 @@ from tests.agent.live import eventually
 from hansa.cli.main import main
 
 
-@pytest.mark.parametrize("target", ["up.json", "ftp://h:1", "http://h", "h:x", "h:99999", ""])
+@pytest.mark.parametrize("target", ["up.json", "ftp://h:1", "h:x", "h:99999", ""])
 def test_target_must_be_a_file_or_an_address(target, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["status", target]) == 2
@@ -19,6 +19,13 @@ def test_target_must_be_a_file_or_an_address(target, tmp_path, monkeypatch, caps
         f"hansa: {target!r} is neither a ready file of `hansa up` nor the admin address of an"
         " agent, such as http://127.0.0.1:8080\n",
     )
+
+
+@pytest.mark.parametrize("target", ["http://h", "https://h", "http://h/"])
+def test_address_without_a_port_is_refused_with_the_usual_one(target, capsys):
+    assert main(["status", target]) == 2
+    usual = f"{target.removesuffix('/')}:8080"
+    assert capsys.readouterr() == ("", f"hansa: {target!r} names no port: write {usual}\n")
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"nodes": 1}', '{"nodes": [{}]}'])
