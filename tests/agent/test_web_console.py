@@ -68,9 +68,15 @@ def test_killed_node_turns_red_and_recovers(page, federation):
     page.shows("None: every known node is reachable")
     federation.nodes[2].agent.kill()
     took = page.has("svg.graph g.bad")
-    sys.stdout.write(f"kill -9 shown after {took:.2f} s\n")  # a measurement, not a condition
+    sys.stdout.write(f"kill -9 shown after {took:.2f} s\n")  # docs/how-to/monitor.md has values
     page.shows("2 is unreachable")
     page.has("svg.graph line.lost", 2)
+    # Both neighbours noticed the closed connection; neither waited for missing heartbeats.
+    page.show("timeline")
+    for neighbour in (1, 3):
+        page.shows(rf"link down\s+2\s+(?:\d, )*{neighbour}\b")
+    lost = re.findall(r"link down\s+2\s+[\d, ]+\s+(.+)", page.text)
+    assert lost and not any("silent" in reason for reason in lost)
     page.show("alarms")
     page.shows(r"2\s+unreachable\s+this agent has no path to it")
     page.show()
