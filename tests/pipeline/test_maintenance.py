@@ -96,9 +96,9 @@ def test_interrupted_run_is_completed_before_files_are_removed(
     job = PipelineJob([str(source)])
     people = [captured(n, f"people/{n}", b"x") for n in (1, 2)]
     delivered = schema.Delivered(3, 1, 7, 1, 1, "people/1", 1, 1)
-    captured_there = schema.Captured(2, 1, 7, 1, 1, "people/1", 1)
+    published = schema.Captured(2, 1, 7, 1, 1, "people/1", 1)
     journal(source / "1", 1, people)
-    telemetry(source / "a", 1, [schema.NodeStarted(1, "a", "1"), captured_there])
+    telemetry(source / "a", 1, [schema.NodeStarted(1, "a", "1"), published])
     telemetry(source / "c", 3, [schema.NodeStarted(1, "c", "1"), delivered])
     assert runner.run_once(lake, job)
     journal(source / "1", 1, [captured(3, "people/3", b"x"), captured(4, "other", b"x")])

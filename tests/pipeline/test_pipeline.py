@@ -101,7 +101,10 @@ def test_query_prints_for_programs(recording, capsys, option, text):
 @pytest.mark.parametrize(
     ("sql", "text"),
     [
-        ("select 1.5, percentile(id, 0.5) from range(3)", "1.5,percentile(id, 0.5, 1)\n1.5,1.0\n"),
+        (
+            "select 1.5, percentile(id, 0.5) from range(3)",
+            '1.5,"percentile(id, 0.5, 1)"\n1.5,1.0\n',
+        ),
         ("select 1 as a, 2 as a", "a,a\n1,2\n"),
         ("select array('x', null) as a, map('k', 1) as b", 'a,b\n"[""x"", null]","{""k"": 1}"\n'),
     ],
