@@ -11,6 +11,7 @@ sends what it is about. `unharmed` measures the agents of a federation before an
 """
 
 import os
+import select
 import socket
 import ssl
 import threading
@@ -193,7 +194,15 @@ class RawPeer:
 
     def _receive(self) -> bytes:
         if isinstance(self._socket, ssl.SSLSocket):
-            with self._sending:  # two threads must not use it at once
+            # Two threads must not use it at once. Whoever waits for bytes does not hold the lock:
+            # the other thread might never get it.
+            with self._sending:
+                is_ready = self._socket.pending() > 0
+            readable = select.poll()  # `select.select` takes no descriptor above 1,023
+            readable.register(self._socket, select.POLLIN)
+            if not is_ready and not readable.poll(1_000 * HEARTBEAT_S / 5):
+                raise TimeoutError
+            with self._sending:
                 return self._socket.recv(READ_BYTES)
         return self._socket.recv(READ_BYTES)
 
