@@ -106,6 +106,7 @@ def test_other_links_keep_their_publications_during_a_flood(live: Live, make: Ma
             assert sent[0] > 0
 
 
+@pytest.mark.long
 def test_newcomer_is_linked_beside_2000_idle_connections(live: Live):
     """Acceptance test 19, without certificates; `test_members_only.py` has it with them. The
     newcomer is linked before the agent closes a connection that was opened before: within 5 s."""

@@ -140,6 +140,7 @@ def test_idle_connections_do_not_keep_a_member_out(live):
     live.wait_converged()
 
 
+@pytest.mark.long
 def test_newcomer_is_linked_beside_2000_idle_connections(live, authority, tmp_path):
     """Acceptance test 19. The newcomer is linked before the agent closes a connection that was
     opened before: within 5 s."""
