@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from hansa.cli.arguments import Parser
+from hansa.cli.arguments import Parser, whole_number
 from hansa.cli.lake_options import open_lake
 from hansa.cli.query_output import ROWS_SHOWN_MAX, show
 from hansa.console.progress import ConsoleProgress
@@ -13,6 +13,7 @@ from hansa.errors import UsageError
 from hansa.pipeline.location import require_lake
 from hansa.protocol.topics import check_filter
 
+RETAINED_DAYS_MAX = 36_500
 CLIENT_UNKNOWN = (
     "forget cannot select rows by client: a broker does not send the id of the publishing client"
     " to subscribers, such as the agent; use --topic with the topics of that client, and"
@@ -27,11 +28,14 @@ def tables_step(args: argparse.Namespace, parser: Parser) -> int:
     with ConsoleProgress("starting Spark") as progress:
         lake = open_lake(args, progress)
         from hansa.pipeline.catalog import places_of
+        from hansa.pipeline.retention import retention_days
 
-        made = make_table("layer", "table", ">rows", "grain")
+        days = retention_days(lake)
+        made = make_table("layer", "table", ">rows", *([">days"] if days else []), "grain")
         for place in places_of(lake):
             count = lake.read(place).count()
-            made.add_row(place.layer, place.view, f"{count:,}", Text(place.grain))
+            kept = [str(days.get(place.view, ""))] if days else []
+            made.add_row(place.layer, place.view, f"{count:,}", *kept, Text(place.grain))
     console().print(made)
     return 0
 
@@ -59,6 +63,8 @@ def describe_step(args: argparse.Namespace, parser: Parser) -> int:
         out.print(Text(f"key: {', '.join(found.key)}"))
     for rule in found.rules:
         out.print(Text(f"rule: {rule}"))
+    if found.days:
+        out.print(Text(f"retention: {found.days} days"))
     made = make_table("column", "type", "meaning")
     for column in found.columns:
         made.add_row(*(Text(cell) for cell in column))
@@ -79,7 +85,7 @@ def history_step(args: argparse.Namespace, parser: Parser) -> int:
     return 0
 
 
-# ---------------------------------------------------------------- optimize, vacuum, forget
+# ---------------------------------------------------------------- optimize, vacuum, retain, forget
 
 
 def optimize_step(args: argparse.Namespace, parser: Parser) -> int:
@@ -100,6 +106,24 @@ def vacuum_step(args: argparse.Namespace, parser: Parser) -> int:
         from hansa.pipeline.maintenance import vacuum
 
         vacuum(lake, args.retain, progress.report_table)
+    return 0
+
+
+def retain_step(args: argparse.Namespace, parser: Parser) -> int:
+    if len(args.words) != 2:
+        parser.error("retain needs TABLE DAYS, such as `retain silver 30`, or TABLE forever")
+    name, text = args.words
+    try:
+        days = None if text == "forever" else whole_number(1, RETAINED_DAYS_MAX, "days")(text)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"{error}, or forever")
+    require_lake(args.lake)
+    with ConsoleProgress("starting Spark") as progress:
+        lake = open_lake(args, progress)
+        from hansa.pipeline.retention import retain
+
+        tables = retain(lake, name, days)
+    print(f"retention of {', '.join(tables)}: {f'{days} days' if days else text}")
     return 0
 
 

@@ -29,6 +29,7 @@ EXAMPLES = """\
   hansa pipeline query --lake lake --as-of "2026-01-31 12:00:00" "select * from delivery"
   hansa pipeline shell --lake lake                          queries, until Ctrl-D
   hansa pipeline optimize --lake lake                       merge small files
+  hansa pipeline retain --lake lake silver 30               keep a layer or table for 30 days
   hansa pipeline forget --lake lake --topic 'people/#' --before 2026-01-31"""
 
 RETAIN_HOURS = 168
@@ -38,7 +39,7 @@ TOKEN = "HANSA_ADMIN_TOKEN"
 
 STEPS = (
     *("run", "stream", "query", "shell", "tables", "describe", "history"),
-    *("optimize", "vacuum", "forget"),
+    *("optimize", "vacuum", "retain", "forget"),
 )
 WITHOUT_WORDS = ("shell", "tables", "optimize", "vacuum", "forget")
 
@@ -58,6 +59,7 @@ def run(given: Sequence[str]) -> int:
         "history": maintain.history_step,
         "optimize": maintain.optimize_step,
         "vacuum": maintain.vacuum_step,
+        "retain": maintain.retain_step,
         "forget": maintain.forget_step,
     }
     try:
@@ -80,13 +82,15 @@ def _parser() -> Parser:
         help="run: update a lake; stream: the same, until Ctrl-C; query: query it in SQL; shell:"
         " many queries with one start of Spark; tables: list its tables; describe, history:"
         " columns or versions of a table; optimize: merge small files; vacuum: remove files of old"
-        " versions; forget: delete rows for good",
+        " versions; retain: choose after how many days the rows of a table are deleted; forget:"
+        " delete rows for good",
     )  # fmt: skip
     parser.add_argument(
-        "words", nargs="*", metavar="SOURCE|SQL|TABLE",
+        "words", nargs="*", metavar="SOURCE|SQL|TABLE|DAYS",
         help="run, stream: directories with journals and telemetry, at any depth, or addresses of"
         f" agents, as http://host:port, with their token in {TOKEN}; query: one SELECT, `show"
-        " tables` or `describe TABLE`; describe, history: a table",
+        " tables` or `describe TABLE`; describe, history: a table; retain: a table, or bronze,"
+        " silver or gold, and a number of days or `forever`",
     )  # fmt: skip
     add_lake(parser)
     parser.add_argument(

@@ -19,6 +19,7 @@ from hansa.pipeline.commits import added_buckets
 from hansa.pipeline.gold import GOLD
 from hansa.pipeline.hours import bucket_condition, hour_text, shift_hour
 from hansa.pipeline.lake import Lake
+from hansa.pipeline.retention import RemovedRows
 from hansa.pipeline.silver import LIVE
 from hansa.pipeline.silver_update import PARALLEL_WRITES, is_empty, replace_where
 from hansa.pipeline.tables import LakeTable
@@ -35,7 +36,11 @@ def update_gold(lake: Lake, followed: Mapping[str, int], on_progress: ProgressCa
     """Compute the changed hours of all gold tables; `followed` has the last followed version of
     each source."""
     touched = changed_buckets(lake, followed)
-    buckets = {table.name: table_buckets(table, touched) for table in GOLD.tables}
+    removed = RemovedRows.of(lake)
+    buckets = {
+        table.name: table_buckets(table, touched, removed.frozen_before(table))
+        for table in GOLD.tables
+    }
     changed = [table for table in GOLD.tables if buckets[table.name]]
 
     def update(table: LakeTable) -> None:
@@ -128,15 +133,19 @@ def _add_membership_hours(lake: Lake, changes: DataFrame, found: Buckets) -> Non
         found[row["run"]].add(row["hour"])
 
 
-def table_buckets(table: LakeTable, touched: Mapping[str, Buckets]) -> Buckets:
-    """Return the hours of a table that depend on changed rows."""
+def table_buckets(
+    table: LakeTable, touched: Mapping[str, Buckets], frozen_before: str = ""
+) -> Buckets:
+    """Return the hours of a table that depend on changed rows, and whose rows are all there."""
     buckets: Buckets = defaultdict(set)
     for name in table.inputs:
         for run, hours in touched[name].items():
             buckets[run] |= hours
             if table.looks_ahead:
                 buckets[run] |= {shift_hour(hour, -1) for hour in hours}
-    return buckets
+    if LIVE in buckets:
+        buckets[LIVE] = {hour for hour in buckets[LIVE] if hour >= frozen_before}
+    return {run: hours for run, hours in buckets.items() if hours}
 
 
 # ---------------------------------------------------------------- their rows

@@ -4,6 +4,8 @@
     experiments                   Delta table of simulations, written by `hansa.experiments`
     _hansa/lake.json              version of this layout
     _hansa/contracts.json         the user's payload contracts
+    _hansa/retention.json         for how many days the user keeps tables
+    _hansa/removed.json           which rows retention has removed
     _hansa/progress.json          versions of the tables from which all later ones are made
     _hansa/checkpoints/<stream>   Spark's checkpoints
 

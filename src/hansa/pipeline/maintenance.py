@@ -11,13 +11,16 @@ from hansa.pipeline import runner
 from hansa.pipeline.bronze import ProgressCallback, ignore_progress
 from hansa.pipeline.catalog import DECLARED, PLACES, contract_place, places_of, stored_contracts
 from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
+from hansa.pipeline.gold import GOLD
 from hansa.pipeline.lake import BRONZE_PLACES, Lake, TablePlace
+from hansa.pipeline.retention import IS_NO_MEMBERSHIP, RemovedRows, retention_days
 from hansa.pipeline.silver import LIVE
 from hansa.pipeline.topics import filter_condition, text_literal
 
 RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 TIMES = ("published_at", "recorded_at", "time", "delivered_at")
-"""Columns that say when a row was recorded; the first that is not empty counts."""
+"""Columns that say when a row was recorded; the first that is not empty counts, and the hour in
+tables without them."""
 
 
 def find_table(lake: Lake, name: str) -> TablePlace:
@@ -37,6 +40,8 @@ class TableDescription:
     rules: Sequence[str]
     columns: list[tuple[str, str, str]]
     """Name, type and comment."""
+    days: int | None = None
+    """Retention; None if rows are never deleted."""
 
 
 def describe(lake: Lake, name: str) -> TableDescription:
@@ -47,7 +52,7 @@ def describe(lake: Lake, name: str) -> TableDescription:
         for field in lake.read(place).schema
     ]
     key, rules = (declared.key, declared.rules) if declared else ((), ())
-    return TableDescription(place, key, rules, columns)
+    return TableDescription(place, key, rules, columns, retention_days(lake).get(name))
 
 
 def history(lake: Lake, name: str) -> DataFrame:
@@ -119,9 +124,11 @@ class ForgottenRows:
                 return None
             parts.append(f"origin_id = '{self.origin_id}'")
         if self.before is not None:
-            columns = [name for name in TIMES if name in frame.columns]
+            columns = [name for name in (*TIMES, "hour") if name in frame.columns]
             if not columns:
                 return None
+            if columns[-1] == "hour":
+                columns = columns[:-1] or columns
             # A delivery has no `published_at` while its publication is unknown.
             time = f"coalesce({', '.join(columns)})" if columns[1:] else columns[0]
             parts.append(f"{time} < TIMESTAMP'{self.before}'")
@@ -150,10 +157,12 @@ def forget(
     try:
         # An interrupted run left rows in bronze that silver would get after the deletion.
         runner.catch_up(lake, on_progress)
-        for place in _places_with_rows(lake):
+        for place, only in _places_with_rows(lake).items():
             condition = rows.condition(lake.read(place))
             if condition is None:
                 continue
+            if only:
+                condition = f"{condition} AND {only}"
             on_progress(place.layer, place.name, None)
             (answer,) = lake.spark.sql(
                 f"DELETE FROM delta.`{lake.location(place)}` WHERE {condition}"
@@ -167,9 +176,19 @@ def forget(
     return deleted
 
 
-def _places_with_rows(lake: Lake) -> list[TablePlace]:
+def _places_with_rows(lake: Lake) -> dict[TablePlace, str]:
+    """Return the tables from which rows are deleted, and a condition on these rows."""
     contracts = [contract_place(each) for each in stored_contracts(lake)]
     silver = [place for place in PLACES.values() if place.layer == "silver"]
     places = [*BRONZE_PLACES.values(), *silver]
     # A table of a contract may be created with its first rows.
-    return [place for place in places if lake.version(place) > 0] + contracts
+    found = [place for place in places if lake.version(place) > 0] + contracts
+    only = {place: "" for place in found}
+    if PLACES["control_events"] in only:
+        only[PLACES["control_events"]] = IS_NO_MEMBERSHIP
+    # Hours of gold that are not computed anew, because retention removed their sources.
+    removed = RemovedRows.of(lake)
+    for table in GOLD.tables:
+        if frozen := removed.frozen_before(table):
+            only[PLACES[table.name]] = f"run = '{LIVE}' AND hour < TIMESTAMP'{frozen}'"
+    return only

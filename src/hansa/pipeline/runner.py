@@ -23,6 +23,7 @@ from hansa.pipeline.contracts import read_contracts
 from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
 from hansa.pipeline.gold_update import source_versions, update_gold
 from hansa.pipeline.lake import BRONZE, BRONZE_PLACES, Lake
+from hansa.pipeline.retention import remove_old_rows
 from hansa.pipeline.session import plan_for_size
 from hansa.pipeline.silver_update import apply_contracts, finish_silver, run_silver
 
@@ -83,7 +84,8 @@ def _update(lake: Lake, payloads: Path | None, on_progress: ProgressCallback) ->
         apply_contracts(lake, contracts, new_contracts)
     if changed:
         refresh_gold(lake, versions, on_progress)
-    return bool(changed) or new_contracts != contracts
+    has_removed = remove_old_rows(lake, on_progress)
+    return bool(changed) or new_contracts != contracts or has_removed
 
 
 def refresh_gold(
