@@ -7,6 +7,13 @@ from hansa.pipeline.hours import FORMAT
 from hansa.pipeline.lake import Lake, TablePlace
 
 
+def commit_time(lake: Lake, place: TablePlace, version: int) -> int | None:
+    """Return when a version was made, in milliseconds since 1970; None if its commit is gone."""
+    text = lake.storage.read(f"{place.path}/_delta_log/{version:020d}.json") or ""
+    actions = (json.loads(line) for line in text.splitlines())
+    return next((each["commitInfo"]["timestamp"] for each in actions if "commitInfo" in each), None)
+
+
 def added_buckets(
     lake: Lake, place: TablePlace, first: int, last: int, run: str | None
 ) -> set[tuple[str, str]] | None:

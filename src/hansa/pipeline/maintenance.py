@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,6 +11,7 @@ from hansa.errors import UsageError
 from hansa.pipeline import runner
 from hansa.pipeline.bronze import ProgressCallback, ignore_progress
 from hansa.pipeline.catalog import DECLARED, PLACES, contract_place, places_of, stored_contracts
+from hansa.pipeline.commits import commit_time
 from hansa.pipeline.errors import SPARK_EXCEPTIONS, to_user_error
 from hansa.pipeline.gold import GOLD
 from hansa.pipeline.lake import BRONZE_PLACES, Lake, TablePlace
@@ -82,9 +84,23 @@ def optimize(lake: Lake, on_progress: ProgressCallback = ignore_progress) -> int
 def vacuum(lake: Lake, retain_hours: int, on_progress: ProgressCallback = ignore_progress) -> None:
     """Remove files that no version of the last hours needs; earlier versions cannot be read
     afterwards."""
-    # An interrupted run left silver and gold to be made from earlier versions.
-    runner.catch_up(lake, on_progress)
+    if _has_rows_that_wait(lake, retain_hours):
+        runner.catch_up(lake, on_progress)
     _remove_old_files(lake, retain_hours, on_progress)
+
+
+def _has_rows_that_wait(lake: Lake, hours: int) -> bool:
+    """Return whether an interrupted run left silver and gold to be made from versions older than
+    some hours. Newer ones are left to the pipeline, which may be running."""
+    progress = lake.progress()
+    newest = (datetime.now(UTC) - timedelta(hours=hours)).timestamp() * 1000
+    for place in BRONZE_PLACES.values():
+        first = progress.get(place.view, 0) + 1
+        if first <= lake.version(place):
+            made_at = commit_time(lake, place, first)
+            if made_at is None or made_at <= newest:
+                return True
+    return False
 
 
 def _remove_old_files(lake: Lake, retain_hours: int, on_progress: ProgressCallback) -> None:
