@@ -19,7 +19,12 @@ from hansa.pipeline.retention import IS_NO_MEMBERSHIP, RemovedRows, retention_da
 from hansa.pipeline.silver import LIVE
 from hansa.pipeline.topics import filter_condition, text_literal
 
-RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+VACUUM_SETTINGS = (
+    "spark.databricks.delta.retentionDurationCheck.enabled",
+    # Two commits per table without rows: the next run would look for new rows in them.
+    "spark.databricks.delta.vacuum.logging.enabled",
+)
+"""Settings of Delta that are off while files are removed."""
 TIMES = ("published_at", "recorded_at", "time", "delivered_at")
 """Columns that say when a row was recorded; the first that is not empty counts, and the hour in
 tables without them."""
@@ -105,7 +110,8 @@ def _has_rows_that_wait(lake: Lake, hours: int) -> bool:
 
 def _remove_old_files(lake: Lake, retain_hours: int, on_progress: ProgressCallback) -> None:
     conf = lake.spark.conf
-    conf.set(RETENTION_CHECK, "false")
+    for name in VACUUM_SETTINGS:
+        conf.set(name, "false")
     try:
         for place in places_of(lake):
             on_progress(place.layer, place.name, None)
@@ -113,7 +119,8 @@ def _remove_old_files(lake: Lake, retain_hours: int, on_progress: ProgressCallba
                 f"VACUUM delta.`{lake.location(place)}` RETAIN {retain_hours} HOURS"
             ).collect()
     finally:
-        conf.unset(RETENTION_CHECK)
+        for name in VACUUM_SETTINGS:
+            conf.unset(name)
 
 
 # ---------------------------------------------------------------- forget
