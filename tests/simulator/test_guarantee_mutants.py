@@ -305,7 +305,7 @@ def test_mutant_expired_node_does_not_refresh_its_record(monkeypatch):
     """Its record is unchanged, and others refuse the expired version."""
     short = ProtocolSettings(interest_lease=5.0)
     assert broken(EXPIRED, "line:3", protocol=short) == set()
-    monkeypatch.setattr(Overlay, "_refresh_own_record", lambda self, enquiry, now: None)
+    monkeypatch.setattr(Overlay, "_refresh_own_record", lambda self, request, now: [])
     assert broken(EXPIRED, "line:3", protocol=short) == {"convergence", "guaranteed"}
 
 

@@ -25,7 +25,7 @@ WRITE_BYTES = 1 << 18
 TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 """Linux only; None elsewhere."""
 
-BYTES_ACKED = slice(120, 128)
+BYTES_ACKED_FROM, BYTES_ACKED_TO = 120, 128
 """Place of `tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 
 
@@ -242,10 +242,10 @@ def acknowledged_bytes(connected: socket.socket) -> int:
     if TCP_INFO is None:
         return 0
     try:
-        info = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, BYTES_ACKED.stop)
+        info = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, BYTES_ACKED_TO)
     except OSError:  # it is closed
         return 0
-    return int.from_bytes(info[BYTES_ACKED], sys.byteorder)
+    return int.from_bytes(info[BYTES_ACKED_FROM:BYTES_ACKED_TO], sys.byteorder)
 
 
 async def connect(host: str, port: int) -> socket.socket:
