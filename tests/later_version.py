@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LATER = "0.3.0.dev1"
-FOLDERS = ("src", "deploy", "docs", "requirements")
+FOLDERS = ("src", "deploy", "docs", "requirements", "tools")
 FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")
 
 
