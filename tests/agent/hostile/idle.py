@@ -18,7 +18,7 @@ def connect_idle(port: int) -> socket.socket:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the agent has not closed a connection. What it has sent is ignored."""
+    """Whether the agent has not closed a connection. Bytes that the agent has sent are ignored."""
     connection.setblocking(False)
     try:
         while connection.recv(1 << 16):

@@ -194,7 +194,7 @@ class RawPeer:
 
     def _receive(self) -> bytes:
         if isinstance(self._socket, ssl.SSLSocket):
-            # Two threads must not use it at once. Whoever waits for bytes does not hold the lock:
+            # Two threads must not use it at once. A thread that waits for bytes does not hold it:
             # the other thread might never get it.
             with self._sending:
                 is_ready = self._socket.pending() > 0
