@@ -75,13 +75,16 @@ WITH_STRATEGY = {
     (
         15247,
         "tree-subscriptions",
-    ): "a node was refused for ever, because others had forgotten a copy"
+    ): "a node was refused permanently, because others had forgotten a copy"
     " of it that had started later",
     (
         8910,
         "mesh",
     ): "a relay that may have one filter was refused membership of a group, because the"
     " interest in it was not known yet",
+    (16270, "mesh"): "the checker took a link that was silent for one that is as fast as others",
+    (18130, "mesh"): "the checker relied on interest of which a copy of the receiver had announced"
+    " another version",
     (10094, "bridge-flood"): "the run ended before repairs over a slow link had arrived",
     (9933, "tree-flood"): "the checker did not know that a session can have filters of a lost state"
     " under the identifiers of others",
